@@ -1,9 +1,9 @@
 //! Parses trees of actions from a file: `run --action FILE` and `action check FILE`.
 //!
-//! The file is YAML or JSON in the protobuf JSON mapping: either an `executor.v1.Action`, or a document with `action`
-//! and, next to it, `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source` of a RunRequest.
-//! File contents are base64, as the mapping requires. Syntax and shape errors are reported here with path and line, but
-//! without values, which can be secret; executord reports all other errors.
+//! The file is YAML or JSON in the protobuf JSON mapping. It is either an `executor.v1.Action`, or a document with
+//! `action` and the RunRequest fields `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source`.
+//! File contents are base64, as the mapping requires. Syntax and type errors are reported here with path and line, but
+//! without values, which can be secret. executord reports all other errors.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 /// Maximum file size, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
-/// Parser limits. The depth is enough for every tree that executord accepts.
+/// Parser limits. The depth is sufficient for every tree that executord accepts.
 const LIMITS: Limits = Limits { bytes: BYTES_MAX as usize, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
 const FIELDS: [&str; 7] = ["action", "environment", "log_source", "monitor", "restart_policy", "setup", "sidecars"];
 
@@ -34,8 +34,8 @@ struct Fault {
 /// Reads the actions of a file.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, or every violation with its path and line if the file does not match
-/// the API.
+/// Returns an error if the file cannot be read. If the file does not match the API, returns every violation with its
+/// path and line.
 pub(crate) fn read(path: &Path) -> Result<Wiped<RunRequest>, Failure> {
     let bad = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
     let mut text = zeroize::Zeroizing::new(String::new());
@@ -99,7 +99,7 @@ fn request_descriptor() -> Result<MessageDescriptor, String> {
     pool.get_message_by_name("executor.v1.RunRequest").ok_or_else(|| "the interface has no RunRequest".to_owned())
 }
 
-/// Returns the field with this name, in snake_case or in JSON's camelCase.
+/// Returns the field with this name, in snake_case or camelCase.
 fn field_of(message: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
     message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name))
 }
@@ -109,7 +109,7 @@ fn snake(message: &MessageDescriptor, name: &str) -> String {
     field_of(message, name).map_or_else(|| name.to_owned(), |field| field.name().to_owned())
 }
 
-/// Checks a mapping against a message type, recursively.
+/// Checks recursively that a mapping matches a message type.
 fn check(node: &Node, message: &MessageDescriptor, path: &str, faults: &mut Vec<Fault>) {
     let Yaml::Map(entries) = &node.value else { return faults.push(mistyped(node, path, "a mapping")) };
     for (key, value) in entries {
@@ -133,7 +133,7 @@ fn check(node: &Node, message: &MessageDescriptor, path: &str, faults: &mut Vec<
     }
 }
 
-/// Checks a single value or list element.
+/// Checks that a single value or list element matches a field's type.
 fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Vec<Fault>) {
     let expected = match field.kind() {
         Kind::Message(message) if !field.is_map() && !message.full_name().starts_with("google.protobuf.") => {
@@ -160,7 +160,7 @@ fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Ve
     }
 }
 
-/// Returns the error for a value of the wrong type. The value is not included.
+/// Returns the error for a value of the wrong type. The message does not contain the value.
 fn mistyped(node: &Node, path: &str, expected: &str) -> Fault {
     let is_scalar = matches!(node.value, Yaml::Bool(_) | Yaml::Int(_) | Yaml::UInt(_) | Yaml::Float(_));
     let quote = if is_scalar && expected.starts_with("a string") { ": quote it" } else { "" };
@@ -181,7 +181,7 @@ fn to_value(node: &Node) -> Value {
     }
 }
 
-/// Prints the actions as JSON, in the protobuf JSON mapping.
+/// Converts the actions to JSON, in the protobuf JSON mapping.
 pub(crate) fn to_json(request: &RunRequest) -> Option<Value> {
     let pool = DescriptorPool::decode(FILE_DESCRIPTOR_SET).ok()?;
     let mut message = DynamicMessage::new(pool.get_message_by_name("executor.v1.RunRequest")?);
@@ -195,7 +195,7 @@ pub(crate) struct Visit<'a> {
     pub(crate) path: String,
     /// Nesting depth, from 0.
     pub(crate) depth: usize,
-    /// Kinds that are set; exactly one if the action is valid.
+    /// Kinds of the action that are set. A valid action has exactly one kind.
     pub(crate) kinds: Vec<&'static str>,
     pub(crate) action: &'a Action,
 }
@@ -224,7 +224,7 @@ fn walk<'a>(path: String, depth: usize, action: &'a Action, seen: &mut Vec<Visit
     }
 }
 
-/// Returns path and message of every error in the shape of the trees.
+/// Returns path and message of every structural error of the trees.
 fn shape(request: &RunRequest) -> Vec<(String, String)> {
     let mut faults = Vec::new();
     if request.action.is_none() {
@@ -327,7 +327,7 @@ mod tests {
         assert!(read_text("- run").unwrap_err().contains("is not a mapping"));
     }
 
-    /// Issue 31, item 34.
+    /// Errors have a path, a line and a column (issue 31, item 34).
     #[test]
     fn faults_have_path_and_place() {
         let table = [

@@ -1,4 +1,4 @@
-//! Operations on several containers: their results, and how a container ended.
+//! Runs operations on several containers, reports the results, and explains how a container ended.
 
 use executor_cli_kit::connect::Client;
 use executor_cli_kit::exit::{OURS, Outcome};
@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::ids;
 use crate::view::{human, json};
 
-/// Runs an operation on several containers concurrently, each given by its id or a unique prefix. Returns the
-/// results in the order of the ids.
+/// Runs an operation on several containers concurrently. Each container is given by its id or a unique prefix. Returns
+/// the results in the order of the ids.
 pub(crate) async fn each<F>(
     session: &Session,
     ids: Vec<String>,
@@ -37,7 +37,7 @@ where
     done
 }
 
-/// Prints the documents of [`each`]; returns the containers, or the failure.
+/// Prints the documents of [`each`]. Returns the containers if all operations succeeded.
 pub(crate) async fn report(
     session: &Session,
     done: Vec<(String, Result<Container, Failure>)>,
@@ -53,7 +53,8 @@ pub(crate) async fn report(
     successes(session, done.into_iter().map(|(_, done)| done).collect())
 }
 
-/// Returns the successes, or the failure. Several failures are reported one by one.
+/// Returns the results if all operations succeeded. A single failure is returned; several failures are printed one by
+/// one.
 pub(crate) fn successes<T>(session: &Session, done: Vec<Result<T, Failure>>) -> Result<Vec<T>, Failure> {
     let all = done.len();
     let (mut successes, mut failures) = (Vec::with_capacity(all), Vec::new());
@@ -73,8 +74,8 @@ pub(crate) fn successes<T>(session: &Session, done: Vec<Result<T, Failure>>) -> 
     }
 }
 
-/// Runs an operation on containers sequentially, each given by its id or a unique prefix. Prints the id of each
-/// success, or with --json the document that `done` makes of each id and error.
+/// Runs an operation on containers sequentially. Each container is given by its id or a unique prefix. Prints the id of
+/// each success. With --json, prints the documents that `done` creates from each id and error.
 pub(crate) async fn in_turn<F>(
     session: &Session,
     ids: Vec<String>,
@@ -102,7 +103,8 @@ where
     finish(session, &all, failures).await
 }
 
-/// Finishes a command that ran several operations. A single failure is returned; several are reported one by one.
+/// Finishes a command that ran several operations. A single failure is returned; several failures are printed one by
+/// one.
 pub(crate) async fn finish<T: Serialize>(
     session: &Session,
     done: &[T],
@@ -120,7 +122,8 @@ pub(crate) async fn finish<T: Serialize>(
     Err(Failure::Several { failed: failures.len(), all: done.len() })
 }
 
-/// Prints why a container ended other than by its process's exit, unless its log's messages explain that.
+/// Prints notes about the end of a container: a reached memory limit, missing output, captured outputs, and the
+/// failure. Missing output and the failure are not printed if `messages` of its log already contain them.
 pub(crate) fn explain_end(session: &Session, container: &Container, messages: &[String]) {
     let Some(result) = &container.result else { return };
     if result.oom_killed {
@@ -135,7 +138,7 @@ pub(crate) fn explain_end(session: &Session, container: &Container, messages: &[
         session.output.note(format!("outputs: {}", plain(&human::outputs(outputs))));
     }
     match &result.failure {
-        // The exit status of this program already reflects that of a single `run`.
+        // The exit status of this program already shows the failure of a single `run` action.
         Some(failure) if failure.kind() == failure::Kind::Action && container.steps.is_empty() => {}
         Some(failure) if !messages.iter().any(|line| line.contains(&failure.message)) => {
             session.output.note(plain(&failure.message));

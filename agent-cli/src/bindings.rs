@@ -1,7 +1,8 @@
-//! Service bindings on the command line: from flags to the files of a request.
+//! Converts the flags for service bindings to files of a request.
 //!
-//! `executor_bindings` has the rules. This module has the sources ([`tree`] reads directories; VCAP_SERVICES is read
-//! like any other secret), the paths in the container, and [`mod@write`], which writes bindings to a local directory.
+//! `executor_bindings` has the rules. This module reads the sources, determines the paths in the container, and writes
+//! bindings to a local directory ([`mod@write`]). [`tree`] reads directories; VCAP_SERVICES is read like any other
+//! secret.
 
 mod args;
 mod replace;
@@ -22,8 +23,8 @@ pub(crate) use args::{BindingArgs, DeliveryArgs};
 pub(crate) use tree::TreeError;
 pub(crate) use write::{WriteError, write};
 
-/// Empty file in the root of an empty set of bindings, so that the variable names an existing directory that a rotation
-/// can add bindings to. Readers of bindings skip names that begin with a dot.
+/// Empty file in the root if there are no bindings. The variable then holds the path of an existing directory, and a
+/// rotation can add bindings to it. Readers of bindings skip names that begin with a dot.
 const NONE_YET: &str = ".bindings";
 
 /// Errors of reading, translating and writing bindings.
@@ -56,7 +57,7 @@ impl From<BindingsError> for Failure {
     }
 }
 
-/// Reads and validates the bindings that the flags name. Returns `None` if no flag names any. `others` are the
+/// Reads and validates the bindings that the flags name. Returns `None` if the flags name no bindings. `others` are the
 /// arguments of other flags that may also read standard input.
 pub(crate) fn read(
     args: &BindingArgs,
@@ -128,12 +129,12 @@ pub(crate) struct Lowered {
     pub(crate) files: Vec<v1::File>,
     /// Directory of the files, if it is not executord's default.
     pub(crate) directory: Option<String>,
-    /// Variable that names the bindings' location to the process.
+    /// Variable with the path of the bindings, for the process.
     pub(crate) variable: EnvironmentVariable,
 }
 
 impl Delivery {
-    /// Reads the bindings as [`read`] does, and the root in the container.
+    /// Reads the bindings like [`read`], and determines the root in the container.
     pub(crate) fn read(
         args: &DeliveryArgs,
         others: &[(Flag, &[String])],
@@ -146,17 +147,18 @@ impl Delivery {
         Ok(bindings.map(|bindings| Self { bindings, root, access }))
     }
 
-    /// Returns an error if the request also sets VCAP_SERVICES: the modes exclude each other.
+    /// Returns an error if the request also sets VCAP_SERVICES, which must not be combined with bindings in files.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Failure> {
         let variable = self.bindings.layout().variable();
         request.flag_of(VCAP_SERVICES).map_or(Ok(()), |flag| Err(BindingsError::Both { variable, flag }.into()))
     }
 
-    /// Lowers the delivery to files and a variable. `files_root` is executord's; empty if executord is too old to
-    /// report it.
+    /// Lowers the delivery to files and a variable. `files_root` is executord's directory for files with relative
+    /// paths; it is empty if executord is too old to report it.
     pub(crate) fn lower(self, files_root: &str) -> Lowered {
         let Self { bindings, root, access } = self;
-        // Paths below executord's default root stay relative: the limit counts them as Cloud Controller does.
+        // Paths below executord's default root stay relative, so that their length counts toward the limit as in Cloud
+        // Controller.
         let place = |path: String| root.as_ref().map_or_else(|| path.clone(), |root| format!("{root}/{path}"));
         let layout = bindings.layout();
         let files = bindings.into_files().into_iter().map(|mut file| v1::File {
@@ -183,7 +185,7 @@ impl Delivery {
     }
 }
 
-/// Returns executord's root, or the default if it is unknown.
+/// Returns executord's directory for files with relative paths, or the default if the directory is unknown.
 fn known(files_root: &str) -> String {
     if files_root.is_empty() { DEFAULT_ROOT.to_owned() } else { files_root.trim_end_matches('/').to_owned() }
 }

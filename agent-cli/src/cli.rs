@@ -1,4 +1,4 @@
-//! The command line: help, manual and completions are generated from these definitions.
+//! Defines the command line. Help, manual and completions are generated from these definitions.
 //!
 //! Values that can be secret (`--file`, `--env`) are accepted as plain text and parsed elsewhere, because clap repeats
 //! a value that it rejects.
@@ -69,7 +69,7 @@ fn command() -> clap::Command {
     Cli::documented().with_help()
 }
 
-/// Parses a command line; the first word is the program's name. The error formats itself.
+/// Parses a command line. The first element is the program's name.
 fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
     let error = match Cli::parse_line(line) {
         Ok(cli) => return Ok(ParsedLine::Command(Box::new(cli))),
@@ -79,7 +79,7 @@ fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
         ErrorKind::InvalidUtf8 => Err(not_utf8(line)),
         ErrorKind::InvalidSubcommand => program(line, error),
         ErrorKind::UnknownArgument => Err(docker_argument(line, error)),
-        // Only the help lists the external programs, so search for them only now.
+        // Only the help lists the external programs, so search for the programs only now.
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(documented_with_programs().with_help().try_get_matches_from(line).err().unwrap_or(error))
         }
@@ -87,11 +87,11 @@ fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
     }
 }
 
-/// Parses a command line whose first word names an external program. Returns `error` if there is no such program.
+/// Parses a command line whose command is an external program. Returns `error` if there is no such program.
 fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Error> {
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
-    // The unknown word belongs to a built-in command.
+    // The unknown word is the subcommand of a built-in command.
     let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(line, error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;
@@ -111,7 +111,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Er
     }
 }
 
-/// Returns the error for a docker command that agent-cli does not have.
+/// Returns the error for a docker command or option that agent-cli does not have.
 fn docker_word(kind: ErrorKind, word: &str) -> Option<clap::Error> {
     let advice = docker::advice(word)?;
     Some(command().error(kind, format!("{word} is a docker command or option that agent-cli does not have: {advice}")))
@@ -121,7 +121,7 @@ fn docker_word(kind: ErrorKind, word: &str) -> Option<clap::Error> {
 fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
     let word = match argument.split('=').next() {
-        // `stats -a` and `images -a` have another meaning.
+        // In `stats -a` and `images -a`, the flag has another meaning.
         Some("-a") if !line.iter().any(|word| word == "run") => return error,
         Some(flag) if flag.starts_with('-') => flag,
         _ if line.iter().any(|word| word == "top") => "top ID",
@@ -130,7 +130,7 @@ fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
     docker_word(ErrorKind::UnknownArgument, word).unwrap_or(error)
 }
 
-/// Adds advice to the error for an unknown subcommand: docker has `container ls` and the like.
+/// Replaces the error for an unknown subcommand, or adds advice to it: docker has `container ls`, for example.
 fn docker_group(line: &[OsString], error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let word = word.clone();
@@ -156,8 +156,8 @@ fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
     error
 }
 
-/// Returns the error for arguments that are not UTF-8. It contains only their positions, because an argument may be a
-/// secret.
+/// Returns the error for arguments that are not UTF-8. The error contains only their positions, because an argument may
+/// be a secret.
 fn not_utf8(line: &[OsString]) -> clap::Error {
     let bad = |argument: &OsString| argument.to_str().is_none();
     let places: Vec<String> = (1..line.len())
@@ -205,11 +205,11 @@ impl Program for Cli {
 }
 
 impl Cli {
-    /// Parses a command line like [`Program::read`], and decides which word of `run` is the image.
+    /// Parses a command line like [`Program::read`], and determines which argument of `run` is the image.
     pub(crate) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
         let mut cli = Self::read(line)?;
         if let Command::Run(run) = &mut cli.command {
-            // The command ends the line. Its first word is the image, unless `--` precedes it.
+            // The command is at the end of the line. Its first word is the image, unless `--` precedes the word.
             let before = line.len().checked_sub(run.command.len() + 1);
             let named = run.name_image(before.is_some_and(|at| line[at] == "--"));
             named.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, why + "\n"))?;

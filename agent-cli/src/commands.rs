@@ -1,7 +1,7 @@
-//! The commands: one module each with its arguments, plus preparation and execution.
+//! The commands. Each has a module with its arguments, its preparation and its execution.
 //!
-//! Secrets and other inputs are read during preparation, before anything is started. Until then an error has no side
-//! effects, and Ctrl-C simply ends the program.
+//! Secrets and other inputs are read during preparation, before anything is started. So an error during preparation has
+//! no side effects, and Ctrl-C simply ends the program.
 
 mod action;
 mod attach;
@@ -291,7 +291,7 @@ pub(crate) enum Prepared {
     Direct(Direct),
 }
 
-/// The work of a command after its preparation.
+/// Result of the preparation of a command.
 pub(crate) enum Next {
     /// Done without executord; holds the exit status.
     Done(u8),
@@ -308,7 +308,7 @@ impl Command {
         }
     }
 
-    /// Reads the command's inputs, and does everything that works without executord.
+    /// Reads the command's inputs, and executes the command if it needs no executord.
     pub(crate) fn prepare(self, global: &Global, definitions: fn() -> Documented) -> Result<Next, Failure> {
         let prepared = match self {
             Self::Generate(args) => return args.generate(definitions()).map(|()| Next::Done(0)),
@@ -358,7 +358,7 @@ impl Work for Prepared {
     fn interruption(&self) -> Interruption {
         match self {
             Self::Run(_) | Self::Audit(_) | Self::Direct(Direct::Drain(_)) => Interruption::Heeded,
-            // Remove a partly fetched file, and restore the terminal.
+            // They must remove a partly fetched file, or restore the terminal.
             Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
         }

@@ -1,6 +1,6 @@
-//! Egress rules: parsed from the JSON of Cloud Foundry's application security groups, and formatted for people.
+//! Parses egress rules from the JSON of Cloud Foundry's application security groups, and formats rules for people.
 //!
-//! A file is a list of rules, or an object with such a list as `rules`, as in Cloud Controller's API.
+//! A file holds a list of rules, or an object that has the list as `rules`, as in Cloud Controller's API.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -1,6 +1,7 @@
-//! `--filter KEY=VALUE`: docker's filters on containers and events.
+//! `--filter KEY=VALUE`: docker's filters for containers and events.
 //!
-//! Several values of the same key are alternatives, except labels, which must all match. Different keys must all match.
+//! Several values of the same key are alternatives, except labels: all of them must match. Different keys must all
+//! match.
 
 use std::time::SystemTime;
 
@@ -31,7 +32,7 @@ pub(crate) enum ContainerFilter {
     Until(SystemTime),
 }
 
-/// A state as shown by `ps`.
+/// A state, as shown by `ps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The state of a container that is not paused.
@@ -45,7 +46,7 @@ impl ContainerFilter {
     /// Parses `KEY=VALUE`.
     ///
     /// # Errors
-    /// Returns the reason if the key is unknown or does not have this value.
+    /// Returns the reason if the key is unknown or the value is invalid for the key.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or_else(|| format!("a filter is KEY=VALUE; keys are {KEYS}"))?;
         let owned = value.to_owned();
@@ -139,7 +140,8 @@ fn health(word: &str) -> Result<&'static str, String> {
     })
 }
 
-/// Compares an image reference with a short form, which omits docker's defaults.
+/// Returns whether a reference names the wanted image. `wanted` may omit docker's default registry, repository prefix
+/// and tag.
 fn is_image(reference: &str, wanted: &str) -> bool {
     let bare = |text: &str| {
         let text = ["docker://", "docker.io/", "library/"]
@@ -152,7 +154,7 @@ fn is_image(reference: &str, wanted: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@') || rest.starts_with(':') && !rest.contains('/'))
 }
 
-/// Compares a digest with a prefix.
+/// Returns whether a digest begins with the wanted digits, of which there must be at least eight.
 fn is_digest(digest: &str, wanted: &str) -> bool {
     const LEAST: usize = 8;
     let hex = |text: &str| text.split_once(':').map_or(text, |(_, hex)| hex).to_owned();

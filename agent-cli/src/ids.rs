@@ -1,7 +1,7 @@
-//! Resolves ids as people type them: complete, or a unique prefix.
+//! Resolves ids that users type: complete ids or unique prefixes.
 //!
-//! A complete id takes precedence over longer ids that begin with it. Only an id that executord does not know is looked
-//! up, so that commands with complete ids are a single call, as scripts expect.
+//! A complete id takes precedence over longer ids that begin with it. An id is looked up only if executord does not
+//! know it, so that a command with complete ids makes a single call, as scripts expect.
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::status::ErrorContext as _;
@@ -28,7 +28,7 @@ where
 /// Returns the id that begins with `text`, or `None` if no id does.
 ///
 /// # Errors
-/// Returns an error if several ids begin with the text and none is equal to it.
+/// Returns an error if several ids begin with the text and no id equals it.
 pub(crate) async fn whole(client: &Client, text: &str) -> Result<Option<String>, Failure> {
     match client.find(text, REPORTED_MAX).await.doing(&format!("find {text}"))? {
         Match::None => Ok(None),

@@ -1,10 +1,9 @@
 //! `agent-cli NAME`, if NAME is not a command: runs the program `agent-cli-NAME`, like git and docker do.
 //!
-//! The program is searched for next to agent-cli, then in the absolute directories of PATH. Its arguments are passed on
-//! unchanged. The executord that flags before NAME or a context select is passed as EXECUTOR_SOCKET, or as
-//! EXECUTOR_ADDRESS with EXECUTOR_TLS_CERT and so on; `--json` is passed as EXECUTOR_JSON. The program replaces
-//! agent-cli, unless --local precedes NAME: then it is a child process, and the private executord is stopped after its
-//! exit.
+//! agent-cli searches its own directory for the program, then the absolute directories of PATH. The program's arguments
+//! are passed on unchanged. The program gets the selected executord in EXECUTOR_SOCKET, or in EXECUTOR_ADDRESS with
+//! EXECUTOR_TLS_CERT and so on; `--json` is passed as EXECUTOR_JSON. The program replaces agent-cli. With --local
+//! before NAME, the program runs as a child process, and the private executord is stopped after its exit.
 
 use std::ffi::OsString;
 use std::io;
@@ -77,8 +76,8 @@ impl Call {
     }
 }
 
-/// Waits until the program exits. Signals of the terminal reach the program directly; SIGTERM, which is sent to a
-/// single process, is forwarded.
+/// Waits until the program exits. SIGTERM reaches only this process, so it is forwarded; signals from the terminal also
+/// reach the program.
 async fn ended(mut child: Child, interrupts: &mut Interrupts) -> io::Result<ExitStatus> {
     let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     loop {
@@ -91,7 +90,7 @@ async fn ended(mut child: Child, interrupts: &mut Interrupts) -> io::Result<Exit
     }
 }
 
-/// Returns the exit status for a program's exit.
+/// Converts a program's exit status to the exit status of this process.
 fn status(ended: ExitStatus) -> u8 {
     match (ended.code(), ended.signal()) {
         (Some(code), _) => (code & 0xff) as u8,

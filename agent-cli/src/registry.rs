@@ -14,10 +14,10 @@ use zeroize::Zeroizing;
 
 /// Schemes of image references.
 const SCHEMES: [&str; 4] = ["docker://", "oci:", "oci-archive:", "docker-archive:"];
-/// Registry of images with short names.
+/// Registry of images whose names have no registry.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
-/// Makes the path in a reference to a local image absolute, because executord has another working directory.
+/// Makes the path in a reference to a local image absolute, because executord has a different working directory.
 pub(crate) fn from_here(reference: String) -> String {
     let scheme = SCHEMES[1..].iter().find(|scheme| reference.starts_with(**scheme));
     let Some((scheme, path)) = scheme.and_then(|scheme| Some((scheme, reference.strip_prefix(scheme)?))) else {
@@ -95,12 +95,12 @@ fn given(username: String, password: &Zeroizing<String>) -> RegistryCredentials 
     RegistryCredentials { username, password: password.to_string(), identity_token: String::new() }
 }
 
-/// Returns whether a reference has a scheme of an image.
+/// Returns whether a reference has one of the schemes of images.
 pub(crate) fn is_image(reference: &str) -> bool {
     SCHEMES.iter().any(|scheme| reference.starts_with(scheme))
 }
 
-/// Returns registry and repository of a reference, which may be short; `None` if it does not refer to a registry.
+/// Returns registry and repository of a reference, which may be short; `None` if the image is not in a registry.
 fn repository(reference: &str) -> Option<(String, String)> {
     let name = match reference.strip_prefix("docker://") {
         Some(name) => name,

@@ -1,8 +1,8 @@
-//! Environment variables of a process: `--env`, and `--env-file` with a file in docker's format.
+//! Environment variables of a process: reads `--env`, and files of `--env-file` in docker's format.
 //!
-//! Each line of the file is `NAME=VALUE`, with everything after the `=` unchanged, including quotes and trailing
-//! spaces; or `NAME`, which copies the value of this program's environment and is skipped if unset there. Leading white
-//! space, empty lines and lines that begin with `#` are ignored.
+//! A line `NAME=VALUE` sets a variable. Everything after the `=` is the value, including quotes and trailing spaces. A
+//! line `NAME` copies the value from this program's environment, or is skipped if the variable is unset there. Leading
+//! white space, empty lines and lines that begin with `#` are ignored.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use executor_cli_kit::failure::Failure;
 use executor_client::v1::EnvironmentVariable;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Maximum file size in bytes: the limit of a process's arguments and variables.
+/// Maximum file size, in bytes: the limit for arguments and variables of a process.
 const FILE_MAX: u64 = 2_000_000;
 
 /// Reads the variables of a file, in order.
@@ -55,8 +55,8 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
     Ok(variables)
 }
 
-/// Returns the variables of `--env-file`, then those of `--env K=V`, or `--env K` for this program's value of K. The
-/// last occurrence of a name wins.
+/// Returns the variables of `--env-file`, followed by the variables of `--env`. `--env K` has this program's value of
+/// K. The last occurrence of a name wins.
 pub(crate) fn environment(
     files: &[PathBuf],
     env: Vec<String>,

@@ -1,7 +1,7 @@
 //! Formats results: JSON for programs, aligned text for people.
 //!
-//! All code here is pure: API messages go in, text comes out. Text chosen by a container or a caller (labels, paths,
-//! messages) is untrusted and reaches a terminal only through [`executor_cli_kit::text::plain`].
+//! All code here is pure: it converts API messages to text. Strings chosen by a container or a caller (labels, paths,
+//! messages) are untrusted and reach a terminal only through [`executor_cli_kit::text::plain`].
 
 pub(crate) mod disk;
 pub(crate) mod format;

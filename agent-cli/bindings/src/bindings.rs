@@ -1,4 +1,4 @@
-//! Bindings as files, built from one or several sources and validated as a whole.
+//! Represents bindings as files, built from one or several sources and validated as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::names::{PROVIDER, TYPE, is_binding, is_key};
 use crate::violation::{Refused, Violation};
 use crate::{BYTES_MAX, ONE_FILE, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH};
 
-/// Layout of bindings below their root. The two exclude each other.
+/// Layout of bindings below their root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `BINDING/ENTRY`, as in the Service Binding specification for Kubernetes.
@@ -29,14 +29,14 @@ impl Layout {
     }
 }
 
-/// A file, by its path below the root.
+/// A file with its path below the root.
 #[derive(PartialEq, Eq)]
 pub struct BindingFile {
     /// `BINDING/ENTRY`, or [`ONE_FILE`].
     pub path: String,
     /// Arbitrary bytes.
     pub content: Zeroizing<Vec<u8>>,
-    /// True if the file describes the binding and is not secret in itself: type, provider, plan and the like.
+    /// True if the file only describes the binding and is not secret, such as type, provider and plan.
     pub public: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Returns the bindings of one file.
+    /// Returns bindings with the layout [`Layout::OneFile`] and this content.
     ///
     /// # Errors
     /// Returns an error if the file is too large.
@@ -139,8 +139,8 @@ impl Bindings {
     }
 }
 
-/// Builds bindings in [`Layout::Directories`]. Nothing fails before [`Builder::finish`], so that all faults are
-/// reported.
+/// Builds bindings in [`Layout::Directories`]. No error is returned before [`Builder::finish`], which reports all
+/// violations.
 #[derive(Default)]
 pub struct Builder {
     files: BTreeMap<String, BindingFile>,
@@ -154,7 +154,7 @@ impl Builder {
         Self::default()
     }
 
-    /// Adds a binding from a directory without translation: its entries by name.
+    /// Adds a binding from a directory. The entries are not translated.
     #[must_use]
     pub fn binding(mut self, name: &str, entries: Vec<(String, Zeroizing<Vec<u8>>)>) -> Self {
         let begun = self.start(name);
@@ -173,7 +173,7 @@ impl Builder {
         self
     }
 
-    /// Starts a binding. Returns false if its name is invalid or used already.
+    /// Starts a binding. Returns false if the name is invalid or already used.
     pub(crate) fn start(&mut self, name: &str) -> bool {
         if !is_binding(name) {
             self.violations.push(Violation::BindingName(name.to_owned()));
@@ -198,8 +198,9 @@ impl Builder {
     /// Validates all bindings.
     ///
     /// # Errors
-    /// Returns every violation: names, duplicates, bindings without a type, total size of the resulting files. (Cloud
-    /// Controller stops at the first violation, and counts a file twice if an attribute replaced it.)
+    /// Returns every violation: invalid names, duplicates, bindings without a type, and a total size of the resulting
+    /// files above the limit. (Cloud Controller stops at the first violation. If an attribute replaces a credential, it
+    /// counts both.)
     pub fn finish(self) -> Result<Bindings, Refused> {
         let Self { files, mut violations, .. } = self;
         let bindings = Bindings { files: files.into_values().collect(), layout: Layout::Directories };

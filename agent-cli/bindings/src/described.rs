@@ -1,11 +1,13 @@
-//! Finds the entries of a binding directory that are not secret in themselves and are not masked.
+//! Finds the entries of a binding directory that only describe the binding. These are not secret and not masked.
 //!
-//! In VCAP_SERVICES attributes are separate from credentials; in a directory both are files. They are distinguished by:
+//! In VCAP_SERVICES attributes are separate from credentials; in a directory both are files. An entry is not secret if
+//! one of these is true:
 //!
-//! - a `.metadata` file in SAP's format, which lists the names of both;
-//! - else an entry `label`. It shows that attributes were written as by [`crate::Profile`], and that an attribute
-//!   replaced a credential of the same name. Without it, `name` may be the name of a database and `plan` a password;
-//! - `type` and `provider`, which the specification of service bindings defines.
+//! - It is `type` or `provider`, which the specification of service bindings defines.
+//! - A `.metadata` file in SAP's format lists it as metadata and not as a credential.
+//! - There is no such list, the directory has an entry `label`, and the entry has the name of an attribute. The entry
+//!   `label` shows that attributes were written as by [`crate::Profile`], and that an attribute replaced a credential
+//!   of the same name. Without `label`, `name` may be the name of a database and `plan` a password.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,14 +15,14 @@ use zeroize::Zeroizing;
 use crate::METADATA;
 use crate::names::{PROVIDER, PUBLIC, TYPE};
 
-/// The attribute that is always written if any attribute is.
+/// Name of the attribute that is written whenever attributes are written.
 const LABEL: &str = "label";
 
 /// Properties of a binding's entries.
 pub(crate) struct Described {
     /// True if the entries include attributes.
     attributes: bool,
-    /// Names that `.metadata` lists; true for names that describe the binding.
+    /// Names that `.metadata` lists; true if the entry only describes the binding.
     listed: Vec<(String, bool)>,
 }
 
@@ -43,7 +45,7 @@ impl Described {
     }
 }
 
-/// Returns the names in both lists of a `.metadata`; true for those that describe the binding.
+/// Returns the names in both lists of a `.metadata`; true if the entry only describes the binding.
 fn listed_in(metadata: &Value) -> Vec<(String, bool)> {
     let names = |list: &str, public| {
         let properties = metadata.get(list).and_then(Value::as_array).into_iter().flatten();
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_describes_a_binding_is_distinguished_from_its_credentials() {
-        // As written by `bindings write`, including attributes, and as spelled in RFC 0030.
+        // As written by `bindings write`, including attributes, spelled as in RFC 0030.
         let written =
             [("type", "t"), ("provider", "p"), ("label", "l"), ("name", "n"), ("instance-guid", "g"), ("pw", "x")];
         assert_eq!(public(&written), ["type", "provider", "label", "name", "instance-guid"]);

@@ -1,11 +1,11 @@
-//! JSON with its original text: numbers keep their digits, and objects keep the order of their keys.
+//! Parses JSON without changing its text: numbers keep their digits, and objects keep the order of their keys.
 //!
-//! serde_json's own value would turn a large integer into a float and sort keys, and the features that avoid this
-//! (`arbitrary_precision`, `preserve_order`) would change every other crate of the workspace. A document is therefore
+//! `serde_json::Value` would convert a large integer to a float and sort keys. The features that avoid this
+//! (`arbitrary_precision`, `preserve_order`) would also change every other crate of the workspace. So a document is
 //! parsed one level at a time, and each value is kept as text.
 //!
-//! A duplicate key has the last of its values, at the position of the first: this is what Ruby's Hash does, which Cloud
-//! Controller reads and writes with, and so does every reader of VCAP_SERVICES.
+//! A duplicate key has its last value, at the position of its first occurrence. Ruby's Hash, which Cloud Controller
+//! uses to read and write JSON, does the same, and so do all readers of VCAP_SERVICES.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,7 +27,7 @@ pub(crate) enum Json<'a> {
     Object(Vec<(String, &'a RawValue)>),
 }
 
-/// A document, for locating errors: a value is parsed as separate text, whose lines begin at 1.
+/// A document, used to locate errors: each value is parsed as separate text, whose line numbers begin at 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Document<'a>(&'a str);
 
@@ -51,7 +51,8 @@ impl<'a> Document<'a> {
         json.map_err(|error| self.syntax(text, &error))
     }
 
-    /// Returns the error with its position in the whole document. The library's own message could repeat content.
+    /// Returns the error with its position in the whole document. The error does not use the message of serde_json,
+    /// which could repeat content.
     fn syntax(self, part: &str, error: &serde_json::Error) -> Violation {
         // A part is a slice of the document: values are borrowed from it.
         let begins = (part.as_ptr() as usize).checked_sub(self.0.as_ptr() as usize);
@@ -62,7 +63,7 @@ impl<'a> Document<'a> {
         Violation::Syntax { line: lines + error.line(), column }
     }
 
-    /// Returns the content of a file with this value: a string as it is, everything else as JSON without white space.
+    /// Returns the file content for this value: a string unchanged, any other value as JSON without white space.
     pub(crate) fn content(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
         match self.parse(raw)? {
             Json::String(mut text) => Ok(Zeroizing::new(std::mem::take(&mut *text).into_bytes())),
@@ -72,7 +73,7 @@ impl<'a> Document<'a> {
 
     /// Returns JSON without white space. Characters outside ASCII are not escaped, as in Cloud Controller.
     pub(crate) fn compact(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
-        // The result is never longer, so the buffer never moves and leaves no copy behind.
+        // The result is never longer than the input, so the buffer never moves and leaves no copy behind.
         let mut out = Zeroizing::new(Vec::with_capacity(raw.get().len()));
         self.write(raw, &mut out, DEPTH_MAX)?;
         Ok(out)
@@ -128,7 +129,7 @@ fn quoted(text: &str, out: &mut Vec<u8>) -> Result<(), Violation> {
     serde_json::to_writer(out, text).map_err(|error| Violation::Syntax { line: error.line(), column: error.column() })
 }
 
-/// An object's entries in their order.
+/// The entries of an object, in order.
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {

@@ -1,22 +1,22 @@
-//! Names of bindings and of their entries.
+//! Validates names of bindings and of their entries.
 //!
-//! Each rule must match the whole value: Ruby's `^` and `$`, which Cloud Controller uses, match at every line, so that
-//! `good\n../../etc/passwd` passes there. `.` and `..` consist of allowed characters but are refused here, as are all
-//! names that begin with `..`, because a rotation uses such names for its links.
+//! Each rule must match the whole name. Cloud Controller uses Ruby's `^` and `$`, which match at every line, so it
+//! accepts `good\n../../etc/passwd`. The name `.` and names that begin with `..` consist of allowed characters but are
+//! rejected here: a rotation uses names that begin with `..` for its links.
 
 /// Entry that makes a directory a binding.
 pub(crate) const TYPE: &str = "type";
 /// Entry that narrows down the type.
 pub(crate) const PROVIDER: &str = "provider";
-/// Attributes that describe a binding and grant no access. Every other attribute counts as a secret: the URL of a log
-/// drain can hold a password.
+/// Attributes that describe a binding and grant no access. All other attributes count as secrets, because the URL of a
+/// log drain, for example, can hold a password.
 pub(crate) const PUBLIC: [&str; 10] =
     [TYPE, PROVIDER, "label", "plan", "tags", "name", "binding_name", "instance_name", "binding_guid", "instance_guid"];
 
 /// Maximum length of a name, in bytes.
 const LENGTH_MAX: usize = 253;
 
-/// Rule for names as Cloud Controller prints it.
+/// Rule for names, as Cloud Controller prints it.
 pub(crate) const BINDING_RULE: &str = r"/^[a-z0-9\-.]{1,253}$/";
 
 /// Returns true for the name of a binding: `[a-z0-9\-.]{1,253}`.

@@ -1,4 +1,4 @@
-//! Profiles of the translation of VCAP_SERVICES to files, by the source of their rules.
+//! Profiles for the translation of VCAP_SERVICES to files. Each profile follows the rules of one source.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use std::str::FromStr;
 /// `provider`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// CF RFC 0030, the origin of the others.
+    /// CF RFC 0030, on which the other profiles are based.
     Rfc,
     /// The current Cloud Controller.
     #[default]
@@ -40,12 +40,12 @@ impl Profile {
         }
     }
 
-    /// Returns true if `provider` is the label, and not the top-level key of the binding.
+    /// Returns true if `provider` is the label and not the top-level key of the binding.
     pub(crate) fn provider_is_label(self) -> bool {
         self == Self::Cc
     }
 
-    /// Returns true if attributes other than credentials become files as well.
+    /// Returns true if attributes other than credentials also become files.
     pub(crate) fn writes_attributes(self) -> bool {
         self != Self::Libcnb
     }

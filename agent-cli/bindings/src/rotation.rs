@@ -1,8 +1,8 @@
-//! Finds the files to be removed on a rotation: files of the container's current bindings that the new bindings do not
-//! have.
+//! Finds the files to be removed on a rotation: files of the container's current bindings that are not among the new
+//! bindings.
 //!
-//! A container's other files may be below the same root. Bindings are the directories directly below it that have an
-//! entry `type`, because this makes a directory a binding for every consumer; other files are not touched.
+//! The container may have other files below the same root. A directory directly below the root is a binding if it has
+//! an entry `type`, as for every reader of bindings. Files outside these directories are not removed.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ impl<'a> Present<'a> {
     }
 }
 
-/// Returns the paths below the root that belong to current bindings and are not among the new ones.
+/// Returns the paths below the root that belong to current bindings but not to the new bindings.
 pub fn obsolete(present: &Present<'_>, new: &Bindings) -> Vec<String> {
     let kept: BTreeSet<&str> = new.files().iter().map(|file| file.path.as_str()).collect();
     let bindings = present.typed();
@@ -71,7 +71,7 @@ mod tests {
             "/etc/b/db/old-key",
             "/etc/b/gone/type",
             "/etc/b/gone/uri",
-            // Not bindings: no type, too deep, at the root, elsewhere.
+            // Not bindings: no type, too deep, directly below the root, or outside the root.
             "/etc/b/executor/token",
             "/etc/b/db/sub/type",
             "/etc/b/vcap_services",

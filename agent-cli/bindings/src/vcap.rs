@@ -1,6 +1,6 @@
-//! The translation of VCAP_SERVICES: `{"LABEL": [{"name": ..., "credentials": {...}, ...}, ...], ...}`.
+//! Translates VCAP_SERVICES: `{"LABEL": [{"name": ..., "credentials": {...}, ...}, ...], ...}`.
 //!
-//! [`Profile`] describes the differences between the sources.
+//! [`Profile`] describes the differences between the translations.
 
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
@@ -39,7 +39,7 @@ impl Builder {
     }
 }
 
-/// Reads a document of at most [`INPUT_MAX`] bytes as text.
+/// Checks that a document has at most [`INPUT_MAX`] bytes, and returns it as text.
 fn text(bytes: &[u8]) -> Result<&str, Violation> {
     if bytes.len() > INPUT_MAX {
         return Err(Violation::Input(bytes.len()));
@@ -78,7 +78,7 @@ fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<()
     Ok(())
 }
 
-/// Translates one binding. Errors of the document are returned; violations of the binding are added to the builder.
+/// Translates one binding. Returns errors of the document, and adds violations of the binding to the builder.
 fn one<'a>(
     document: Document<'a>,
     service: &str,
@@ -108,7 +108,7 @@ fn one<'a>(
         Some(Json::Null) | None => {}
         Some(_) => builder.refuse(Violation::NoCredentials(name.clone())),
     }
-    // After the credentials, so that no credential replaces an attribute that describes the binding.
+    // Write attributes after the credentials, so that no credential replaces an attribute that describes the binding.
     if profile.writes_attributes() {
         for (key, value) in attributes.iter().filter(|(key, _)| key != "credentials") {
             add(profile.attribute(key), value, PUBLIC.contains(&key.as_str()), builder)?;
@@ -117,7 +117,7 @@ fn one<'a>(
     if !begun {
         return Ok(());
     }
-    // Cloud Controller uses the label as the key, so the key replaces a missing label.
+    // Cloud Controller uses the label as the key, so the key is the default for a missing label.
     let label = match attribute(attributes, "label") {
         Some(label) if !matches!(document.parse(label)?, Json::Null) => document.content(label)?,
         _ => Zeroizing::new(service.as_bytes().to_vec()),
@@ -132,8 +132,8 @@ fn attribute<'a>(attributes: &Entries<'a>, name: &str) -> Option<&'a RawValue> {
     attributes.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
 }
 
-/// Returns `name`, which Cloud Controller derives from the name of the binding, else of the service instance. A missing
-/// name is derived in the same manner.
+/// Returns the name of a binding: the attribute `name`, or else the name of the binding or of the service instance.
+/// Cloud Controller derives the attribute `name` in the same order.
 fn name<'a>(document: Document<'a>, attributes: &Entries<'a>) -> Result<String, Violation> {
     for key in ["name", "binding_name", "instance_name"] {
         match attribute(attributes, key).map(|value| document.parse(value)).transpose()? {

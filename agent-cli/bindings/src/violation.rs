@@ -1,7 +1,7 @@
-//! Violations of bindings, in Cloud Controller's own words where it has any (cloud_controller_ng,
+//! Violations of bindings, with the messages of Cloud Controller if it reports the violation too (cloud_controller_ng,
 //! `ServiceBindingFilesBuilder` and the recipe builder that wraps it).
 //!
-//! No message contains a value. Names are escaped for terminals and cut to 300 bytes.
+//! No message contains a value. Names are escaped for terminals and truncated to 300 bytes.
 
 use executor_core::text::printable;
 use std::fmt::{self, Write as _};
@@ -11,18 +11,18 @@ use crate::{BYTES_MAX, DEPTH_MAX, INPUT_MAX};
 
 /// Prefix of Cloud Controller's messages.
 const PREFIX: &str = "Cannot build service binding files for app - ";
-/// Maximum number of characters of a name in a message.
+/// Maximum length of a name in a message, in bytes.
 const SHOWN_MAX: usize = 300;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Invalid name of a binding, which is its directory name and must match over its whole length.
+    /// Invalid name of a binding, which is the name of its directory.
     #[error("Invalid binding name: '{}'. Name must match {BINDING_RULE}", printable(.0, SHOWN_MAX))]
     BindingName(String),
     /// Two bindings have the same name and would share a directory.
     #[error("Duplicate binding name: {}", printable(.0, SHOWN_MAX))]
     DuplicateBinding(String),
-    /// Invalid name of a credential or an attribute, which is its file name.
+    /// Invalid name of a credential or an attribute, which is the name of its file.
     #[error("Invalid file name: {}", printable(.0, SHOWN_MAX))]
     FileName(String),
     /// Total size of paths and contents, in bytes, above the limit.
@@ -35,19 +35,19 @@ pub enum Violation {
         /// Column, in bytes.
         column: usize,
     },
-    /// The text is longer than allowed.
+    /// VCAP_SERVICES is longer than allowed.
     #[error("VCAP_SERVICES has {0} bytes; at most {INPUT_MAX}")]
     Input(usize),
-    /// Nested deeper than allowed.
+    /// VCAP_SERVICES is nested deeper than allowed.
     #[error("VCAP_SERVICES is nested deeper than {DEPTH_MAX} levels")]
     Depth,
-    /// The document is not of the form `{"LABEL": [...]}`.
+    /// The document does not match `{"LABEL": [...]}`.
     #[error("VCAP_SERVICES is not an object of lists of bindings")]
     NoServices,
     /// The value of a label is not a list.
     #[error("VCAP_SERVICES: '{}' is not a list of bindings", printable(.0, SHOWN_MAX))]
     NoList(String),
-    /// An element of such a list is not an object.
+    /// An element of a list of bindings is not an object.
     #[error("VCAP_SERVICES: binding {number} of '{}' is not an object", printable(.service, SHOWN_MAX))]
     NoBinding {
         /// The key of the list.
@@ -58,12 +58,12 @@ pub enum Violation {
     /// `credentials` is neither an object nor null.
     #[error("VCAP_SERVICES: the credentials of '{}' are not an object", printable(.0, SHOWN_MAX))]
     NoCredentials(String),
-    /// A directory without the entry `type`, which every consumer requires (Service Binding specification 1.1).
+    /// A directory has no entry `type`, which every consumer requires (Service Binding specification 1.1).
     #[error("Binding has no entry 'type': {}", printable(.0, SHOWN_MAX))]
     NoType(String),
 }
 
-/// All violations, in the order in which they were found; never empty.
+/// All violations, in the order in which they were found. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub(crate) Vec<Violation>);
 
@@ -73,7 +73,7 @@ impl Refused {
         &self.0
     }
 
-    /// Returns each violation in Cloud Controller's words.
+    /// Returns the messages of the violations, with Cloud Controller's prefix.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|violation| format!("{PREFIX}{violation}"))
     }

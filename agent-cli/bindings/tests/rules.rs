@@ -1,5 +1,5 @@
-//! One test for each rule of docs/guides/service-bindings.md. The inputs are those of the tests of
-//! cloud_controller_ng and libcnb, and further ones.
+//! Tests each rule of docs/guides/service-bindings.md, with the inputs of the tests of cloud_controller_ng and libcnb,
+//! and with further inputs.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 #![allow(clippy::needless_pass_by_value)] // `json!` is passed by value
@@ -10,7 +10,7 @@ use executor_bindings::{BYTES_MAX, Bindings, Builder, INPUT_MAX, Layout, ONE_FIL
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-/// Cloud Controller's output for a binding with every attribute (names from its own test).
+/// VCAP_SERVICES from Cloud Controller: a binding with every attribute (names from its own test).
 const FULL: &str = r#"{"service-name": [{
     "label": "service-name", "provider": null, "plan": "plan-name", "name": "binding-name",
     "tags": ["a-service-tag", "an-instance-tag"],
@@ -31,7 +31,7 @@ fn files(vcap_services: &str, profile: Profile) -> BTreeMap<String, String> {
     built(vcap_services, profile).unwrap()
 }
 
-/// Returns a service `l` with one binding with this name and these credentials and the label `t`.
+/// Returns a service `l` that has one binding with this name, these credentials, and the label `t`.
 fn one(name: &str, credentials: Value) -> String {
     json!({"l": [{"name": name, "label": "t", "credentials": credentials}]}).to_string()
 }
@@ -58,7 +58,7 @@ fn row_provider_is_the_top_level_key_or_for_cc_the_label() {
     }
 }
 
-/// Cloud Controller uses the label as the key, so the key replaces a missing label.
+/// Cloud Controller uses the label as the key, so the key is the default for a missing label.
 #[test]
 fn row_type_falls_back_to_the_key() {
     for label in [json!({}), json!({"label": null})] {
@@ -168,7 +168,7 @@ fn row_an_underscore_of_an_attribute_is_a_dash_for_rfc() {
         "volume-mounts",
     ];
     assert_eq!(entries(&rfc), expected);
-    // Programs look credentials up by their name, so it is kept.
+    // Programs look up credentials by name, so the name is kept.
     assert!(files(&one("b", json!({"client_id": "x"})), Profile::Rfc).contains_key("b/client_id"));
 }
 
@@ -180,8 +180,8 @@ fn row_an_attribute_overwrites_a_credential() {
     assert_eq!((&*cc["b/type"], &*cc["b/name"], &*cc["b/provider"], &*cc["b/label"]), ("t", "b", "t", "t"));
     assert_eq!(cc["b/credentials"], r#"{"password":"secret"}"#);
     assert_eq!(entries(&cc), ["credentials", "label", "name", "provider", "type"]);
-    // No credential replaces an attribute by which a binding is found, in any profile; libcnb writes no file for other
-    // attributes.
+    // In every profile, credentials do not replace the attributes `type` and `provider`. libcnb writes no file for
+    // other attributes.
     let libcnb = files(&one("b", credentials), Profile::Libcnb);
     assert_eq!((&*libcnb["b/type"], &*libcnb["b/provider"], &*libcnb["b/name"]), ("t", "l", "duplicate-name"));
 }
@@ -204,7 +204,7 @@ fn row_root() {
     assert_eq!(executor_bindings::DEFAULT_ROOT, "/etc/cf-service-bindings");
 }
 
-/// libcnb's own test.
+/// The example of libcnb's own test.
 #[test]
 fn libcnb_s_own_example() {
     let text = json!({
@@ -230,7 +230,7 @@ fn libcnb_s_own_example() {
     assert!(files("{}", Profile::Libcnb).is_empty());
 }
 
-/// A Ruby Hash keeps the last value, at the position of the first, as do decoders in Go.
+/// A duplicate key has its last value, as in Ruby's Hash and in decoders of Go.
 #[test]
 fn a_key_that_is_there_twice_is_the_last_one() {
     let text = r#"{"l": [{"name": "lost"}], "l": [{"name": "b", "credentials": {"k": "1", "k": "2"}}]}"#;
@@ -283,7 +283,7 @@ fn error_invalid_file_name() {
     }
 }
 
-/// Paths and contents of the resulting files: 1,000,000 bytes pass and 1,000,001 fail.
+/// The size limit applies to paths and contents of the resulting files: 1,000,000 bytes pass and 1,000,001 fail.
 #[test]
 fn error_size_is_counted_over_the_final_files() {
     for profile in Profile::ALL {
@@ -304,7 +304,7 @@ fn error_size_is_counted_over_the_final_files() {
             ],
             "{profile}"
         );
-        // A credential replaced by an attribute has no file, so it does not count.
+        // An attribute replaces a credential of the same name. The credential has no file, so it does not count.
         assert!(built(&sized(most, &[("type", "duplicate-type")]), profile).is_ok(), "{profile}");
     }
 }
@@ -355,7 +355,7 @@ fn error_what_is_no_vcap_services() {
     }
 }
 
-/// A binding in which the document breaks off is incomplete and causes no further violations.
+/// If the document is malformed within a binding, the binding causes no further violations.
 #[test]
 fn error_a_broken_document_is_the_only_fault() {
     let text = "{\n \"l\": [{\"name\": \"db\", \"credentials\":\n  {\"k\": \"\\ud800\"}}]}";
@@ -363,7 +363,7 @@ fn error_a_broken_document_is_the_only_fault() {
     assert_eq!(refused.violations(), [Violation::Syntax { line: 3, column: 16 }]);
 }
 
-/// No message contains a value, for any fault.
+/// No message contains a value, for any violation.
 #[test]
 fn error_messages_hold_no_value() {
     let text =
@@ -426,7 +426,7 @@ fn a_directory_is_taken_as_it_is() {
     );
 }
 
-/// Metadata of a binding is not masked in a log; every credential is, whatever its name.
+/// Metadata of a binding is not masked in a log. Credentials are masked, even if their names are names of metadata.
 #[test]
 fn what_is_public() {
     let public = |text: &str, profile| -> Vec<String> {
@@ -450,7 +450,7 @@ fn no_debug_shows_a_value() {
     assert!(shown.contains("b/k") && shown.contains("[REDACTED; 7 bytes]") && !shown.contains("hunter2"), "{shown}");
 }
 
-/// Any input gives an error or files that keep every rule. Bytes of a document are changed at random.
+/// Any input results in an error or in files that obey every rule. The input is a document with random changes.
 #[test]
 fn arbitrary_bytes_break_no_rule() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,4 +1,4 @@
-//! Flags for service bindings: sources, and location in the container.
+//! Flags for the sources of service bindings and for their path in the container.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! Replaces all bindings of a running container.
 //!
-//! Computes an update from the container's current and its new bindings: files to write, paths to remove, and the
-//! generation of the current state, so that executord rejects the update if another client has changed the files in the
-//! meantime.
+//! Compares the container's current bindings with the new bindings to compute the update: files to write, paths to
+//! remove, and the generation of the current files. With the generation, executord rejects the update if another client
+//! has changed the files in the meantime.
 
 use executor_bindings::{Layout, Present, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, obsolete};
 use executor_cli_kit::failure::Failure;
@@ -12,12 +12,12 @@ use zeroize::Zeroize as _;
 
 use super::{Delivery, known};
 
-/// An update that wipes itself on drop.
+/// An update whose contents are wiped on drop.
 pub(crate) struct Update(UpdateFilesRequest);
 
 impl Delivery {
-    /// Returns the update that replaces the bindings of `container`, in addition to the changes of `base`. `files_root`
-    /// is executord's; empty if executord is too old to report it.
+    /// Returns the update that replaces the bindings of `container`, together with the changes of `base`. `files_root`
+    /// is executord's directory for files with relative paths; it is empty if executord is too old to report it.
     pub(crate) fn update(
         &self,
         base: &UpdateFilesRequest,
@@ -32,7 +32,7 @@ impl Delivery {
         let present = Present::below(&absolute, files);
         let names = spec.map_or(&[][..], |spec| &spec.environment_names);
         let has = |name: &str| names.iter().any(|known| known == name);
-        // If no binding is left, the variable still shows the layout.
+        // If the container has no bindings, the variable still shows the layout.
         let layout = present.layout().or_else(|| match (has(SERVICE_BINDING_ROOT), has(VCAP_SERVICES_FILE_PATH)) {
             (true, _) => Some(Layout::Directories),
             (_, true) => Some(Layout::OneFile),
@@ -57,7 +57,8 @@ impl Delivery {
     }
 }
 
-/// The layout cannot change, because the running program reads the path in the variable that it was started with.
+/// Returns an error if the layout changes. The layout cannot change because the running program reads the path from a
+/// variable that was set at its start.
 fn same_layout(id: &str, has: Option<Layout>, new: Layout, root: &str) -> Result<(), Failure> {
     let (id, root) = (plain(id), plain(root));
     let text = match has {
@@ -75,7 +76,7 @@ fn same_layout(id: &str, has: Option<Layout>, new: Layout, root: &str) -> Result
 }
 
 impl Update {
-    /// Returns a copy to send.
+    /// Returns a copy of the request.
     pub(crate) fn message(&self) -> UpdateFilesRequest {
         self.0.clone()
     }

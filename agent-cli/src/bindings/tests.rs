@@ -66,7 +66,7 @@ fn every_source_is_read_and_no_value_is_taken() {
     assert!(error.contains("--file c=@-: standard input is already the content of --vcap-services"), "{error}");
 }
 
-/// Every violation is reported, in Cloud Controller's wording.
+/// Every violation is reported with Cloud Controller's message.
 #[test]
 fn what_is_wrong_is_reported_line_by_line() {
     let bad = br#"{"l": [{"name": "B_D", "credentials": {"../x": "canary"}}]}"#;
@@ -112,7 +112,7 @@ fn files_and_variable_are_placed() {
     }
 }
 
-/// The modes exclude each other, and both exclude VCAP_SERVICES.
+/// The layouts exclude each other, and both exclude VCAP_SERVICES.
 #[test]
 fn vcap_services_is_not_set_beside_them() {
     let request = |env: Option<(&str, &str)>, secret: Option<(&str, &str)>| {
@@ -134,7 +134,7 @@ fn vcap_services_is_not_set_beside_them() {
         assert!(error.contains("SERVICE_BINDING_ROOT") && error.ends_with(flag), "{error}");
     }
     delivery(args("@-"), None).check(&request(None, None)).unwrap();
-    // A variable set by the request is kept.
+    // A variable that the request sets is kept.
     for (env, ours) in [(None, true), (Some(("SERVICE_BINDING_ROOT", "/x")), false)] {
         let mut request = request(env, None);
         let lowered = delivery(args("@-"), None).lower("");

@@ -5,10 +5,11 @@
 //!    db/..2026_01_31/type               db -> ..data/db         DIR/password
 //!    db/type -> ..data/type
 //! ```
-//! A directory with a `..data` link is read through that link, which is opened once: all entries are of the same
-//! generation, even if the link is replaced concurrently. Links are followed, because the layout consists of links.
-//! Names that begin with a dot are skipped, except `.metadata`, without which SAP's readers ignore a binding; so are
-//! directories in a binding. Any other non-regular file is an error, and is not read.
+//! If a directory has a `..data` link, the directory is read through that link. The link is opened once, so all entries
+//! belong to the same generation, even if the link is replaced concurrently. Links are followed, because the layout
+//! consists of links. Names that begin with a dot are skipped, except `.metadata`, because SAP's readers ignore a
+//! binding without it. Directories in a binding are also skipped. Any other file that is not regular is an error and is
+//! not read.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -45,7 +46,7 @@ pub(crate) enum TreeError {
     TooLarge { path: PathBuf },
 }
 
-/// Reads the bindings in a directory, or the single binding that the directory is. Returns names and entries.
+/// Reads the bindings in a directory, or the directory itself if it is a single binding. Returns names and entries.
 pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
     let mut reader = Reader { bytes: INPUT_MAX, names: NAMES_MAX };
     let root = in_force(open_dir(CWD, dir.as_os_str()).map_err(|error| failed(dir, error))?);
@@ -73,14 +74,14 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
     Ok(tree)
 }
 
-/// A reader with its remaining budget of bytes and names.
+/// A reader with limits for the remaining bytes and names.
 struct Reader {
     bytes: usize,
     names: usize,
 }
 
 impl Reader {
-    /// Lists the names in a directory without a leading dot, and `.metadata`, sorted.
+    /// Lists names in a directory, sorted. Skips names with a leading dot, except `.metadata`.
     fn names(&mut self, dir: &OwnedFd, path: &Path) -> Result<Vec<String>, TreeError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(dir).map_err(|error| failed(path, error))? {
@@ -142,12 +143,12 @@ fn open_dir(at: impl std::os::fd::AsFd, name: &OsStr) -> Result<OwnedFd, Errno> 
     openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Returns the directory behind `..data`, if there is one.
+/// Returns the directory that `..data` links to; without this link, returns `dir`.
 fn in_force(dir: OwnedFd) -> OwnedFd {
     open_dir(&dir, IN_FORCE.as_ref()).unwrap_or(dir)
 }
 
-/// Returns the name of a directory, even for `.`.
+/// Returns the name of a directory, even if the path is `.`.
 fn own_name(dir: &Path) -> Result<String, TreeError> {
     let whole = std::fs::canonicalize(dir).map_err(|source| TreeError::Io { path: dir.to_owned(), source })?;
     let name = dir.file_name().or_else(|| whole.file_name()).unwrap_or_default();
@@ -193,7 +194,7 @@ mod tests {
         symlink("..2026_2", root.join("k8s/..data")).unwrap();
         symlink("..data/type", root.join("k8s/type")).unwrap();
         assert_eq!(flat(root), ["k8s/type=new", "plain/.metadata={}", "plain/KEY_1=\\x00\\xff\\n", "plain/type=mysql"]);
-        // The layout mounted by executord: the links are the files.
+        // The layout that executord mounts: the files themselves are links.
         let home = tempfile::tempdir().unwrap();
         put(home.path(), "..gen2/db/type", b"new");
         symlink("..gen2", home.path().join("..data")).unwrap();
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Reading does not wait for the other end of a pipe.
+    /// Reading a pipe fails at once and does not wait for a writer.
     #[test]
     fn a_pipe_is_refused_at_once() {
         let home = tempfile::tempdir().unwrap();

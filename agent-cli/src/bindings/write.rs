@@ -1,10 +1,10 @@
-//! `bindings write`: writes bindings into a local directory, all or none.
+//! `bindings write`: writes all bindings into a local directory, or none.
 //!
-//! Bindings are written next to the directory under a temporary name (`.NAME.agent-cli-...`), synced, and renamed into
-//! place atomically; then the replaced directory is removed. The directory holds only bindings, because half of the
-//! client libraries fail on anything else, so there is no marker file of this command. A directory counts as written by
-//! this command if it holds only what this command writes: directories of mode 0700 with a `type`, and regular files of
-//! mode 0600, all with the same owner. Anything else at the destination is left unchanged.
+//! Bindings are written to a temporary directory (`.NAME.agent-cli-...`) next to the destination, synced, and renamed
+//! atomically. Then the replaced directory is removed. There is no marker file of this command, because half of the
+//! client libraries fail if a directory holds anything except bindings. A directory counts as written by this command
+//! if it holds only directories of mode 0700 with a `type`, and regular files of mode 0600, all with the same owner.
+//! Any other destination is left unchanged.
 //!
 //! After a SIGKILL, the temporary directory may remain.
 
@@ -24,10 +24,10 @@ const DIRECTORY: u32 = 0o700;
 const FILE: u32 = 0o600;
 /// Permission bits of a mode.
 const BITS: u32 = 0o7777;
-/// Reason for not replacing a directory.
+/// Error message for a directory that this command must not replace.
 const FOREIGN: &str = "was not written by `agent-cli bindings write`, so it is not replaced";
 
-/// Errors of writing bindings. Nothing was written.
+/// Errors of writing bindings. If one is returned, nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]
@@ -36,7 +36,7 @@ pub(crate) enum WriteError {
     InTheWay { path: PathBuf, why: &'static str },
 }
 
-/// Writes bindings, so that `dir` holds exactly these.
+/// Writes bindings, so that `dir` holds exactly these bindings.
 pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     let there = evaluate(dir)?;
     let name = dir.file_name().ok_or(WriteError::InTheWay { path: dir.to_owned(), why: "has no file name" })?;
@@ -49,7 +49,7 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
         Errno::EXIST => WriteError::InTheWay { path: dir.to_owned(), why: "was created in the meantime" },
         error => failed(dir)(error.into()),
     })?;
-    // If the directory was changed after the check, put it back.
+    // If the replaced directory was changed after the check, restore it.
     if there && let Err(error) = evaluate(&beside.0) {
         renameat_with(CWD, &beside.0, CWD, dir, RenameFlags::EXCHANGE).map_err(|error| failed(dir)(error.into()))?;
         return Err(match error {
@@ -60,7 +60,7 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     sync(parent)
 }
 
-/// A temporary directory next to the final one, removed on drop: it holds unfinished or replaced bindings.
+/// A temporary directory next to the destination, removed on drop. It holds unfinished or replaced bindings.
 struct Beside(PathBuf);
 
 impl Drop for Beside {
@@ -99,7 +99,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + use<> {
     move |source| WriteError::Io { path: path.clone(), source }
 }
 
-/// Returns whether there is a directory that may be replaced. Returns an error if there is anything else.
+/// Returns true if `dir` may be replaced, and false if it does not exist. Returns an error for anything else.
 fn evaluate(dir: &Path) -> Result<bool, WriteError> {
     let meta = match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

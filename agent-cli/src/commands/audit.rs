@@ -1,4 +1,5 @@
-//! `audit`: runs a container with canaries, searches while it runs and one second after its exit, and prints a table.
+//! `audit`: runs a container with canaries, searches for them while it runs and one second after its exit, and prints a
+//! table.
 //!
 //! ```text
 //! run -> it has printed its secrets -> rotate -> it has printed the new file -> one second -> search
@@ -31,7 +32,7 @@ use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
 use self::scene::{SearchHits, SearchScope, holds};
 use self::view::{About, Json, human};
 
-/// Exit status if a secret was found, or if the search was incomplete.
+/// Exit status if a secret was found or the search was incomplete.
 const RESIDUE: u8 = 1;
 
 #[derive(Debug, Args)]
@@ -59,11 +60,11 @@ fn canary_size(text: &str) -> Result<u64, String> {
     if SIZES.contains(&size) { Ok(size) } else { Err(format!("is {size}; {least} to {most} is allowed")) }
 }
 
-/// Delay after which no secret of a completed container or a replaced file may remain: the old file stays for half a
-/// second, for readers that have just opened its path.
+/// Delay after which no secret of a completed container or of a replaced file may remain. A replaced file remains for
+/// half a second, for readers that have just opened its path.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Returns an error early if the audit would see nothing.
+/// Returns an error if this process is not root, because it could not read the memory of the executor.
 pub(super) fn require_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -123,7 +124,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
         Err(error) if error.code() == Some(Code::Unimplemented) => kinds.retain(|kind| *kind != Kind::OldFile),
         Err(error) => return Err(status::failure(&format!("rotate {id}"), error)),
     }
-    // The rest of the log is the container's exit.
+    // The rest of the log is not needed.
     drop(log);
     if add_token(&mut needles, &container) {
         kinds.push(Kind::Token);
@@ -152,7 +153,7 @@ async fn look_at_kernel(needles: &Arc<Needles>) -> Result<Report, Failure> {
     search.await.map_err(|error| Failure::System(error.into()))
 }
 
-/// The container's log, searched for the markers that its script prints.
+/// The container's log, in which the audit waits for the markers that its script prints.
 struct Log<'a> {
     session: &'a Session,
     id: &'a str,
@@ -170,7 +171,7 @@ impl Log<'_> {
                         self.tail.clear();
                         return Ok(());
                     }
-                    // The marker may be split over two pieces; the text before it may be long.
+                    // The marker may be split over two pieces. Text before the marker may be long, so it is dropped.
                     let keep = self.tail.floor_char_boundary(self.tail.len().saturating_sub(words.len()));
                     self.tail.drain(..keep);
                 }
@@ -179,7 +180,7 @@ impl Log<'_> {
         }
     }
 
-    /// Returns the error that explains why there is nothing to audit.
+    /// Returns the error that explains why the container ended early.
     async fn ended_early(&self) -> Failure {
         let result = self.session.client.get(self.id).await.ok().and_then(|container| container.result);
         let why = match result.and_then(|result| result.failure) {

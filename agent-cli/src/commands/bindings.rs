@@ -1,4 +1,4 @@
-//! `bindings show|check|write`, which need no executord, and the calls about bindings of `run` and `rotate`.
+//! `bindings show|check|write`, which need no executord, and the calls of `run` and `rotate` that deliver bindings.
 
 use std::io;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
     Ok(0)
 }
 
-/// Adds the positional directory to those of `--bind`.
+/// Adds the positional directory to the directories of `--bind`.
 fn from(CheckArgs { dir, mut from }: CheckArgs) -> BindingArgs {
     from.bind.splice(..0, dir);
     from
@@ -110,7 +110,7 @@ fn read(command: &str, wanted: &str, args: &BindingArgs) -> Result<Bindings, Fai
     bindings.ok_or_else(|| Failure::Usage(format!("bindings {command}: no bindings are given; use {wanted}")))
 }
 
-/// `2 bindings, 7 files, 312 of 1000000 bytes`.
+/// Formats a summary: `2 bindings, 7 files, 312 of 1000000 bytes`.
 fn summary(bindings: &Bindings) -> String {
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let files = count(bindings.files().len(), "file");
@@ -154,12 +154,13 @@ fn table(bindings: &Bindings, reveal: bool) -> String {
     format!("{}{}\n", table.render(Style::detect()), summary(bindings))
 }
 
-/// Reads the bindings that the flags name, before anything is started. `others` may also read standard input.
+/// Reads the bindings that the flags name, before anything is started. `others` are the flags that may also read
+/// standard input.
 pub(super) fn delivery(args: &DeliveryArgs, others: &[(Flag, &[String])]) -> Result<Option<Delivery>, Failure> {
     Delivery::read(args, others, &mut io::stdin().lock(), &|name| std::env::var_os(name))
 }
 
-/// Adds bindings to the request of `run`, at executord's path for them.
+/// Adds bindings to the request of `run`, with paths that depend on executord's directory for files.
 pub(super) async fn deliver(
     session: &Session,
     request: &mut Request,
@@ -182,8 +183,9 @@ async fn files_root(session: &Session, doing: &str) -> Result<String, Failure> {
     Ok(session.client.info().await.doing(doing)?.files_root)
 }
 
-/// Replaces the bindings of a running container, together with the changes in `base`. Retries after a concurrent
-/// update, unless the generation was given. Errors of the update are explained by the caller.
+/// Replaces the bindings of a running container, together with the changes in `base`. Tries again after a concurrent
+/// update, unless `base` has an expected generation. The inner result is the response to the update; the caller
+/// explains its errors.
 pub(super) async fn replace(
     session: &Session,
     base: &UpdateFilesRequest,

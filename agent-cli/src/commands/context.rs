@@ -1,4 +1,4 @@
-//! `context list|use|show|add|remove`: this user's named executords.
+//! `context list|use|show|add|remove`: manages the named executords of this user.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `cp`: copies files out of and into a container; of a completed one, its outputs.
+//! `cp`: copies files out of and into a running container, and outputs out of a completed container.
 
 mod archive;
 mod live;
@@ -47,7 +47,7 @@ pub(crate) enum Copy {
 }
 
 impl CpArgs {
-    /// Determines which of the two paths is in a container: `ID:PATH` is, unless it begins with `.` or `/`.
+    /// Determines which of the two paths is in a container: `ID:PATH`, if it does not begin with `.` or `/`.
     pub(crate) fn parse(&self) -> Result<Copy, Failure> {
         let Self { follow_link, source, destination, max_size } = self;
         let usage = |text: &str| {
@@ -152,7 +152,7 @@ async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u
     }
 }
 
-/// Returns the outputs that a container declared. If it declared none, executord reports the error.
+/// Returns the outputs that a container declared. executord reports an error later if it declared none.
 async fn declared(session: &Session, id: &str) -> Result<Outputs, Failure> {
     let doing = format!("cp {id}:");
     let container = session.client.get(id).await.doing(&doing)?;

@@ -1,4 +1,5 @@
-//! `drain`, `undrain` and `health`: stops executord from accepting containers, and shows or sets its health.
+//! `drain`, `undrain` and `health`: stops executord from accepting containers, starts it again, and shows or sets its
+//! health.
 
 use std::io::IsTerminal as _;
 use std::pin::pin;
@@ -78,7 +79,7 @@ async fn follow(session: &Session, drain: &mut Drain, shown: &mut Shown) -> Resu
         let progress = loop {
             tokio::select! {
                 progress = &mut next => break progress.doing(DOING)?,
-                // Messages arrive only on changes.
+                // Messages arrive only on changes, so redraw the remaining time every second.
                 _ = second.tick() => shown.draw(&last),
             }
         };
@@ -108,7 +109,7 @@ struct Shown {
 impl Shown {
     fn new(session: &Session) -> Self {
         let is_bar = !session.json && std::io::stderr().is_terminal();
-        // As wide as the terminal; truncated to fit.
+        // Use the full width of the terminal, and truncate the message.
         let style = ProgressStyle::with_template("draining {bar:12} {pos}/{len} ended{wide_msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ");
         let target = ProgressDrawTarget::stderr_with_hz(10);

@@ -1,4 +1,4 @@
-//! `egress set|show ID`: the connections that a container on a network may open.
+//! `egress set|show ID`: sets and shows the connections that a container on a network may open.
 
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ pub(crate) struct ShowArgs {
     pub(crate) id: String,
 }
 
-/// A command whose file was read.
+/// A command whose rules file was read.
 pub(crate) enum Prepared {
     Set { id: String, egress: bool, rules: Vec<EgressRule> },
     Show { id: String },

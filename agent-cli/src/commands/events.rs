@@ -1,6 +1,6 @@
 //! `events`: follows events of containers, across restarts of executord.
 //!
-//! The command always uses cursors, also for "from now on", so that no event is lost during a reconnect.
+//! The command always uses cursors, even for new events only, so no event is lost during a reconnect.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,12 +37,12 @@ pub(crate) struct EventsArgs {
 }
 
 const DOING: &str = "events";
-/// Maximum interval between two checks of the clock.
+/// Maximum interval between two reads of the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Failure> {
     let mut container_id = args.id.unwrap_or_default();
-    // Deleted containers also have events, so an unknown prefix is used unchanged.
+    // Deleted containers also have events. So if no container has the prefix, the prefix is used as an id.
     if let Some(whole) = ids::whole(&session.client, &container_id).await? {
         container_id = whole;
     }
@@ -54,7 +54,8 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
             *id = whole;
         }
     }
-    // With an end time, all events are filtered here; the cursor of the newest existing event marks the end.
+    // With an end time, all events are received and filtered here: the event with the newest existing cursor marks the
+    // end.
     let newest = if args.until.is_some() { session.client.info().await.doing(DOING)?.cursor } else { u64::MAX };
     let watched = if args.until.is_some() { "" } else { &*container_id };
     let after = args.after.or(args.since.map(|_| 0));

@@ -1,4 +1,4 @@
-//! `image`: pull, import, list, show, remove.
+//! `image`: pulls, imports, lists, shows and removes images.
 
 use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `info`: version, capacity and state of executord.
+//! `info`: shows version, capacity and state of executord.
 
 use std::time::SystemTime;
 

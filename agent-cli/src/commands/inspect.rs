@@ -1,4 +1,4 @@
-//! `inspect ID...`: all details of containers, except secrets.
+//! `inspect ID...`: shows all details of containers, except secrets.
 
 use std::time::SystemTime;
 

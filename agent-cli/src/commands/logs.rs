@@ -54,7 +54,7 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     Ok(0)
 }
 
-/// Converts a time. Times before 1970 become 1970, which is before all entries.
+/// Converts a time. A time before 1970 becomes 1970, which is before all entries.
 fn timestamp(time: SystemTime) -> Timestamp {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or_else(
         |_| Timestamp::default(),

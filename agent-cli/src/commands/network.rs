@@ -1,4 +1,4 @@
-//! `network`: list networks and show their details.
+//! `network`: lists networks and shows their details.
 
 use clap::{Args, Subcommand};
 use executor_cli_kit::failure::Failure;

@@ -83,7 +83,7 @@ pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Returns the states to list, by default all except completed. executord lists all states for an empty list.
+/// Returns the states to list: by default all states except completed. executord lists all states if the list is empty.
 fn wanted(args: &PsArgs) -> Vec<State> {
     if !args.state.is_empty() {
         return args.state.iter().map(|state| state_of(*state)).collect();

@@ -1,4 +1,4 @@
-//! `reserve` and `release`: reserves capacity for a container that is run later.
+//! `reserve` and `release`: reserves capacity for a later container, and releases it.
 
 use std::time::{Duration, SystemTime};
 
@@ -44,7 +44,7 @@ pub(super) async fn reserve(session: &Session, args: ReserveArgs) -> Result<u8, 
     let ReserveArgs { memory, pids, disk, ttl, id } = args;
     let resources =
         Resources { memory_bytes: memory.unwrap_or(0), pids: pids.unwrap_or(0), disk_bytes: disk.unwrap_or(0) };
-    // Generated here, so that the request can be repeated.
+    // Generate the id here, so that the request can be repeated.
     let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let (reservation, created) = session.client.cell().reserve(&id, resources, ttl).await.doing("reserve")?;
     if !created && !session.json {

@@ -1,4 +1,4 @@
-//! `rm [-f] ID...`: removes containers; reports failures and continues with the rest.
+//! `rm [-f] ID...`: removes containers. If one cannot be removed, reports this and continues.
 
 use clap::Args;
 use executor_cli_kit::failure::Failure;

@@ -1,6 +1,6 @@
 //! `rotate ID`: replaces secret files of a running container.
 //!
-//! The request is sent only once: repeating it after a lost connection would be another update.
+//! The request is sent only once: a repeated request would be another update.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -102,7 +102,7 @@ pub(super) async fn rotate(session: &Session, prepared: Prepared) -> Result<u8, 
     Ok(0)
 }
 
-/// Adds advice to an error.
+/// Adds advice to an error of the update.
 fn failure(id: &str, error: Error) -> Failure {
     let advice = match (&error, error.code()) {
         (Error::Lost { .. }, _) => "the generation in `agent-cli inspect` shows whether the files were replaced",

@@ -1,4 +1,4 @@
-//! `run`: a container from its creation to its deletion, connected to this command's streams.
+//! `run`: creates a container, connects this command's streams to it, and deletes it after its exit.
 //!
 //! ```text
 //! create -> follow: process -> our streams  -> fetch outputs -> delete -> exit like the process
@@ -6,8 +6,8 @@
 //!                   Ctrl-C: stop, kill, leave
 //!                   our reader gone: stop
 //! ```
-//! Everything between create and fetch happens concurrently, and continues across restarts of executord. After an error
-//! that follows the creation, the container is deleted, unless it is to be kept.
+//! Everything between create and fetch happens concurrently, and continues across restarts of executord. If an error
+//! occurs after the creation, the container is deleted, unless it must be kept.
 
 mod args;
 mod checks;
@@ -64,9 +64,9 @@ pub(crate) struct Prepared {
     ending: AtTheEnd,
     /// True if the request is only validated.
     is_dry: bool,
-    /// True if the id is a name that must be unused.
+    /// True if the id is a name that no container may have yet.
     is_name: bool,
-    /// True if an existing container with that name is removed.
+    /// True if an existing container with the name is removed.
     replace: bool,
 }
 
@@ -108,14 +108,14 @@ impl RunArgs {
     }
 }
 
-/// Handling of the container after its process has started.
+/// Options that apply after the container was created.
 #[derive(Clone, Debug)]
 struct AtTheEnd {
     detach: bool,
     keep: bool,
     /// Destination of the outputs, which are fetched before the container is deleted.
     fetch_to: Option<PathBuf>,
-    /// True if the container can be kept, because its executord keeps running.
+    /// True if executord keeps running after this command, so that the container can be kept.
     can_stay: bool,
     streams: Streams,
 }
@@ -168,7 +168,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let mut pressed = Pressed::never(&id);
     request.await_reader(!ending.detach);
     let started = match create(session, request, interrupts, &mut pressed).await {
-        // Another command claimed the name after the check.
+        // Another command used the name after the check.
         Err(failure) if is_name && failure.code() == Some(Code::AlreadyExists) => {
             name::claim(session, &id, false).await?;
             return Err(failure);
@@ -178,7 +178,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let created = started.created;
     let container = started.container;
     if created && !session.json {
-        // `inspect` shows the other warnings.
+        // `inspect` also shows the other warnings.
         for warning in container.spec.iter().flat_map(|spec| &spec.warnings) {
             match warning.split_once(": ") {
                 Some(("rootfs", _)) => session.output.note(format!("warning: {}", plain(warning))),
@@ -196,7 +196,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
     let streams = ending.streams.clone();
     let suppressed = container.spec.as_ref().is_some_and(|spec| spec.suppress_log_output);
-    // With --detach, interrupted by Ctrl-C during the creation, the process must not wait for a reader.
+    // Ctrl-C during a creation with --detach leads here. The process must then not wait for a reader.
     let created_for_us = created && !ending.detach;
     let attached =
         Attached { session, id: &id, pressed, grace_without_reader, streams, created: created_for_us, suppressed };
@@ -261,7 +261,7 @@ async fn fetch(
             Err(
                 Failure::Abandoned { .. } | Failure::Detached { .. } | Failure::GaveUp { .. } | Failure::Interrupted(_),
             ) => return Ok(()),
-            // The output is incomplete, but the container has completed.
+            // The printed output is incomplete, but the container has completed.
             Err(_) => completed(&attached.session.client, attached.id).await?,
         };
         let summary = container.result.as_ref().and_then(|result| result.outputs.as_ref());
@@ -279,7 +279,8 @@ async fn fetch(
     }
 }
 
-/// Prints the id, or the document. A program that could not be executed is reported as without --detach.
+/// Prints the id or the document. If the program could not be executed, returns the same exit status as without
+/// --detach.
 async fn detached(session: &Session, container: &Container) -> Result<u8, Failure> {
     session.print(&json::Container::from(container), || format!("{}\n", container.id)).await;
     batch::explain_end(session, container, &[]);

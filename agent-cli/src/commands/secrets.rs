@@ -1,7 +1,8 @@
-//! `secrets`: prints the secret inputs of the container that this runs in, requested with its runtime token.
+//! `secrets`: prints the secret inputs of the container in which this command runs. The command uses the container's
+//! runtime token.
 //!
-//! A single value is printed unchanged, so that a script can use it; all values are printed only on explicit request.
-//! The token is read from a file, because every user can read a command line.
+//! A single value is printed unchanged, so that a script can use it. All values are printed only if a flag requests
+//! this. The token is read from a file, because every user can read a command line.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ pub(crate) struct SecretsArgs {
     pub(crate) reveal: bool,
 }
 
-/// Socket of executord in a container with a token.
+/// Socket of executord inside a container with a token.
 pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
 /// Maximum size of a token file, in bytes.
 const TOKEN_MAX: u64 = 4096;
@@ -89,7 +90,8 @@ fn token(file: &Path) -> Result<Secret, Failure> {
     Ok(token.into())
 }
 
-/// Returns the single requested value; `None` if all are requested.
+/// Returns the requested value, or `None` if all values are requested. The inner `None` means that there is no such
+/// value.
 fn one(args: &SecretsArgs, answer: &mut GetSecretsResponse) -> Option<Option<Vec<u8>>> {
     let taken = |value: &mut String| std::mem::take(value).into_bytes();
     if let Some(name) = &args.env {
@@ -115,7 +117,7 @@ fn missing(SecretsArgs { env, arg, file, .. }: &SecretsArgs) -> String {
     format!("secrets: the container has no {what}")
 }
 
-/// Formats all secrets for people, one per line; the size replaces a value that cannot be displayed.
+/// Formats all secrets for people, one per line. If a value cannot be displayed, its size is shown instead.
 fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsResponse) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: &str| text.push_str(&format!("{}={}\n", plain(what), plain(value)));

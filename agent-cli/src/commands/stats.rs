@@ -1,4 +1,4 @@
-//! `stats [ID...]`: shows resource usage of containers in a table that is redrawn.
+//! `stats [ID...]`: shows resource usage of containers in a table, which is redrawn for each reading.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};
@@ -46,7 +46,7 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 pub(super) async fn stats(session: &Session, args: StatsArgs) -> Result<u8, Failure> {
     let mut ids = Vec::with_capacity(args.ids.len());
     for id in args.ids {
-        // Leave an unknown prefix unchanged: executord reports the error.
+        // An unknown prefix is not changed: executord reports the error.
         ids.push(ids::whole(&session.client, &id).await?.unwrap_or(id));
     }
     let labels = args.labels.into_iter().collect();

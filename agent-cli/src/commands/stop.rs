@@ -1,4 +1,4 @@
-//! `stop ID...`: stop signal, grace period, SIGKILL; waits for completion.
+//! `stop ID...`: sends the stop signal, and SIGKILL after the grace period; waits for completion.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! `top`: a screen with resource usage, redrawn on each reading, key and resize.
+//! `top`: shows resource usage on a full screen, which is redrawn after each reading, key press and resize.
 //!
-//! [`screen`] decides the contents and is independent of the terminal. If standard output is not a terminal, or with
-//! --batch, plain tables are printed instead. While executord is unavailable, the last reading stays, with a note.
+//! [`screen`] computes the contents and does not depend on the terminal. With --batch, or if standard output is not a
+//! terminal, plain tables are printed. While executord is unavailable, the last reading stays on the screen, with a
+//! note.
 
 mod screen;
 
@@ -54,14 +55,14 @@ const DOING: &str = "top";
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 /// Escape sequence: undoes [`ENTER`].
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// Delay after which a late reading is reported.
+/// Delay after which a missing reading is reported.
 const LATE: Duration = Duration::from_secs(2);
 /// Pause between attempts to connect to an unavailable executord.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Assumed size of a terminal that does not report it.
+/// Assumed size of a terminal that reports no size.
 const SIZE: (usize, usize) = (24, 80);
 
-/// Message of the task that follows executord.
+/// Message from the task that reads statistics.
 enum News {
     Reading(Vec<ContainerStats>, Box<Option<InfoResponse>>),
     Failed(Failure),
@@ -98,7 +99,7 @@ async fn batch(session: &Session, args: &TopArgs, request: WatchStatsRequest) ->
     Ok(0)
 }
 
-/// Guard that keeps the terminal's alternate screen.
+/// Guard that keeps the alternate screen until it is dropped.
 struct SecondScreen;
 
 impl SecondScreen {
@@ -157,12 +158,12 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
             }
         }
     }
-    // Finish drawing before the screen is left.
+    // Finish drawing before leaving the alternate screen.
     session.output.finish().await?;
     Ok(0)
 }
 
-/// Follows executord, across its restarts, until the receiver is dropped.
+/// Reads statistics, also across restarts of executord, until the receiver is dropped.
 async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<News>) {
     loop {
         let mut watch = client.watch_stats(request.clone());

@@ -26,10 +26,10 @@ pub(crate) struct UpdateArgs {
 }
 
 impl UpdateArgs {
-    /// Returns the limits of the request; 0 or unset for unchanged limits.
+    /// Returns the limits of the request; unchanged limits are 0 or unset.
     ///
     /// # Errors
-    /// Returns an error if no limit is given, or if the sum of memory and swap is less than the memory.
+    /// Returns an error if no limit is given, or if the limit on memory and swap is less than the memory limit.
     fn limits(&self) -> Result<Limits, Failure> {
         let mut limits = self.limits.limits();
         self.memory.apply(&mut limits)?;

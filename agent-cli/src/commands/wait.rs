@@ -1,4 +1,5 @@
-//! `wait ID...`: waits until containers are completed, across restarts of executord; exits like the process.
+//! `wait ID...`: waits until containers are completed, across restarts of executord; exits with the status of the
+//! process.
 
 use clap::Args;
 use executor_cli_kit::container::completed;

@@ -1,4 +1,4 @@
-//! `system df`: disk usage.
+//! `system df`: computes and formats disk usage.
 
 use std::collections::{HashMap, HashSet};
 

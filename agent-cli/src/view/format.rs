@@ -32,7 +32,7 @@ pub(crate) trait Listed {
 pub(crate) enum Template {
     /// One JSON object per line, with all fields.
     Json,
-    /// Text and fields; with `table`, in tab-separated columns with a heading.
+    /// Text and fields. With `table`, tabs separate the columns of a table with a heading.
     Parts { parts: Vec<Part>, table: bool },
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum Field {
     /// A field of [`Listed::FIELDS`], with its heading.
     Named(&'static str, &'static str),
     Label(String),
-    /// Path of keys in the document of `--json`; the whole document if empty.
+    /// Path of keys in the document of `--json`. An empty path selects the whole document.
     Path(Vec<String>),
 }
 
@@ -56,7 +56,7 @@ impl Template {
     /// Parses a template: `{{.ID}} {{.result.exit_status}}`, `table {{.ID}}\t{{.State}}`, `json`.
     ///
     /// # Errors
-    /// Returns an error for unbalanced braces or an unknown field.
+    /// Returns an error if braces are unbalanced or a field is unknown.
     pub(crate) fn parse<T: Listed>(text: &str) -> Result<Self, String> {
         if text.trim() == "json" {
             return Ok(Self::Json);

@@ -1,4 +1,4 @@
-//! Texts for people: states and results of containers; the tables of `ps`, `info` and `events`.
+//! Formats states and results of containers for people, and the tables of `ps`, `info` and `events`.
 
 use std::time::SystemTime;
 
@@ -18,7 +18,7 @@ pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
 
-/// The lifecycle phase that does not end in time, as one word.
+/// Formats the quarantined lifecycle phase as one word.
 pub(crate) fn phase(phase: i32) -> String {
     v1::quarantine::Phase::try_from(phase)
         .map_or_else(|_| format!("unknown_{phase}"), |phase| word(phase.as_str_name(), "PHASE_"))
@@ -38,9 +38,8 @@ pub(crate) fn state(state: i32) -> String {
     State::try_from(state).map_or_else(|_| format!("unknown_{state}"), |state| word(state.as_str_name(), "STATE_"))
 }
 
-/// Formats a container's state, with its health if it has checks: `running (not ready)`.
-///
-/// A pending restart is shown: `running (restart 4 waits)`.
+/// Formats a container's state. Adds the health if the container has checks: `running (not ready)`. Adds a pending
+/// restart: `running (restart 4 waits)`.
 pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> String {
     let state = state(container.state);
     if container.reservation_expires_at.is_some() {
@@ -63,7 +62,7 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
     if words.is_empty() { state } else { format!("{state} ({})", words.join(", ")) }
 }
 
-/// The health of a running container with checks, as one word.
+/// Formats the health of a running container with checks, as one word.
 pub(crate) fn health(container: &Container) -> Option<&'static str> {
     let checks = container.spec.as_ref()?.checks.as_ref()?;
     if container.state() != State::Running {
@@ -89,7 +88,7 @@ pub(crate) fn event_kind(kind: i32) -> String {
     event::Kind::try_from(kind).map_or_else(|_| format!("unknown_{kind}"), |kind| word(kind.as_str_name(), "KIND_"))
 }
 
-/// Summary of outputs: `3 files, 12 KiB; 1 not captured`.
+/// Formats a summary of outputs: `3 files, 12 KiB; 1 not captured`.
 pub(crate) fn outputs(summary: &OutputsSummary) -> String {
     if !summary.failure.is_empty() {
         return format!("NOT captured: {}", summary.failure);
@@ -99,7 +98,7 @@ pub(crate) fn outputs(summary: &OutputsSummary) -> String {
     format!("{files}, {}{skipped}", bytes(summary.bytes))
 }
 
-/// The result of a container, for a column: `0`, `SIGKILL (oom)`, `not found`.
+/// Formats the result of a container for a column: `0`, `SIGKILL (oom)`, `not found`.
 pub(crate) fn ending(container: &Container) -> String {
     let Some(result) = &container.result else { return NOTHING.into() };
     let unhealthy = result.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Unhealthy);
@@ -151,10 +150,11 @@ pub(crate) fn network_name(container: &Container) -> String {
     }
 }
 
-/// Length of a shortened random id in `ps` on a narrow terminal. Every command accepts a prefix of an id.
+/// Length of a generated id that `ps` shortens on a narrow terminal. Every command accepts a prefix of an id.
 const SHORT_ID: usize = 13;
 
-/// The table of `ps`. With `width`, lines are shortened to that many characters, as far as ids allow.
+/// Formats the table of `ps`. With `width`, lines are shortened to this many characters, if the length of the ids
+/// allows it.
 pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style, width: Option<usize>) -> String {
     let table = containers_table(containers, now, false);
     let Some(width) = width.filter(|width| table.width() > *width) else { return table.render(style) };
@@ -165,7 +165,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
     table.render(style)
 }
 
-/// How each column of `ps` is fitted to a narrow terminal. Labels are dropped first; the state is always shown.
+/// Fitting of each column of `ps` to a narrow terminal. Labels are dropped first; the state is always shown.
 const CONTAINER_FITS: [Fit; 9] = [
     Fit::Whole,
     Fit::Cut,
@@ -184,7 +184,7 @@ fn containers_table(containers: &[Container], now: SystemTime, with_short_ids: b
         _ => id.to_owned(),
     };
     let mut heading = vec!["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"];
-    // Omit the column on hosts without pods, to save space.
+    // Omit the column if no container is in a pod, to save space.
     let in_pods = containers.iter().filter_map(|one| one.spec.as_ref()).any(|spec| !spec.pod.is_empty());
     if in_pods {
         heading.push("POD");
@@ -310,7 +310,7 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     text
 }
 
-/// Formats a line of `events`. Lines are printed one by one, so columns have fixed widths.
+/// Formats a line of `events`. Columns have fixed widths, because lines are printed one by one.
 pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
@@ -360,7 +360,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     line
 }
 
-/// The state of a step as one word, with the exit status of its process.
+/// Formats the state of a step as one word, followed by the exit status of its process.
 pub(crate) fn step_ending(step: &Step) -> String {
     let state = word(step.state().as_str_name(), "STATE_");
     match step.exit.and_then(|exit| exit.status) {
@@ -370,7 +370,7 @@ pub(crate) fn step_ending(step: &Step) -> String {
     }
 }
 
-/// Colour of a step's state.
+/// Returns the colour for a step's state.
 pub(crate) fn step_role(step: &Step) -> Role {
     match step.state() {
         step::State::Failed | step::State::Lost => Role::Bad,
@@ -380,7 +380,7 @@ pub(crate) fn step_role(step: &Step) -> Role {
     }
 }
 
-/// Formats the part of an event's line that describes a step.
+/// Formats the part of an event's line that describes the step.
 fn step_line(step: &Step, style: Style) -> String {
     let mut text = format!("  {}  ", plain(&step.path));
     style.paint_onto(&mut text, step_role(step), &step_ending(step));

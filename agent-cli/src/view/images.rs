@@ -1,4 +1,4 @@
-//! Images: the table of `image ls`, `image inspect`, and the results of removals.
+//! Formats images for `image ls` and `image inspect`, and the results of removals.
 
 use std::time::SystemTime;
 

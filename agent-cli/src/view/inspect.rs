@@ -1,5 +1,5 @@
-//! `inspect` for people: sections with aligned lines. For secret files it shows paths and modes; the API provides
-//! neither values nor digests.
+//! Formats `inspect` for people, in sections with aligned lines. Secret files have only paths and modes, because the
+//! API provides neither values nor digests.
 
 mod checks;
 mod identity;
@@ -91,7 +91,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         1 => " with 1 argument".into(),
         count => format!(" with {count} arguments"),
     };
-    // Only for a single program, restarted or not.
+    // The command is shown only if there is a single program, restarted or not.
     if container.steps.is_empty() || !spec.path.is_empty() {
         table.pair("command", format!("{}{arguments}", spec.path));
     }
@@ -191,7 +191,7 @@ fn restarts(table: &mut Table, container: &Container, spec: &ContainerSpec, now:
     }
 }
 
-/// Adds limits and tags of the log, if there are any.
+/// Adds the log limits and log tags, if there are any.
 fn logging(table: &mut Table, spec: &ContainerSpec) {
     let limits = spec.log_limits.unwrap_or_default();
     let limit = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
@@ -208,7 +208,7 @@ fn logging(table: &mut Table, spec: &ContainerSpec) {
     }
 }
 
-/// Adds secret inputs other than files, and their handling, if there are any.
+/// Adds secret inputs that are not files, and the handling of secrets, if there are any.
 fn secrets(table: &mut Table, spec: &ContainerSpec) {
     if !spec.secret_environment_names.is_empty() {
         table.pair("secret environment", spec.secret_environment_names.join(", "));
@@ -272,7 +272,7 @@ fn limits(spec: &ContainerSpec) -> Table {
     table
 }
 
-/// `0.5` for 500, `2` for 2000.
+/// Formats thousandths: `0.5` for 500, `2` for 2000.
 fn thousandths(millis: u64) -> String {
     let text = format!("{}.{:03}", millis / 1000, millis % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,9 +1,9 @@
 //! JSON documents, with the names of the API. Every key is always present.
 //!
-//! Times are RFC 3339 in UTC with nanoseconds, durations are seconds in keys that end in `_seconds`, sizes are bytes,
-//! enums are lower-case words, permission bits are an octal string, and unknown values are null. `exit_status` of an
-//! ending is the exit status of `agent-cli wait`. `docs/agent-cli.schema.json` describes every document; its test
-//! (`schema`) compares the keys with the API's.
+//! Times are RFC 3339 in UTC with nanoseconds, durations are seconds in keys that end in `_seconds`, and sizes are
+//! bytes. Enums are lower-case words, permission bits are an octal string, and unknown values are null. `exit_status`
+//! of an ending is the exit status of `agent-cli wait`. `docs/agent-cli.schema.json` describes every document; the test
+//! `schema` compares its keys with the keys of the API.
 
 mod bindings;
 mod cell;

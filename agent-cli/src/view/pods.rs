@@ -1,4 +1,4 @@
-//! Pods: the table of `pod ls`, and `pod inspect`.
+//! Formats pods for `pod ls` and `pod inspect`.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use crate::egress;
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
 
-/// A pod's state as one word.
+/// Formats a pod's state as one word.
 pub(super) fn stage(pod: &Pod) -> String {
     pod::State::try_from(pod.state)
         .map_or_else(|_| format!("unknown_{}", pod.state), |state| word(state.as_str_name(), "STATE_"))
@@ -29,7 +29,7 @@ fn role(pod: &Pod) -> Role {
     }
 }
 
-/// The network of a pod as one word: its kind, or the name of a network of the node.
+/// Formats the network of a pod as one word: the kind, or the name of a network of the node.
 fn network_name(pod: &Pod) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     match (&pod.network_status, &*spec.network_name, &*spec.network_namespace) {

@@ -1,4 +1,4 @@
-//! `stats` for people: one line per container.
+//! Formats `stats` for people, one line per container.
 
 use std::time::SystemTime;
 
@@ -30,7 +30,7 @@ const COLUMNS: [(&str, &str); 9] = [
 /// A reading of a container, and the previous one.
 pub(crate) struct Reading<'a> {
     now: &'a ContainerStats,
-    /// The previous reading, from which the processor share is computed.
+    /// The previous reading, from which the CPU share is computed.
     before: Option<&'a Usage>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn readings<'a>(now: &'a [ContainerStats], before: &'a [ContainerStat
     now.iter().map(|now| Reading { now, before: last(&now.id) }).collect()
 }
 
-/// Formats a table of readings; `before` are the previous ones.
+/// Formats a table of readings. `before` are the previous readings.
 pub(crate) fn table(now: &[ContainerStats], before: &[ContainerStats], style: Style) -> String {
     let mut table = Table::with_heading(0, &COLUMNS.map(|(heading, _)| heading));
     for reading in readings(now, before) {
@@ -92,13 +92,13 @@ impl Listed for Reading<'_> {
     }
 }
 
-/// The state of a container, with its health if it has checks: `running (not ready)`.
+/// Formats the state of a container, with its health if it has checks: `running (not ready)`.
 fn state_of(one: &ContainerStats) -> String {
     let health = one.ready.map(|ready| if ready { " (ready)" } else { " (not ready)" });
     state(one.state) + health.unwrap_or_default()
 }
 
-/// Formats processor time: `1.250 s`.
+/// Formats CPU time: `1.250 s`.
 pub(crate) fn seconds(nanoseconds: u64) -> String {
     format!("{}.{:03} s", nanoseconds / 1_000_000_000, nanoseconds / 1_000_000 % 1000)
 }
@@ -113,7 +113,7 @@ fn used(usage: &Usage, limit: u64) -> Option<String> {
     Some(format!("{used} / {}", if limit == 0 { NOTHING.into() } else { bytes(limit) }))
 }
 
-/// Used share of the memory limit, in percent.
+/// Returns the used share of the memory limit, in percent.
 fn share_of_limit(usage: &Usage, limit: u64) -> Option<String> {
     let tenths = (u128::from(usage.memory?.working_set_bytes) * 1000).checked_div(u128::from(limit))?;
     Some(format!("{}.{} %", tenths / 10, tenths % 10))
@@ -123,7 +123,7 @@ fn percent(tenths: i128) -> String {
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
-/// Used share of one processor between two readings, in tenths of a percent.
+/// Returns the used share of one CPU between two readings, in tenths of a percent.
 pub(crate) fn share(now: &Usage, before: &Usage) -> Option<i128> {
     let at = |usage: &Usage| {
         let time = usage.time?;

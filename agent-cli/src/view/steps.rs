@@ -1,4 +1,4 @@
-//! The steps of a tree of actions, drawn as a tree with their times.
+//! Draws the steps of a tree of actions as a tree, with their times.
 
 use std::time::{Duration, SystemTime};
 
@@ -31,13 +31,13 @@ pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     table
 }
 
-/// Index of the parent of a step: the step with the longest path that is a prefix of its path.
+/// Returns the index of a step's parent: the last earlier step whose path is a prefix of the step's path.
 fn parent(steps: &[Step], index: usize) -> Option<usize> {
     let path = &steps[index].path;
     (0..index).rev().find(|above| path.strip_prefix(&*steps[*above].path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Tree lines in front of a step.
+/// Returns the tree lines in front of a step.
 fn tree_prefix(steps: &[Step], index: usize) -> String {
     let Some(above) = parent(steps, index) else { return String::new() };
     let is_last = |index: usize, above: usize| !(index + 1..steps.len()).any(|next| parent(steps, next) == Some(above));

@@ -1,4 +1,4 @@
-//! Commands other than `run`.
+//! Tests all commands except `run`.
 
 use std::path::Path;
 
@@ -101,7 +101,8 @@ fn stop_waits_for_the_end() {
     assert_eq!((program.status, program.out().as_str()), (Some(0), ""));
 }
 
-/// A unique prefix is resolved; a complete id takes precedence; all matches of an ambiguous prefix are listed.
+/// A unique prefix is resolved, and a complete id takes precedence. For an ambiguous prefix, all matching ids are
+/// listed.
 #[test]
 fn ids_by_their_beginnings() {
     let fake = Fake::start();
@@ -192,7 +193,7 @@ fn info_for_people_and_for_programs() {
     assert_eq!((&json["version"], &json["total"]["containers"]), (&"9.9.9".into(), &250.into()));
 }
 
-/// There are three ways to name the socket; the flag takes precedence.
+/// The socket can be given by a flag or a variable, as a path or a URL; the flag takes precedence.
 #[test]
 fn the_socket_flag_counts_more_than_the_environment() {
     let fake = Fake::start();
@@ -276,7 +277,8 @@ fn rotate_sends_the_files_and_prints_the_generation() {
     assert!(usage.err().contains("at least one --file"), "{}", usage.err());
 }
 
-/// A single value is printed unchanged; all values only with a flag; the token comes from a file and is in no message.
+/// A single value is printed unchanged, and all values only with a flag. The token is read from a file and appears in
+/// no message.
 #[test]
 fn secrets_are_printed_as_asked_for() {
     let fake = Fake::start();

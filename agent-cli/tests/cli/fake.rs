@@ -1,7 +1,7 @@
-//! A fake executord: containers are entries in a map, and tests act as their processes.
+//! A fake executord. Containers are entries in a map, and tests act as their processes.
 //!
-//! The fake can stop like a killed executord (all connections break, calls stay unanswered) and restart with the same
-//! containers.
+//! The fake can stop like a killed executord (all connections break, and calls get no response) and restart with the
+//! same containers.
 
 mod service;
 
@@ -42,7 +42,7 @@ pub(crate) enum Call {
     Outputs(GetOutputsRequest),
 }
 
-/// Behaviour of a container when it starts.
+/// Behaviour of a container at its start.
 pub(crate) type OnRun = Box<dyn Fn(&Shared, &str) + Send + Sync>;
 
 #[derive(Default)]
@@ -56,13 +56,13 @@ pub(crate) struct State {
     pub(crate) outputs: Vec<get_outputs_response::Part>,
     /// True if the stream of outputs does not end.
     pub(crate) hold_outputs: bool,
-    /// Answer to the next Run, instead of executing it.
+    /// Error to return for the next Run, which is then not executed.
     pub(crate) refuse_run: Option<Status>,
-    /// Answer to every StreamLogs.
+    /// Error to return for every StreamLogs.
     pub(crate) refuse_logs: Option<Status>,
     /// True if the process ignores SIGTERM.
     pub(crate) ignores_term: bool,
-    /// True if the container is created, but the connection breaks before Run is answered.
+    /// True if Run creates the container but does not return.
     pub(crate) hold_run: bool,
     pub(crate) page_size: usize,
     pub(crate) networks: Vec<NodeNetwork>,
@@ -178,7 +178,7 @@ pub(crate) fn signaled(signal: i32) -> v1::Result {
     v1::Result { exit: Some(ExitStatus { status: Some(exit_status::Status::Signal(signal)) }), ..Default::default() }
 }
 
-/// Result of a process that never ran, or was lost.
+/// Returns the result of a process that never ran or was lost.
 pub(crate) fn failed(kind: failure::Kind, errno: i32, message: &str) -> v1::Result {
     let failure = Failure { kind: kind.into(), message: message.into(), errno };
     v1::Result { failure: Some(failure), ..Default::default() }
@@ -193,12 +193,12 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Starts a fake whose containers run until the test, or a signal, ends them.
+    /// Starts a fake. Its containers run until the test or a signal ends them.
     pub(crate) fn start() -> Self {
         Self::new(None)
     }
 
-    /// Starts a fake; `on_run` decides what a container does before Run is answered.
+    /// Starts a fake. `on_run` determines what a container does before Run returns.
     pub(crate) fn with(on_run: impl Fn(&Shared, &str) + Send + Sync + 'static) -> Self {
         Self::new(Some(Box::new(on_run)))
     }
@@ -224,7 +224,8 @@ impl Fake {
         }
     }
 
-    /// From now on sends GOAWAY to every connection of this age, as executord does to connections that carried secrets.
+    /// Restarts the fake. From then on it sends GOAWAY to every connection of this age, as executord does to
+    /// connections that carried secrets.
     pub(crate) fn limit_connections(&mut self, age: Duration) {
         self.die();
         self.connection_age = Some(age);
@@ -253,7 +254,7 @@ impl Fake {
         self.serving = Some(runtime);
     }
 
-    /// Waits until `found` returns a value for the state.
+    /// Waits until `found` returns a value.
     pub(crate) fn wait_for<T>(&self, what: &str, mut found: impl FnMut(&mut State) -> Option<T>) -> T {
         let deadline = std::time::Instant::now() + PATIENCE;
         let mut state = self.shared.state();

@@ -1,4 +1,4 @@
-//! Ctrl-C: once, twice, three times.
+//! Tests Ctrl-C, pressed once, twice and three times.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn is_kill(call: &Call) -> bool {
 fn once_stops_with_its_own_grace_period() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let fake = Fake::start();
-        // The test runner's ignored signals (nohup) must not reach the program.
+        // Reset signals that the test runner ignores (nohup), because the program would inherit this.
         let program = env!("CARGO_BIN_EXE_agent-cli");
         let arguments = ["--default-signal", program, "run", "--id", "web-1", "--", "x"];
         let child = bare(Path::new("env"), &arguments).env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
@@ -35,7 +35,7 @@ fn once_stops_with_its_own_grace_period() {
     }
 }
 
-/// timeout(1) sends SIGTERM to its process and to the process group: that is a single request.
+/// timeout(1) sends SIGTERM to its process and to the process group. The two signals count as a single request.
 #[test]
 fn sigterms_that_come_together_stop_once() {
     // On a busy machine agent-cli may receive the second signal half a second later, which makes it a second request.
@@ -82,7 +82,7 @@ fn a_third_time_leaves_at_once() {
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
     fake.called("Stop", 1, is_stop);
-    // An executord that is gone answers neither the kill nor the deletion.
+    // An executord that was killed responds neither to the kill nor to the deletion.
     fake.die();
     send(&child, Signal::INT);
     // Use a different signal: two pending signals of the same number are merged.
@@ -102,7 +102,7 @@ fn pending_signals(pid: u32) -> bool {
     pending.trim().bytes().any(|digit| digit != b'0')
 }
 
-/// The signal arrives while executord still handles Run: the container is stopped as soon as it exists.
+/// If a signal arrives while executord still handles Run, the container is stopped as soon as it exists.
 #[test]
 fn a_signal_during_the_creation_is_not_lost() {
     let mut fake = Fake::start();
@@ -121,7 +121,7 @@ fn a_signal_during_the_creation_is_not_lost() {
     assert!(!fake.is_there("web-1"));
 }
 
-/// The container has completed, and its output is not read: Ctrl-C must still end the program.
+/// If the container has completed but its output is not read, Ctrl-C still ends the program.
 #[test]
 fn a_stuck_reader_does_not_hold_up_ctrl_c() {
     let fake = Fake::with(|shared, id| {
@@ -134,7 +134,7 @@ fn a_stuck_reader_does_not_hold_up_ctrl_c() {
     let unread = child.stdout.take();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
-    // If the signal arrived before agent-cli knew of the exit, it meant "stop", and another signal is needed.
+    // If the signal arrived before agent-cli received the exit, it only requested a stop, and another signal is needed.
     let deadline = Instant::now() + PATIENCE;
     while child.try_wait().unwrap().is_none() && fake.count(is_stop) == 0 {
         assert!(Instant::now() < deadline, "the signal had no effect");
@@ -159,7 +159,7 @@ fn an_ignored_signal_stays_ignored() {
     let child = shell.env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::HUP);
-    // An ignored signal is never pending; another one would be delivered before this returns.
+    // An ignored signal is never pending. A signal that is not ignored would be delivered before this call returns.
     assert!(!pending_signals(child.id()));
     assert_eq!(run(&fake, &["info"]).status, Some(0));
     assert_eq!(fake.count(is_stop), 0);

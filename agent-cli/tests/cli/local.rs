@@ -1,4 +1,4 @@
-//! `--local`, with a script as executord: its socket leads to the fake.
+//! Tests `--local` with a script instead of executord. The script's socket is a link to the socket of the fake.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use rustix::process::{Signal, geteuid};
 use crate::fake::{Call, Fake, exited};
 use crate::program::{self, Ended, Lines, agent_cli_in, bare, finish, send};
 
-/// agent-cli with `script` as executord next to it.
+/// An installed agent-cli, with `script` as executord next to it.
 struct Installed {
     dir: tempfile::TempDir,
 }
@@ -74,8 +74,8 @@ fn starts_uses_and_takes_down_a_private_executord() {
     assert_eq!(installed.run(&["--local", "info"]).status, Some(0));
 }
 
-/// The terminal's Ctrl-C goes to a whole process group; executord must be in another one, or it would exit before the
-/// container was stopped.
+/// Ctrl-C stops the container before executord exits. The terminal signals a whole process group, so executord must be
+/// in another group.
 #[test]
 fn ctrl_c_stops_the_container_before_executord() {
     if !geteuid().is_root() {
@@ -92,7 +92,7 @@ fn ctrl_c_stops_the_container_before_executord() {
     assert!(!installed.home().exists());
 }
 
-/// The private executord of other commands is stopped as well.
+/// Ctrl-C also stops the private executord of commands that run no container.
 #[test]
 fn ctrl_c_ends_events_and_clears_up() {
     if !geteuid().is_root() {
@@ -112,8 +112,8 @@ fn ctrl_c_ends_events_and_clears_up() {
     assert!(!installed.home().exists());
 }
 
-/// The program is then a child: it gets the private executord's socket, and its status is returned after the executord
-/// is stopped.
+/// With --local, an external program runs as a child: it gets the private executord's socket, and agent-cli returns its
+/// status after executord was stopped.
 #[test]
 fn a_program_uses_the_private_executord() {
     if !geteuid().is_root() {

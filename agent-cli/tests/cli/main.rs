@@ -1,4 +1,4 @@
-//! The program as a user runs it, against a fake executord on a unix socket.
+//! Runs agent-cli like a user, against a fake executord on a unix socket.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 

@@ -1,4 +1,4 @@
-//! `cp`, and `run --output-to`.
+//! Tests `cp` and `run --output-to`.
 
 use std::fs;
 use std::path::Path;
@@ -97,8 +97,8 @@ fn a_directory_comes_as_it_lies_and_what_is_missing_is_reported() {
     assert!(home.path().join("empty").is_dir());
 }
 
-/// Names that lead out of the destination, unrequested files, and wrong sizes are errors, and nothing is written
-/// elsewhere. The control is the same answer with a valid name.
+/// A name outside the destination, a file that was not requested, and a wrong size are errors, and nothing is written
+/// outside the destination. The control has a valid name.
 #[test]
 fn a_malicious_answer_writes_nothing_elsewhere() {
     let home = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn captured(code: i32, failure: &str) -> Ending {
     Ending { outputs: Some(outputs), ..exited(code) }
 }
 
-/// Outputs are fetched before the container is deleted; if that fails, it is not deleted.
+/// Outputs are fetched before the container is deleted. If fetching fails, the container is not deleted.
 #[test]
 fn run_fetches_before_it_deletes() {
     let home = tempfile::tempdir().unwrap();

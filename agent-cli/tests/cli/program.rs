@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fake::{Fake, PATIENCE};
 
-/// Returns a command for the fake's socket, with all streams piped.
+/// Returns a command that connects to the fake, with standard output and standard error piped.
 pub(crate) fn agent_cli(fake: &Fake, args: &[&str]) -> Command {
     let mut command = bare(Path::new(env!("CARGO_BIN_EXE_agent-cli")), args);
     command.env("EXECUTOR_SOCKET", fake.socket());
@@ -34,8 +34,8 @@ pub(crate) fn agent_cli_in(dir: &Path) -> PathBuf {
     program
 }
 
-/// Creates an executable shell script. Another process writes it: this process may fork concurrently, and a file that
-/// is open for writing cannot be executed.
+/// Creates an executable shell script. Another process writes the file: this process may fork concurrently, and a file
+/// that is open for writing cannot be executed.
 pub(crate) fn script(path: &Path, lines: &str) {
     let mut install = Command::new("install");
     install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
@@ -71,12 +71,12 @@ impl From<Output> for Ended {
     }
 }
 
-/// Runs until it exits.
+/// Runs agent-cli until it exits.
 pub(crate) fn run(fake: &Fake, args: &[&str]) -> Ended {
     finish(agent_cli(fake, args).spawn().unwrap())
 }
 
-/// Waits for the exit; fails the test after a timeout.
+/// Waits until the child exits; fails the test after a timeout.
 pub(crate) fn finish(child: Child) -> Ended {
     let pid = pid(&child);
     let (done, ended) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! `agent-cli NAME` runs the program `agent-cli-NAME`.
+//! Tests that `agent-cli NAME` runs the program `agent-cli-NAME`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::fake::Fake;
 use crate::program::{Ended, agent_cli_in, bare, finish, script};
 
-/// agent-cli in a directory, and another directory as the only one in PATH.
+/// An agent-cli in its own directory, and another directory as the only directory in PATH.
 struct Installed {
     own: tempfile::TempDir,
     path: tempfile::TempDir,

@@ -1,4 +1,4 @@
-//! executord stops in the middle of a command and restarts.
+//! Tests commands during which executord stops and restarts.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
     assert_eq!((lines.next(), lines.next()), ("one\n".into(), "two\n".into()));
 
     fake.die();
-    // Written while no client was connected, one of them at the same time as the last seen line.
+    // These lines are written while no client is connected. The first has the same timestamp as the last line that was
+    // read.
     fake.shared.log_at("web-1", 2, LogStream::Stdout, b"three\n");
     fake.shared.log_at("web-1", 3, LogStream::Stdout, b"four\n");
     fake.revive();
@@ -35,7 +36,7 @@ fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
     assert!(fake.count(resumed) >= 2);
 }
 
-/// A request is repeated if its answer is lost, and the container still belongs to the command.
+/// If the response to a request is lost, the request is repeated, and the container still belongs to the command.
 #[test]
 fn a_request_that_broke_is_sent_again_under_its_id() {
     let mut fake = Fake::start();
@@ -51,7 +52,7 @@ fn a_request_that_broke_is_sent_again_under_its_id() {
     assert!(!fake.is_there(&id));
 }
 
-/// executord may close a connection with GOAWAY at any time: between two calls, and during one.
+/// If executord closes a connection with GOAWAY between two calls or during a call, the command does not fail.
 #[test]
 fn a_goodbye_between_calls_is_not_noticed() {
     let mut fake = Fake::with(|shared, id| {
@@ -89,8 +90,8 @@ fn wait_logs_and_events_go_on() {
     assert_eq!((logs.status, logs.out().as_str(), logs.err().as_str()), (Some(0), "", "meanwhile\n"));
     let completed = events.next();
     assert!(completed.contains("\"kind\":\"completed\"") && completed.contains("\"exit_status\":7"), "{completed}");
-    // The reader closes the output. More than one event: a child started by another test may hold the pipe open for a
-    // moment.
+    // The reader closes the output. Send more than one event: a child started by another test may hold the pipe open
+    // for a moment.
     drop(events);
     let mut number = 2;
     while watching.try_wait().unwrap().is_none() {

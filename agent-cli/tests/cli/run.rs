@@ -1,4 +1,4 @@
-//! `run` until completion: statuses, streams, deletion, secrets, errors.
+//! Tests `run` until completion: statuses, streams, deletion, secrets and errors.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -80,7 +80,7 @@ fn an_oom_kill_is_reported() {
     assert!(program.err().contains("memory limit (64 MiB)"), "{}", program.err());
 }
 
-/// Once, whether or not the log contains the line.
+/// Missing output is reported once, whether or not the log contains the message.
 #[test]
 fn output_that_may_be_missing_is_reported_once() {
     const NOTICE: &str = "the last output may be missing: the supervisor was killed";
@@ -116,7 +116,7 @@ fn keep_keeps_and_detach_leaves_running() {
     assert_eq!(program.json()["id"], "web-1");
 }
 
-/// The same request again attaches to the existing container, and does not delete it.
+/// If the same request is sent again, the command attaches to the existing container and does not delete it.
 #[test]
 fn what_was_there_before_stays() {
     let fake = Fake::with(|shared, id| {
@@ -191,7 +191,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
     );
     assert_eq!(fake.count(|call| matches!(call, Call::Delete(_))), 0);
 
-    // Programs get the fields and the reasons on standard output.
+    // With --json, the fields and the reasons are on standard output.
     let details = ErrorDetails::with_bad_request(vec![FieldViolation {
         reason: "INVALID_FORMAT".into(),
         ..FieldViolation::new("action.run.env[0].name", "is empty")
@@ -212,7 +212,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
     assert!(program.err().contains("executord is unavailable: no launcher is connected"), "{}", program.err());
 }
 
-/// An argument that is not UTF-8 is reported by its position: it may be a secret.
+/// An argument that is not UTF-8 is reported by its position, because the argument may be a secret.
 #[test]
 fn arguments_that_are_not_utf8_are_reported_by_their_places() {
     use std::os::unix::ffi::OsStrExt as _;
@@ -245,7 +245,8 @@ fn an_error_of_the_log_is_reported_and_the_container_deleted() {
     assert!(!fake.is_there("web-1"));
 }
 
-/// `agent-cli run -- yes | head -1`
+/// If the reader of the output exits (`agent-cli run -- yes | head -1`), the container is stopped and no error is
+/// printed.
 #[test]
 fn a_reader_that_goes_away_stops_the_container_quietly() {
     let fake = Fake::start();
@@ -255,7 +256,7 @@ fn a_reader_that_goes_away_stops_the_container_quietly() {
     let mut lines = Lines::from_child(&mut child);
     assert_eq!(lines.next(), "y\n");
     drop(lines);
-    // More than once: a child started by another test may hold the pipe open for a moment.
+    // Write more than once: a child started by another test may hold the pipe open for a moment.
     while child.try_wait().unwrap().is_none() && fake.count(|call| matches!(call, Call::Stop(_))) == 0 {
         fake.shared.log(&id, LogStream::Stdout, b"y\n");
         std::thread::yield_now();
@@ -269,7 +270,7 @@ fn a_reader_that_goes_away_stops_the_container_quietly() {
     assert!(!fake.is_there(&id));
 }
 
-/// A full disk is an error, unlike a reader that closes the output.
+/// If the output cannot be written because the disk is full, this is an error. A closed output is not.
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     let fake = Fake::start();
@@ -283,7 +284,7 @@ fn output_that_cannot_be_written_is_an_error() {
     assert!(!fake.is_there(&id));
 }
 
-/// A slow reader blocks the output, and nothing else.
+/// If the reader is slow, only the output waits, and the reader gets all of it.
 #[test]
 fn a_slow_reader_gets_everything() {
     let fake = Fake::with(|shared, id| {

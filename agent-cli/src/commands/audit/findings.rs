@@ -1,7 +1,7 @@
 //! Evaluates the searches of an audit.
 //!
-//! A finding has a canary and a place. It says whether the canary was found while the container ran, whether this was
-//! expected, and whether the canary was found again after the exit.
+//! A finding has a canary and a place. It records whether the canary was found while the container ran, whether this
+//! was expected, and whether the canary was found after the exit.
 
 use executor_residue::{Hit, Place, Report, Unsearched};
 
@@ -92,7 +92,8 @@ impl Row {
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
         match self {
             Self::Container => true,
-            // The shim masks them in the log, and holds the writable side of the secret tmpfs, which has no old files.
+            // The shim masks these canaries in the log. It also holds the writable side of the secret tmpfs, which has
+            // no old files.
             Self::Shim => kind.is_masked() && !(volume && kind == Kind::OldFile),
             // The launcher holds the second handle on the secret tmpfs.
             Self::Launcher => volume && kind.is_masked() && kind != Kind::OldFile,
@@ -101,7 +102,7 @@ impl Row {
     }
 }
 
-/// Place and time at which a canary was found at a place.
+/// Times at which a canary was found at a place, and whether this was expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Found while the container ran.
@@ -118,23 +119,23 @@ pub(crate) struct Findings {
     /// Kinds of inputs that this executord supports.
     pub(crate) kinds: Vec<Kind>,
     cells: Vec<(Kind, Row, Seen)>,
-    /// Found at unexpected places while the container ran.
+    /// Hits at unexpected places while the container ran.
     pub(crate) astray: Vec<Hit>,
-    /// Found after the exit.
+    /// Hits after the exit.
     pub(crate) left: Vec<Hit>,
-    /// Kinds that were not found in the container itself: for these the search proves nothing.
+    /// Kinds that were not found in the container itself. For these kinds the search proves nothing.
     pub(crate) unproven: Vec<Kind>,
-    /// Extent of the search after the exit.
+    /// Size of the search after the exit.
     pub(crate) searched: Searched,
     /// Places that were not searched after the exit.
     pub(crate) unsearched: Vec<Unsearched>,
-    /// True if a place that every audit searches was not searched.
+    /// True if a place that must be searched in every audit was not searched.
     pub(crate) incomplete: bool,
     journal: bool,
     kernel: bool,
 }
 
-/// Extent of a search.
+/// Size of a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Searched {
     pub(crate) processes: u64,
@@ -144,7 +145,7 @@ pub(crate) struct Searched {
 }
 
 impl Findings {
-    /// `old_file` is true if the file was found in the container before its rotation.
+    /// `old_file` is true if the old file was found in the container before its rotation.
     pub(crate) fn new(
         scene: &SearchScope,
         kinds: Vec<Kind>,
@@ -162,7 +163,7 @@ impl Findings {
             });
             note(&mut cells[at].2);
         };
-        // Kinds that the daemon does not support are reported as such, without findings.
+        // Hits of kinds that the daemon does not support are ignored.
         let offered = |hit: &&Hit| Kind::from_name(&hit.label).is_some_and(|kind| kinds.contains(&kind));
         let mut astray = Vec::new();
         for hit in during.report.hits.iter().filter(offered) {
@@ -205,7 +206,7 @@ impl Findings {
         }
     }
 
-    /// Returns the findings for a kind of input at a place; `None` if the place was not searched, or the kind is not
+    /// Returns when a kind of input was found at a place; `None` if the place was not searched or the kind is not
     /// supported.
     pub(crate) fn seen(&self, kind: Kind, row: Row) -> Option<Seen> {
         let searched = match row {
@@ -217,7 +218,7 @@ impl Findings {
         (searched && self.kinds.contains(&kind)).then(|| found.map_or_else(Seen::default, |(_, _, seen)| *seen))
     }
 
-    /// Returns true if nothing is left, nothing was at an unexpected place, and the search is proven to work.
+    /// Returns true if no canary remained, none was at an unexpected place, and the search is proven to work.
     pub(crate) fn is_clean(&self) -> bool {
         self.left.is_empty() && self.astray.is_empty() && self.unproven.is_empty() && !self.incomplete
     }

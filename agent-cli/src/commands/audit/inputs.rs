@@ -54,7 +54,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns whether the input is declared secret: then the shim also holds it, to mask it in the log.
+    /// Returns whether the input is declared secret. The shim then also holds the input, to mask it in the log.
     pub(crate) fn is_masked(self) -> bool {
         !matches!(self, Self::Variable | Self::Argument)
     }
@@ -64,16 +64,16 @@ impl Kind {
 const FILE: &str = "/etc/executor-audit/file";
 const ROTATED: &str = "/etc/executor-audit/rotated";
 const TOKEN: &str = "/etc/executor-audit/token";
-/// Directory that links in directories of secret files lead to. An older executord has the generations next to the
-/// links.
+/// Directory that contains the targets of the links to secret files. In an older executord, the generations are next to
+/// the links.
 const GENERATIONS: &str = "/dev/executor-files";
 const SECRET_VARIABLE: &str = "EXECUTOR_AUDIT_SECRET";
 const VARIABLE: &str = "EXECUTOR_AUDIT_PLAIN";
 /// Markers that the script prints after its secrets, and after the new file.
 pub(crate) const READY: &str = "audit-ready";
 pub(crate) const AGAIN: &str = "audit-again";
-/// Prints every secret, as programs do by mistake; the log must not contain them. `$1` to `$3` are the files, `$4` is
-/// the secret argument. Inputs that were not declared secret are not printed: the log may contain those.
+/// Prints every secret, as a program could do by mistake. The log must not contain them. `$1` to `$3` are the files,
+/// `$4` is the secret argument. Inputs that are not declared secret are not printed, because the log may contain them.
 const SCRIPT: &str = r#"
 show() { for file in "$@"; do if [ -e "$file" ]; then cat "$file"; echo; fi; done; }
 trap 'exit 0' TERM
@@ -90,7 +90,7 @@ pub(crate) const SIZES: std::ops::RangeInclusive<u64> = 64..=450_000;
 /// Maximum size of an argument or variable, in bytes (the kernel's limit is 131,072 bytes, with the name).
 const STRING_MAX: u64 = 100_000;
 
-/// The canaries, kept only as long as they are needed.
+/// The canaries, which are wiped when this value is dropped.
 pub(crate) struct Inputs {
     id: String,
     canaries: Vec<(Kind, Canary)>,
@@ -115,7 +115,7 @@ impl Inputs {
         &self.id
     }
 
-    /// Returns the texts to search for.
+    /// Returns the strings to search for.
     pub(crate) fn needles(&self) -> Result<Needles, Failure> {
         let mut needles = Needles::new().map_err(|error| Failure::System(std::io::Error::other(error)))?;
         for (kind, canary) in &self.canaries {
@@ -176,13 +176,14 @@ impl Inputs {
     }
 }
 
-/// Returns a container path as seen from the host.
+/// Returns the host path of a path in the container.
 fn seen_from_host(container: &Container, path: &str) -> Option<PathBuf> {
     let pid = container.processes.first()?.pid;
     (pid != 0).then(|| format!("/proc/{pid}/root{path}").into())
 }
 
-/// Returns the mounts of the container's secret files, and of the links' targets, because the search follows no links.
+/// Returns the host paths of the mounts of secret files, and of the directory that their links point to, because the
+/// search does not follow links.
 pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     let mut points: Vec<&str> = container.files.iter().map(|file| file.mount_point.as_str()).collect();
     points.sort_unstable();
@@ -191,8 +192,8 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
-/// Returns the kinds that an executord accepted, except rotation and token. An older executord silently ignores
-/// unknown kinds.
+/// Returns the kinds that executord accepted, except rotation and token. An older executord silently ignores kinds that
+/// it does not support.
 pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];
@@ -205,7 +206,8 @@ pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     kinds
 }
 
-/// Adds the container's runtime token, if it has one. The token begins with the container's id, which is not secret.
+/// Adds the random part of the container's runtime token, if it has a token. The token begins with the container's id,
+/// which is not secret.
 pub(crate) fn add_token(needles: &mut Needles, container: &Container) -> bool {
     let Some(path) = seen_from_host(container, TOKEN) else { return false };
     let Ok(token) = std::fs::read(path).map(zeroize::Zeroizing::new) else { return false };

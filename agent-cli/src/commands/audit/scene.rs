@@ -1,8 +1,8 @@
-//! The executor on this machine: its processes and directories, found from outside and searched.
+//! Finds and searches the processes and directories of the executor on this machine, without its cooperation.
 //!
-//! executord is the peer of its socket (or, if systemd created the socket, the process that locks the state directory).
-//! The launcher is the process that locks the run directory. Shims descend from the launcher, or have been reparented
-//! if their launcher was lost. Processes in another pid namespace are a container's.
+//! executord is the peer of its socket. If systemd created the socket, executord is the process that locks the state
+//! directory. The launcher is the process that locks the run directory. Shims descend from the launcher, or were
+//! reparented if their launcher died. Processes in another PID namespace belong to a container.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -47,8 +47,8 @@ pub(crate) struct SearchHits {
 }
 
 impl SearchScope {
-    /// Returns the scene of the executord that answered `info`. If it does not report its directories, assumes that the
-    /// run directory is that of the socket, and that the state directory is the default.
+    /// Returns the scope for the executord that returned `info`. If `info` has no directories, the run directory is the
+    /// directory of the socket, and the state directory is the default.
     pub(crate) fn new(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
         let directory =
             |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
@@ -62,7 +62,7 @@ impl SearchScope {
         }
     }
 
-    /// Returns all processes of the executor, with their roles.
+    /// Finds all processes of the executor, with their roles.
     fn cast(&self) -> Vec<(Process, Role)> {
         let all = Process::all();
         let named = |pid: u32, name: &str| all.iter().find(|process| process.pid == pid && process.name == name);
@@ -86,7 +86,7 @@ impl SearchScope {
         daemon.into_iter().chain(launcher).chain(below).collect()
     }
 
-    /// Searches everything; slow and blocking. `container` lists the host paths of the container's files.
+    /// Searches all processes and files; slow and blocking. `container` lists the host paths of the container's files.
     pub(crate) fn search(&self, needles: &Needles, container: &[PathBuf]) -> SearchHits {
         let cast = self.cast();
         let mut search = Search::new(needles);
@@ -113,7 +113,7 @@ impl SearchScope {
         SearchHits { report, roles: cast.into_iter().map(|(process, role)| (process.pid, role)).collect() }
     }
 
-    /// Searches the machine's memory.
+    /// Searches all of the machine's memory.
     pub(crate) fn search_kernel(needles: &Needles) -> Report {
         let mut search = Search::new(needles);
         search.kernel_memory();
@@ -121,7 +121,7 @@ impl SearchScope {
     }
 }
 
-/// Returns whether a container's files contain a canary. A control for files that no longer exist during the full
+/// Returns whether a container's files contain a canary. Used for files that no longer exist at the time of the full
 /// search.
 pub(crate) fn holds(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
     let mut search = Search::new(needles);

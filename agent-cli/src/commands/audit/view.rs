@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::findings::{Findings, Row, Seen};
 use super::inputs::Kind;
 
-/// Maximum number of hits that are listed individually for people.
+/// Maximum number of hits that the text for people lists individually.
 const REPORTED: usize = 20;
 
 fn heading(kind: Kind) -> &'static str {
@@ -68,7 +68,7 @@ fn mark(seen: Option<Seen>) -> (String, Role) {
     (text.to_owned(), role)
 }
 
-/// Formats the table, its meaning, and the extent of the search.
+/// Formats the table, an explanation of the result, and the size of the search.
 pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String {
     let mut text = format!(
         "{} bytes of random text in every kind of input of the container {}, run by executord {} at {}\n\n",

@@ -1,8 +1,8 @@
-//! Local tar archives: unpacks archives from a container, and packs archives for one.
+//! Packs and unpacks local tar archives for copies into and out of a container.
 //!
 //! Both run on a separate thread, because files and archives are read and written with blocking calls. A short queue
-//! connects the thread with the call and provides back-pressure. Nothing is written outside the destination
-//! ([`executor_cli_kit::destination`]), whatever the archive contains.
+//! connects the thread to the call and provides back-pressure. No archive can write outside the destination
+//! ([`executor_cli_kit::destination`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -25,9 +25,9 @@ const PIECE: usize = 32 << 10;
 pub(crate) struct Tally {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// Path and reason of each entry that could not be copied, one per line: the first [`LEFT_OUT_MAX`].
+    /// Path and reason of each entry that could not be copied, one per line. At most [`LEFT_OUT_MAX`] lines.
     pub(crate) left_out: Vec<String>,
-    /// Number of further such entries.
+    /// Number of further entries that could not be copied.
     pub(crate) more: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Tally {
 const LEFT_OUT_MAX: usize = 1000;
 /// Reason for skipping an entry that is not a file, directory or link.
 const NO_FILE: &str = "a device, a pipe or a socket";
-/// Reason for skipping a sparse file: its holes cost an archive nothing, and the local disk all of their bytes.
+/// Reason for skipping a sparse file: holes take no space in the archive, but would fill the local disk.
 const SPARSE: &str = "a sparse file";
 
 impl Tally {
@@ -91,11 +91,12 @@ impl Write for Queue {
     }
 }
 
-/// Unpacks an archive. The first component of each entry's path is replaced by the place's name, or removed.
+/// Unpacks an archive. The first component of each entry's path is replaced by the place's name, or removed if the
+/// place has no name.
 pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure> {
     let damaged = |error: TarError| damaged(place, error);
     let tree = Tree::open(place)?;
-    // The size is that of the copied tree: only the disk bounds it.
+    // No limit on the total size: only the disk limits the size of the copied tree.
     let mut archive = Reader::new(archive, Limits::default().without_total());
     let (mut tally, mut directories) = (Tally::default(), Vec::new());
     while let Some(entry) = archive.next_entry().map_err(damaged)? {
@@ -109,14 +110,14 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
                 }
             }
             Ok(false) => tally.leave_out(&path, if entry.sparse { SPARSE } else { NO_FILE }),
-            // An obstacle to this entry does not affect the others.
+            // A failure that concerns only this entry does not stop the copy.
             Err(failure) => match failure.wrapped::<WriteError>() {
                 Some(error) if !error.is_of_all() => tally.leave_out(&path, error.why()),
                 _ => return Err(failure),
             },
         }
     }
-    // Deepest first, and after their contents: a read-only directory can then still be filled.
+    // Set modes and times after the contents are written and for deep directories first: a directory may be read-only.
     for (path, mode, mtime) in directories.into_iter().rev().filter(|(path, ..)| !path.as_os_str().is_empty()) {
         if let Err(error) = tree.mark(&path, mode, mtime) {
             tally.leave_out(&path, error.why());
@@ -180,8 +181,8 @@ fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
     Ok(local)
 }
 
-/// Packs a file, or a directory recursively. `name` is its name in the archive; without a name only the contents of the
-/// directory are packed.
+/// Packs a file, or a directory recursively. `name` is its name in the archive. Without a name, only the contents of
+/// the directory are packed.
 pub(crate) fn pack(
     source: &Path,
     follow: bool,
@@ -202,7 +203,7 @@ pub(crate) fn pack(
     Ok(tally)
 }
 
-/// Ignores a broken pipe: the receiver has ended, and its answer has the reason.
+/// Ignores a broken pipe: the receiver has ended, and its response has the reason.
 fn gone(failure: Failure) -> Result<(), Failure> {
     match failure {
         Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {
@@ -248,7 +249,7 @@ impl<W: Write> Packer<W> {
                 }
             };
             let size = meta.len();
-            // Exactly this many bytes, even if the file's size has changed.
+            // Write exactly this many bytes, even if the file's size has changed.
             let content = file.take(size).chain(io::repeat(0)).take(size);
             self.builder.append_data(&mut header, name, content).map_err(failed)?;
             self.tally.bytes += size;
@@ -283,7 +284,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-/// Forwards standard input.
+/// Forwards standard input to the queue.
 pub(crate) fn pass_on(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
     let mut buffer = vec![0; PIECE];
     loop {
@@ -347,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Hostile archives: paths and links that leave the destination.
+    /// Paths and links of a hostile archive cannot leave the destination.
     #[test]
     fn no_entry_leads_out_of_the_destination() {
         let home = tempfile::tempdir().unwrap();
@@ -373,7 +374,7 @@ mod tests {
         }
         let link = archive("top/x", EntryType::Link, "top/../../precious");
         assert!(unpack(&link[..], &place(&to, None)).is_err());
-        // A link from the archive is not followed when writing.
+        // A link that came from an archive is not followed when writing.
         unpack(&archive("top/out", EntryType::Symlink, "..")[..], &place(&to, None)).unwrap();
         let through = unpack(&archive("top/out/precious", EntryType::Regular, "")[..], &place(&to, None)).unwrap();
         assert_eq!((through.entries, through.left_out.len()), (0, 1), "{through:?}");

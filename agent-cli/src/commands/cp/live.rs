@@ -22,7 +22,7 @@ use crate::view::json;
 
 /// Maximum number of queued pieces.
 const DEPTH: usize = 4;
-/// Time limit for the removal of incomplete files.
+/// Time limit for removing incomplete files.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Source of a copy out of a container.
@@ -31,21 +31,22 @@ pub(crate) struct Source {
     pub(crate) id: String,
     /// Absolute path without a trailing slash; empty for all outputs.
     pub(crate) path: Option<String>,
-    /// The path in a running container, `/` for its root; empty if no path was given.
+    /// The path in a running container, `/` for its root. Empty if no path was given.
     pub(crate) live: String,
-    /// True if only the contents of the directory are copied: the path ended in `/.`.
+    /// True if only the contents of the directory are copied, because the path ended in `/.`.
     pub(crate) contents: bool,
-    /// True if a link at the end of the path is followed: with --follow-link, or if the path ended in a slash.
+    /// True if a link at the end of the path is followed, because of --follow-link or because the path ended in a
+    /// slash.
     pub(crate) follow: bool,
     /// Maximum size of the archive, in bytes.
     pub(crate) max_size: u64,
 }
 
 impl Source {
-    /// Counts received bytes.
+    /// Counts received bytes, because the container determines how much it sends.
     ///
     /// # Errors
-    /// Returns [`Failure::CopyTooLarge`] above the limit: the container decides how much it sends.
+    /// Returns [`Failure::CopyTooLarge`] above the limit.
     fn count(&self, total: &mut u64, piece: &[u8]) -> Result<(), Failure> {
         *total += piece.len() as u64;
         let path = || format!("cp {}:{}", self.id, plain(&self.live));
@@ -110,15 +111,15 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     feed.sender = None;
     let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
     if let Err(error) = received {
-        // A truncated archive is damaged for this reason.
+        // The unpacking fails because the archive is truncated, so return the error that truncated it.
         unpacked.iter().for_each(|tally| note(session, tally));
         return Err(error);
     }
     print_result(session, id, live, &unpacked?).await
 }
 
-/// Feeds an unpacking thread. On drop, ends the thread's input and waits until the thread has removed its unfinished
-/// file, because an interrupted program exits next.
+/// Sends pieces to an unpacking thread. On drop, ends the thread's input and waits until the thread has removed its
+/// unfinished file, because an interrupted program exits next.
 struct Feed {
     sender: Option<mpsc::Sender<Vec<u8>>>,
     ended: std::sync::mpsc::Receiver<()>,
@@ -157,7 +158,7 @@ async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) ->
 /// Copies into a container.
 pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &str) -> Result<u8, Failure> {
     let standard_input = from.path.as_os_str() == "-";
-    // Only this first call can be repeated with the complete id.
+    // Only this first call is repeated with the complete id.
     let (id, there) =
         ids::with(&session.client, id, |id| async move { Ok((id.clone(), stat(session, &id, path).await?)) }).await?;
     let doing = format!("cp {}:{}", plain(&id), plain(path));
@@ -177,7 +178,7 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
         Err(failure) if standard_input => return Err(failure), // do not wait for more standard input
         answer => answer,
     };
-    // An unreadable file truncates the archive, so report that error.
+    // An unreadable local file truncates the archive, so report the error of the file first.
     let packed = packing.await.map_err(|error| Failure::System(std::io::Error::other(error)))??;
     let answer = answer?;
     print_result(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
@@ -189,7 +190,7 @@ async fn stat(session: &Session, id: &str, path: &str) -> Result<Option<PathStat
     session.client.stat(id, path).await.doing(&doing)
 }
 
-/// Returns the directory to unpack in, and the name of the copy there, by the rules of cp. The name is `None` if only
+/// Returns the directory to unpack in, and the name of the copy in it, by the rules of cp. The name is `None` if only
 /// the contents of the source are copied.
 fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(String, Option<PathBuf>), Failure> {
     let shown = plain(&from.path.display().to_string());
@@ -198,7 +199,7 @@ fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(Stri
     let follow = from.follow || bytes.ends_with(b"/");
     let meta = if follow { std::fs::metadata(from.path) } else { std::fs::symlink_metadata(from.path) };
     let meta = meta.map_err(|source| Failure::Unread { path: from.path.to_owned(), source })?;
-    // `.` and `..` do not name the copy, either.
+    // `.` and `..` are not names for the copy: only their contents are copied.
     let contents = bytes.ends_with(b"/.") || from.path.file_name().is_none();
     let own = from.path.file_name().filter(|_| !bytes.ends_with(b"/.")).map(PathBuf::from);
     let trimmed = path.trim_end_matches('/');

@@ -1,6 +1,6 @@
 //! Fetches outputs of a completed container as a stream of files.
 //!
-//! After a lost connection everything is fetched again, which is safe because outputs do not change.
+//! If the connection is lost, all outputs are fetched again, which is safe because outputs do not change.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use executor_client::v1::{OutputFile, Outputs, SkippedOutput};
 use executor_client::{Error, Output};
 use tokio::time::Instant;
 
-/// Delay before the first progress message, and interval of further ones.
+/// Delay before the first progress message, and interval of further messages.
 const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
 const NO_FILE: &str = "the output is a directory: only a single file can be written to standard output";
@@ -30,8 +30,8 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Returns the path of a file relative to the requested outputs; an empty path for the requested file itself, and
-    /// `None` for a file that was not requested.
+    /// Returns the path of a file relative to the requested outputs. Returns an empty path for the requested file
+    /// itself, and `None` for a file that was not requested.
     fn relative(&self, file: &OutputFile) -> Option<PathBuf> {
         match self {
             Self::Path(path) if *path == file.path => Some(PathBuf::new()),
@@ -89,7 +89,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
             Ok(()) => return sink.end(),
             Err(error) => error,
         };
-        // Data that was written to standard output cannot be retracted.
+        // Data on standard output cannot be written again.
         let repeatable = matches!(to, To::Path(_)) || (sink.current.is_none() && sink.fetched.files.is_empty());
         if !repeatable {
             return Err(status::failure(&doing, error));
@@ -98,7 +98,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
     }
 }
 
-/// Receives a single stream. The inner error is a lost connection.
+/// Receives a single stream. An inner error means that the connection was lost.
 async fn receive(
     session: &Session,
     (id, path): (&str, &str),
@@ -124,7 +124,7 @@ async fn receive(
     }
 }
 
-/// Declared files keep their names, so the names must be distinct.
+/// Checks that the names of declared files are distinct, because the files keep their names.
 fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
     let mut seen = std::collections::HashSet::new();
     match outputs.files.iter().filter_map(|path| path.rsplit('/').next()).find(|name| !seen.insert(*name)) {
@@ -136,7 +136,7 @@ fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
     }
 }
 
-/// Detects before a run errors that would otherwise be reported after it.
+/// Checks outputs and destination before a run, so that errors are not reported only after it.
 pub(crate) fn check_destination(outputs: &Outputs, destination: &Path) -> Result<(), Failure> {
     distinct_names(outputs)?;
     place(Source::Everything, destination, at(destination)?)?;
@@ -148,7 +148,8 @@ struct Sink<'a> {
     session: &'a Session,
     wanted: &'a Wanted,
     to: To<'a>,
-    /// Set at the first file, which shows whether the source is a file or a directory.
+    /// Set at the first file, which shows whether the source is a file or a directory: destination, and true for a
+    /// file.
     tree: Option<(Tree, Place, bool)>,
     current: Option<(OutputFile, Option<Partial>)>,
     /// Remaining bytes of the current file.
@@ -232,7 +233,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Finishes the stream. A directory without files is created, too.
+    /// Finishes the stream. Creates the directory even if it has no files.
     fn end(mut self) -> Result<Fetched, Failure> {
         self.finish()?;
         let itself = |entry: &SkippedOutput| matches!(self.wanted, Wanted::Path(path) if *path == entry.path);

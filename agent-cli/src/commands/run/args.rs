@@ -210,10 +210,10 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Splits the image off the command, unless the command follows `--` or `--rootfs` is set.
+    /// Removes the image from the command and sets it. Does nothing if the command follows `--` or `--rootfs` is set.
     ///
     /// # Errors
-    /// Returns the reason if `--action` follows the image, where it would be an argument of the image's program.
+    /// Returns the reason if `--action` follows the image, because it would be an argument of the image's program.
     pub(crate) fn name_image(&mut self, escaped: bool) -> Result<(), String> {
         if escaped || self.rootfs.is_some() || self.command.is_empty() {
             return Ok(());

@@ -98,7 +98,7 @@ fn command(command: &str) -> Check {
     Check { kind: Some(Kind::Exec(exec)), ..Check::default() }
 }
 
-/// `http:PORT[/PATH][,OPTION=VALUE]`, `tcp:PORT[,OPTION=VALUE]`, `exec:COMMAND`.
+/// Parses `http:PORT[/PATH][,OPTION=VALUE]`, `tcp:PORT[,OPTION=VALUE]` or `exec:COMMAND`.
 fn check(text: &str) -> Result<Check, String> {
     let how = "a check is http:PORT/PATH, tcp:PORT or exec:COMMAND";
     let (kind, what) = text.split_once(':').ok_or(how)?;

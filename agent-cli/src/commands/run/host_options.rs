@@ -1,4 +1,4 @@
-//! Options of `run` for processors, devices, confinement, swap and process attributes, in docker's forms.
+//! Options of `run` for CPUs, devices, confinement, swap and process attributes, with docker's syntax.
 //!
 //! A request names devices as in executord's configuration. If a flag has a host path instead, agent-cli looks up
 //! the name of the device before it sends the request.
@@ -54,7 +54,7 @@ pub(crate) struct HostArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gpus(Vec<String>);
 
-/// Limit of memory and swap together.
+/// Limit on the sum of memory and swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemorySwap {
     /// Total, in bytes.
@@ -64,10 +64,10 @@ pub(crate) enum MemorySwap {
 }
 
 impl MemorySwap {
-    /// Returns the swap beyond `memory` bytes, as a request expects it.
+    /// Returns the part of the limit beyond `memory` bytes, which a request has as its swap limit. -1 means no limit.
     ///
     /// # Errors
-    /// Returns an error if the sum of memory and swap is less than the memory.
+    /// Returns an error if the limit is less than `memory`.
     pub(crate) fn beyond(self, memory: u64) -> Result<i64, Failure> {
         let Self::Total(total) = self else { return Ok(-1) };
         let beyond = total.checked_sub(memory).ok_or_else(|| {
@@ -100,10 +100,10 @@ pub(crate) struct MemoryArgs {
 }
 
 impl MemoryArgs {
-    /// Adds the limits; `limits` must already have the memory limit.
+    /// Adds the memory options to `limits`, which must already have the memory limit.
     ///
     /// # Errors
-    /// Returns an error if the sum of memory and swap is less than the memory.
+    /// Returns an error if the limit on memory and swap is less than the memory limit.
     pub(crate) fn apply(&self, limits: &mut Limits) -> Result<(), Failure> {
         limits.memory_reservation_bytes = self.memory_reservation.unwrap_or(0);
         limits.swap_bytes = self.memory_swap.map(|swap| swap.beyond(limits.memory_bytes)).transpose()?;
@@ -115,7 +115,7 @@ impl HostArgs {
     /// Adds the options to a request, which must already have its memory limit.
     ///
     /// # Errors
-    /// Returns an error if the sum of memory and swap is less than the memory.
+    /// Returns an error if the limit on memory and swap is less than the memory limit.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let limits = request.limits.get_or_insert_with(Limits::default);
         limits.cpuset_cpus = self.cpuset_cpus.unwrap_or_default();
@@ -130,7 +130,7 @@ impl HostArgs {
     }
 }
 
-/// Replaces host paths by names of executord's list.
+/// Replaces host paths of devices by the names in executord's configuration.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     if request.devices_mut().iter().all(|device| !device.name.starts_with('/')) {
         return Ok(());
@@ -156,7 +156,7 @@ fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), Str
 }
 
 /// Parses `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a host path. Also accepts the qualified
-/// name of a CDI device, in which colons have no meaning.
+/// name of a CDI device; colons in that name do not separate parts.
 fn device(text: &str) -> Result<DeviceMount, String> {
     let how =
         "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw; or a CDI name, vendor.com/class=name";
@@ -178,7 +178,7 @@ fn device(text: &str) -> Result<DeviceMount, String> {
     Ok(DeviceMount { name: name.to_owned(), path: path.to_owned(), permissions: permissions.to_owned() })
 }
 
-/// Parses `all`, a number, or `device=NAME,...`, which docker users write in quotes.
+/// Parses `all`, a number, or `device=NAME,...`. Removes quotes, which docker users write around this value.
 fn gpus(text: &str) -> Result<Gpus, String> {
     let how = || format!("use `all`, a number from 1 to {GPUS_MAX}, or device=NAME,..., such as device=0,1");
     let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);

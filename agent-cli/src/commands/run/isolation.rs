@@ -7,7 +7,7 @@ use executor_cli_kit::failure::Failure;
 use executor_cli_kit::units;
 use executor_client::v1::{Capabilities, Limits, RunRequest, UserNamespace};
 
-/// Maximum size of a seccomp profile, in bytes: the API's limit.
+/// Maximum size of a seccomp profile in the API, in bytes.
 const PROFILE_MAX: u64 = 256 << 10;
 
 #[derive(Debug, Default, Args)]
@@ -69,7 +69,7 @@ pub(crate) struct WeightArgs {
 }
 
 impl WeightArgs {
-    /// Adds the weights to the limits.
+    /// Adds the CPU and I/O weights to the limits.
     pub(crate) fn apply(&self, limits: &mut Limits) {
         limits.cpu_weight = self.cpu_weight.unwrap_or(0);
         limits.io_weight = self.io_weight.unwrap_or(0);
@@ -111,7 +111,7 @@ fn profile(path: &std::path::Path) -> Result<String, Failure> {
     if text.len() as u64 > PROFILE_MAX {
         return Err(wrong(format!("has more than {PROFILE_MAX} bytes")));
     }
-    // An empty profile in a request would select executord's own filter, even if other filters are not allowed.
+    // executord uses its own filter if the profile in a request is empty, even if other filters are not allowed.
     if text.trim().is_empty() {
         return Err(wrong(
             "is empty; a filter must be a JSON document; omit the option to use executord's own filter".into(),

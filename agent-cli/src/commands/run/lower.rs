@@ -21,8 +21,8 @@ use super::program::Program;
 use crate::actions;
 use crate::variables::environment;
 
-/// Reads the sources of files and variables and builds the request. The id is generated here and not by executord:
-/// after a lost connection the client can repeat the same request.
+/// Reads the sources of files and variables and builds the request. The id is generated here and not by executord, so
+/// that the client can repeat the same request after a lost connection.
 pub(super) fn lower(
     mut args: RunArgs,
     stdin: &mut dyn Read,
@@ -115,7 +115,8 @@ pub(super) fn lower(
     Ok(Request::from_request(request).named(named))
 }
 
-/// Returns the user's names for the run, its id and its root file system. A generated id appears in no error.
+/// Returns the names that the user gave to the run, its id and its root file system. A generated id appears in no
+/// error.
 fn named(args: &RunArgs) -> Named {
     let ids = [("--reservation", &args.reservation), ("--name", &args.name), ("--id", &args.id)];
     let id = ids.into_iter().find_map(|(flag, id)| Some((flag, id.as_ref()?)));
@@ -130,14 +131,15 @@ fn named(args: &RunArgs) -> Named {
     Named { doing, fields: id.map(|(flag, _)| ("id", flag)).into_iter().chain(image).collect() }
 }
 
-/// Replaces the program of a request by a tree of actions. The flags about the program then apply to all processes.
+/// Replaces the program of a request by a tree of actions. The flags that apply to the program then apply to all
+/// processes.
 fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     let run = request.action.take().and_then(|action| action.run).unwrap_or_default();
     (request.setup, request.action) = (actions.setup.take(), actions.action.take());
     request.sidecars = std::mem::take(&mut actions.sidecars);
     (request.restart_policy, request.monitor) = (actions.restart_policy.take(), actions.monitor.take());
     request.environment = std::mem::take(&mut actions.environment);
-    // A variable of the command line takes precedence over that of a file.
+    // A variable on the command line replaces a variable of the same name in the file.
     request.environment.retain(|shared| run.env.iter().all(|own| own.name != shared.name));
     request.environment.extend(run.env);
     request.volume_mounted_files.extend(run.volume_mounted_files);
@@ -145,7 +147,7 @@ fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     request.log_source = if own.is_empty() { std::mem::take(&mut actions.log_source) } else { own };
 }
 
-/// Secret inputs that were read, by target.
+/// Secret inputs, grouped by target.
 #[derive(Default)]
 struct Secrets {
     files: Vec<v1::File>,
@@ -183,7 +185,7 @@ impl Secrets {
     }
 }
 
-/// Inserts placeholders, so that a secret argument directly after the last one is appended.
+/// Appends an empty argument for each secret argument that directly follows the last argument.
 fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
     for SecretArgument { index, .. } in secrets {
         match usize::try_from(*index).unwrap_or(usize::MAX).cmp(&arguments.len()) {
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
     }
 
-    /// The size is part of the flag's word; otherwise the next word would be parsed as the size.
+    /// The size must be part of the flag's word, because the next word would otherwise be parsed as the size.
     #[test]
     fn writable_files_with_and_without_a_size() {
         let table: [(&[&str], Option<u64>); 4] = [
@@ -331,7 +333,8 @@ mod tests {
         }
     }
 
-    /// Words after the image or the program are its arguments; `--` is required if neither is named.
+    /// Words after the image or the program are its arguments. Without an image and `--rootfs`, `--` must precede the
+    /// program.
     #[test]
     fn words_of_a_command() {
         let table: [(&[&str], &str); 8] = [
@@ -351,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Issue 31, item 34.
+    /// `--action` after the image is rejected (issue 31, item 34).
     #[test]
     fn action_behind_image_is_refused() {
         let read = |line: &[&str]| {
@@ -366,7 +369,7 @@ mod tests {
         read(&["debian", "sh", "--action", "x"]).unwrap();
     }
 
-    /// Issue 31, item 34: the start timeout of a monitor, which only the file can have.
+    /// `--health-start-period` sets the start timeout of a monitor, which only a file can have (issue 31, item 34).
     #[test]
     fn start_period_limits_monitor() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,6 +1,6 @@
-//! `--name`: a new container with an unused name. In contrast, `--id` repeats the same request.
+//! `--name`: creates a new container with an unused name. In contrast, `--id` repeats the same request.
 //!
-//! The request has a nonce, so executord itself rejects the name if another command has claimed it in the meantime.
+//! The request has a nonce, so executord itself rejects the name if another command uses it in the meantime.
 
 use std::time::SystemTime;
 
@@ -13,14 +13,14 @@ use executor_client::v1::{Container, State};
 
 use crate::view::human;
 
-/// Ensures that no container has the name. With `replace`, removes an existing one, even if it is running.
+/// Ensures that no container has the name. With `replace`, removes an existing container, even if it is running.
 ///
 /// # Errors
-/// Returns an error if a container has the name, or if it cannot be removed.
+/// Returns an error if a container has the name, or if the existing container cannot be removed.
 pub(super) async fn claim(session: &Session, name: &str, replace: bool) -> Result<(), Failure> {
     let doing = format!("run --name {name}");
     let earlier = match session.client.get(name).await.doing(&doing) {
-        // The run reports a malformed name together with all other errors of the request.
+        // The run itself reports a malformed name, together with all other errors of the request.
         Err(failure) if matches!(failure.code(), Some(Code::NotFound | Code::InvalidArgument)) => return Ok(()),
         found => found?,
     };

@@ -93,7 +93,7 @@ fn port(text: &str) -> Result<PortMapping, String> {
 impl NetworkArgs {
     /// Adds the options to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
-        // A published port needs a network: without a choice, the node's default one.
+        // A published port needs a network: without `--network`, the default network of the node.
         let default = if self.publish.is_empty() { Chosen::None } else { Chosen::Cni(String::new()) };
         self.network.unwrap_or(default).apply(request);
         request.ports = self.publish;

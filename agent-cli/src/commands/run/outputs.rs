@@ -1,4 +1,4 @@
-//! Flags of `run` for outputs: declaration and destination.
+//! Flags of `run` that declare outputs and set their destination.
 
 use std::path::PathBuf;
 

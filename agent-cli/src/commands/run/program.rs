@@ -40,15 +40,15 @@ pub(crate) enum PullArg {
     Never,
 }
 
-/// The program to run: an explicit one, or the image's.
+/// The program to run: from the command line, or from the image.
 pub(crate) struct Program {
-    /// Empty for the image's program.
+    /// Empty if the image's program is run.
     pub(crate) path: String,
     pub(crate) args: Vec<String>,
 }
 
 impl ImageOfRun {
-    /// Returns the root file system's reference, and the program with its arguments.
+    /// Returns the reference of the root file system, and the program with its arguments.
     ///
     /// # Errors
     /// Returns an error if there is nothing to run.
@@ -83,7 +83,7 @@ impl ImageOfRun {
         Ok((rootfs, Program { path, args: command.collect() }))
     }
 
-    /// Returns the root file system's reference for a tree of actions, which names the programs itself.
+    /// Returns the reference of the root file system for a tree of actions, which names the programs itself.
     ///
     /// # Errors
     /// Returns an error if a program is given.

@@ -24,7 +24,7 @@ pub(crate) struct StreamArgs {
 }
 
 impl StreamArgs {
-    /// Checks for conflicting flags. `sources` are the values of flags that may read standard input.
+    /// Checks for conflicting flags. `sources` are the values of all flags that may read standard input.
     pub(crate) fn check<'a>(&self, detach: bool, mut sources: impl Iterator<Item = &'a String>) -> Result<(), Failure> {
         if self.interactive && sources.any(|source| source.ends_with("=@-")) {
             let why = "--interactive and a value of @- cannot be used together: both read standard input";

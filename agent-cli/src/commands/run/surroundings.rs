@@ -64,7 +64,7 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
             ("gid", Some(value)) => tmpfs.gid = number(value)?,
             ("exec", None) => tmpfs.exec = true,
             ("noexec", None) => tmpfs.exec = false,
-            // Always in effect.
+            // These options are always in effect.
             ("rw" | "nosuid" | "nodev", None) => {}
             _ => return Err(format!("unknown option {option:?}; use size, mode, uid, gid, exec or noexec")),
         }
@@ -74,7 +74,7 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
 
 pub(in crate::commands) fn sysctl(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        // sysctl(8) accepts both separators.
+        // sysctl(8) accepts `.` and `/` as separators.
         Some((name, value)) if !name.is_empty() => Ok((name.replace('/', "."), value.to_owned())),
         _ => Err("a setting is NAME=VALUE: net.core.somaxconn=1024".into()),
     }

@@ -1,4 +1,4 @@
-//! Options of `run` for volumes, in docker's forms.
+//! Options of `run` for volumes, with docker's syntax.
 //!
 //! A request names host volumes as in executord's configuration. If a flag has a host path instead, agent-cli
 //! looks up the name of the volume before it sends the request.
@@ -58,7 +58,7 @@ impl VolumeArgs {
     }
 }
 
-/// Prepares the volumes of a request: replaces host paths by what executord's configuration offers.
+/// Replaces host paths of volumes by the names or paths that executord's configuration offers.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     let named = request.volumes().iter().any(|volume| host_path(volume).is_some());
     if named {
@@ -83,7 +83,7 @@ pub(super) async fn fetch(session: &Session, request: &Request) -> Result<(), Fa
     Ok(())
 }
 
-/// Returns the host directory given instead of a volume name.
+/// Returns the host path that is given instead of a volume name, if any.
 fn host_path(volume: &VolumeMount) -> Option<&str> {
     match &volume.source {
         Some(Source::Host(NamedVolume { name })) if name.starts_with('/') => Some(name),
@@ -91,8 +91,8 @@ fn host_path(volume: &VolumeMount) -> Option<&str> {
     }
 }
 
-/// Replaces a host path by the name of the operator's volume that contains it, or else by a path below one of
-/// `policy.host_paths`.
+/// Replaces a host path by the operator's volume that contains it. If no volume contains the path, uses the path itself
+/// if it is below one of `policy.host_paths`.
 fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> {
     let Some(path) = host_path(volume) else { return Ok(()) };
     let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());
@@ -110,7 +110,7 @@ fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> 
     Ok(())
 }
 
-/// The error for a host path that executord does not offer, with the necessary configuration.
+/// Returns the error for a host path that executord does not offer, with the necessary configuration.
 fn not_lent(path: &str, info: &InfoResponse) -> String {
     let volumes = info.volumes.iter().map(|known| format!("{} ({})", known.name, known.path));
     let lent: Vec<String> = volumes.chain(info.host_paths.iter().map(|lent| format!("paths below {lent}"))).collect();
@@ -220,7 +220,7 @@ fn empty(medium: empty_volume::Medium) -> Source {
     Source::Empty(EmptyVolume { medium: medium.into(), ..EmptyVolume::default() })
 }
 
-/// A host volume, by its name or, until it is looked up, by its directory.
+/// Returns a host volume, given by its name, or by its directory until the name is looked up.
 fn host(name: &str) -> Result<Source, String> {
     if name.is_empty() || (name.contains('/') && !name.starts_with('/')) {
         return Err(format!("{name:?} is neither the name of a volume nor an absolute path"));
@@ -228,7 +228,7 @@ fn host(name: &str) -> Result<Source, String> {
     Ok(Source::Host(NamedVolume { name: name.to_owned() }))
 }
 
-/// Normalizes a path in the container to the form that executord accepts.
+/// Normalizes a path in the container as executord requires.
 fn target(path: &str) -> Result<String, String> {
     if !path.starts_with('/') {
         return Err(format!("{path:?} is not an absolute path in the container"));

@@ -1,4 +1,4 @@
-//! The screen of `top`: readings, key handling, and drawing.
+//! The screen of `top`: stores readings, handles keys, and draws.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use executor_client::v1::{ContainerStats, InfoResponse, Usage};
 
 use crate::view::stats;
 
-/// Lines other than containers: the node, the keys or the filter, the heading, and a message.
+/// Number of lines that show no containers: the node, the keys or the filter, the heading, and a message.
 const LINES: usize = 4;
 /// Maximum length of the filter, in characters.
 const FILTER_MAX: usize = 128;
@@ -58,7 +58,7 @@ impl Sort {
     }
 }
 
-/// Effect of keys.
+/// Effect of pressed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
     /// The screen must be redrawn.
@@ -74,7 +74,7 @@ pub(crate) struct Screen {
     typing: bool,
     /// Number of containers scrolled off the top.
     scrolled: usize,
-    /// Number of containers that fitted when the screen was last drawn.
+    /// Number of containers that fit on the screen, as of the last draw.
     fits: usize,
     readings: Vec<ContainerStats>,
     before: Vec<ContainerStats>,
@@ -98,12 +98,12 @@ impl Screen {
         }
     }
 
-    /// Sets the current reading.
+    /// Sets the current reading; the old reading becomes the previous one.
     pub(crate) fn take(&mut self, readings: Vec<ContainerStats>) {
         self.before = std::mem::replace(&mut self.readings, readings);
     }
 
-    /// Sets the node's state, if there is one.
+    /// Sets the node's state; `None` keeps the old state.
     pub(crate) fn node(&mut self, info: Option<InfoResponse>) {
         self.node = info.or_else(|| self.node.take());
     }
@@ -229,7 +229,7 @@ impl Screen {
     }
 }
 
-/// Truncates a line to a width. Colours take no space, and are reset at the end of the line.
+/// Truncates a line to a width. Colours do not count toward the width, and are reset at the end of the line.
 fn cut(line: &str, columns: usize) -> String {
     let (mut text, mut width) = (String::with_capacity(line.len()), 0);
     let mut characters = line.chars();
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(screen.press(b"/\x03"), Pressed::Quit);
     }
 
-    /// At every terminal size, no line is too wide, and there are not too many lines.
+    /// At every terminal size, no line is too wide and the number of lines is not too large.
     #[test]
     fn it_fits_every_size() {
         let mut screen = screen();

@@ -1,4 +1,4 @@
-//! Fields of a container in a template.
+//! Fields of a container for templates.
 
 use std::time::SystemTime;
 

@@ -63,7 +63,7 @@ fn the_table_of_ps() {
     );
 }
 
-/// Issue 31, item 14: a terminal of 60 columns.
+/// The table of `ps` fits a terminal of 60 columns (issue 31, item 14).
 #[test]
 fn ps_fits_narrow_terminals() {
     let spec = ContainerSpec {

@@ -1,4 +1,4 @@
-//! Health checks of a container in `inspect`.
+//! Formats the health checks of a container for `inspect`.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use executor_cli_kit::view::style::Role;
 use executor_cli_kit::view::table::Table;
 use executor_client::v1::{Check, CheckPurpose, Container, check::Kind};
 
-/// Formats one line per check; empty without checks.
+/// Formats one line per check. The table is empty if there are no checks.
 pub(super) fn table(container: &Container, now: SystemTime) -> Table {
     let Some(checks) = container.spec.as_ref().and_then(|spec| spec.checks.as_ref()) else { return Table::bare(2) };
     let heading = ["PURPOSE", "CHECK", "EVERY", "STATE", "SUCCESSES", "FAILURES", "LAST FAILURE"];
@@ -45,7 +45,7 @@ pub(super) fn table(container: &Container, now: SystemTime) -> Table {
     table
 }
 
-/// Formats a check in the form that `run` accepts.
+/// Formats a check with the syntax of `run`.
 fn what(check: &Check) -> String {
     match &check.kind {
         None => "-".into(),

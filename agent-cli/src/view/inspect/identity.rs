@@ -1,4 +1,4 @@
-//! A container's certificate.
+//! Formats a container's certificate.
 
 use std::time::SystemTime;
 

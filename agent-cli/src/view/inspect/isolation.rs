@@ -1,4 +1,4 @@
-//! Settings of a container's isolation that differ from the defaults.
+//! Formats the isolation settings of a container that differ from the defaults.
 
 use executor_cli_kit::view::quantity::bytes;
 use executor_cli_kit::view::table::Table;

@@ -1,4 +1,4 @@
-//! A container's network, ports and addresses.
+//! Formats a container's network, ports and addresses.
 
 use executor_cli_kit::network::written;
 use executor_cli_kit::view::table::Table;

@@ -1,4 +1,4 @@
-//! Inputs given by reference.
+//! Formats inputs that were given by reference.
 
 use std::time::SystemTime;
 

@@ -1,8 +1,8 @@
 //! The JSON schema of every document of `--json`, in `docs/agent-cli.schema.json`.
 //!
-//! The schema is generated from the printed types, so it cannot drift: a test fails if the file differs, and `UPDATE=1
-//! cargo test -p agent-cli --bins schema` rewrites it. A second test compares every key with the field's name in
-//! `executor.v1`.
+//! The schema is generated from the printed types, so it always matches them: a test fails if the file differs, and
+//! `UPDATE=1 cargo test -p agent-cli --bins schema` rewrites the file. A second test compares every key with the field
+//! names in `executor.v1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
 use crate::view::{disk, images};
 
-/// Generates the schema of a document.
+/// Function that generates the schema of a document.
 type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 
-/// Returns each command, how often it prints a document, and the document's schema.
+/// Returns for each command how many documents it prints, and the schema of a document.
 fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
         ("run", "the completed container; with --detach, the running one", |g| g.subschema_for::<Container>()),
@@ -226,7 +226,7 @@ fn keys_have_the_names_of_the_interface() {
     assert_eq!(strangers(&renamed, &fields["SecretFile"], &[]), ["size_bytes"], "the control");
 }
 
-/// The ending nested in an event is the same definition as that of a container.
+/// The type of an ending has a single definition, used in events and in containers.
 #[test]
 fn a_definition_stands_once() {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();

@@ -1,4 +1,4 @@
-//! The calls that the fake answers.
+//! Implements the calls of the fake.
 
 use std::pin::Pin;
 use std::result::Result;
@@ -356,7 +356,7 @@ impl Executor for Service {
         Ok(Response::new(StatsResponse { containers, next_page_token: String::new() }))
     }
 
-    /// Two readings, the first one in two messages.
+    /// Sends two readings. The first reading is split into two messages.
     async fn watch_stats(
         &self,
         request: Request<WatchStatsRequest>,
