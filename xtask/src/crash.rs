@@ -1,7 +1,7 @@
 //! `cargo xtask crash`: kills executord, the launcher, the shim and its helpers at every system call of a container's
 //! lifecycle, and fails on leaked resources.
 //!
-//! `executor-crash` (in `integration/`) does the killing; it gets the location of the binaries. docs/crash.md has the
+//! The test is in `executor-crash` (`integration/`), which gets the path of the binaries. docs/crash.md has the
 //! assertions.
 
 use std::process::{Command, ExitCode};

@@ -1,11 +1,12 @@
-//! `cargo xtask deb`: the Debian package, `target/deb/executor_VERSION_ARCH.deb`.
+//! `cargo xtask deb`: builds the Debian package, `target/deb/executor_VERSION_ARCH.deb`.
 //!
-//! Inputs are the dist binaries, their generated manual pages and completions, `systemd/`, `packaging/debian/` and the
-//! documentation as a book. The build is reproducible: the same binaries and commit give the same file. It uses dpkg-deb, which
-//! every Debian has, instead of debhelper; `packaging/debian/` has the few files that debhelper would generate.
+//! The inputs are the dist binaries, their generated manual pages and completions, `systemd/`, `packaging/debian/` and
+//! the documentation as a book. The build is reproducible: the same binaries and commit result in the same file. The
+//! build uses dpkg-deb, which every Debian has, instead of debhelper. `packaging/debian/` has the few files that
+//! debhelper would generate.
 //!
-//! Limits: Debian's architectures amd64 and arm64. The package depends on the C library that the binaries were linked
-//! with, so build it on the oldest Debian that must be supported.
+//! Only the architectures amd64 and arm64 are supported. The package depends on the C library that the binaries were
+//! linked with, so build it on the oldest Debian that must be supported.
 
 mod layout;
 mod third_party;
@@ -54,7 +55,7 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     control(workspace, tree.path(), version, architecture)?;
 
     let package = out.join(format!("executor_{version}_{architecture}.deb"));
-    // dpkg-deb clamps times in the archive to this, sets the owner to root, and sorts entries by name.
+    // dpkg-deb limits times in the archive to this time, sets the owner to root, and sorts entries by name.
     let mut command = Command::new("dpkg-deb");
     command.args(["--root-owner-group", "-Zxz", "--build"]).arg(tree.path()).arg(&package);
     output(command.env("SOURCE_DATE_EPOCH", epoch(workspace)))?;
@@ -88,8 +89,8 @@ fn architecture(workspace: &Workspace) -> anyhow::Result<&'static str> {
     }
 }
 
-/// Returns the highest C library version that the dynamic binaries require, like dpkg-shlibdeps, which is not installed
-/// everywhere.
+/// Returns the highest C library version that the dynamic binaries require. dpkg-shlibdeps does the same, but is not
+/// installed everywhere.
 fn libc(workspace: &Workspace) -> anyhow::Result<String> {
     let mut highest = (2, 0);
     for name in dist::PROGRAMS.into_iter().filter(|name| *name != dist::LAUNCHER) {
@@ -104,7 +105,7 @@ fn libc(workspace: &Workspace) -> anyhow::Result<String> {
     Ok(format!("{}.{}", highest.0, highest.1))
 }
 
-/// Returns the package's timestamp: SOURCE_DATE_EPOCH if set, else that of the last commit, else a constant.
+/// Returns the timestamp of the package: SOURCE_DATE_EPOCH if set, else the time of the last commit, else 0.
 pub(super) fn epoch(workspace: &Workspace) -> String {
     std::env::var("SOURCE_DATE_EPOCH").unwrap_or_else(|_| {
         let mut git = Command::new("git");

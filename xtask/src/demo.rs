@@ -1,8 +1,8 @@
-//! `cargo xtask demo`: runs a container with a secret file, and proves that nothing of the secret is left.
+//! `cargo xtask demo`: runs a container with a secret file, and proves that no copy of the secret remains.
 //!
-//! Inputs are a private daemon (in a temporary directory, as root, removed at the end) and a random secret. Prints what
-//! the process saw, the executor's result, and a list of claims, each verified from outside. One failed claim makes the
-//! demo fail. The search for residue is `agent-cli audit`, which shows its own controls.
+//! The demo starts a private daemon as root in a temporary directory, which is removed at the end, and generates a
+//! random secret. It prints the process's output, the executor's result, and a list of claims, each verified from
+//! outside. If a claim fails, the demo fails. `agent-cli audit` searches for residue and shows its own controls.
 
 mod container;
 mod daemon;
@@ -135,7 +135,7 @@ fn after_its_end(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the operator's search for residue: of files, rotated files, variables, arguments, the runtime token.
+/// Runs the operator's search for residue of files, rotated files, variables, arguments and the runtime token.
 fn an_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     screen.heading("agent-cli audit: another container with every kind of secret, and a search for them");
     let audit = daemon.agent_command().arg("audit").output().context("starting agent-cli audit")?;

@@ -1,9 +1,8 @@
-//! `cargo xtask build`: the release binaries, all in `target/dist/`, where they find one another.
+//! `cargo xtask build`: builds the release binaries, all in `target/dist/`, where they find one another.
 //!
-//! The launcher is static, so that its shims are small and load no libraries; the others are ordinary dynamic programs.
-//! No musl target is necessary: glibc comes with gcc and can be linked statically. A rustc wrapper adds the flag for
-//! static linking only to the launcher, so that a single cargo run builds all programs, and each of their dependencies
-//! once.
+//! The launcher is static, so that its shims are small and load no libraries. The other programs are dynamic. No musl
+//! target is necessary: glibc comes with gcc and can be linked statically. A rustc wrapper adds the flag for static
+//! linking only to the launcher. So a single cargo run builds all programs, and builds each dependency once.
 //!
 //! Cargo works in `target/dist-build/`; `target/dist/` holds only the finished files.
 
@@ -27,16 +26,16 @@ pub(crate) const BUNDLES: &str = "agent-cli-cnab";
 pub(crate) const CONVENTIONS: &str = "agent-cli-convention";
 /// The program behind `agent-cli kube`.
 pub(crate) const KUBE: &str = "agent-cli-kube";
-/// Name by which cnab-go and Porter call [`BUNDLES`]: a link to it.
+/// Name of [`BUNDLES`] for cnab-go and Porter: a link to the program.
 pub(crate) const DRIVER: &str = "cnab-executor";
 /// The program behind `agent-cli bundle`.
 pub(crate) const OPERATORS: &str = "agent-cli-bundle";
-/// Name by which [`OPERATORS`] is `agent-cli catalog`: a link to it.
+/// Name of [`OPERATORS`] as `agent-cli catalog`: a link to the program.
 pub(crate) const CATALOGS: &str = "agent-cli-catalog";
-/// Links, and their targets.
+/// Names of links and the programs that they point to.
 pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERATORS)];
 
-/// Builds the product. Returns a line per binary: path, size, kind.
+/// Builds the product. Returns a line with path, size and kind of each binary.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     build_daemons(workspace, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS])?;
     std::fs::create_dir_all(workspace.dist())?;
@@ -52,12 +51,13 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Builds the programs under test, and returns their directory: the daemons and agent-cli as shipped, because an
-/// optimizer might remove a wipe; the front ends' programs as debug binaries, which saves minutes.
+/// Builds the programs under test, and returns their directory. The daemons and agent-cli are built like the release
+/// binaries, because an optimizer might remove a wipe. The programs of front ends are debug binaries, which saves
+/// minutes.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_daemons(workspace, &[CLI])?;
     step("Building the programs of front ends, not optimized");
-    // All packages, so that the tests find their dependencies built with the same features.
+    // Build all packages, so that the tests find their dependencies built with the same features.
     run(workspace.cargo(["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
     let dir = workspace.target.join("tested");
     std::fs::create_dir_all(&dir)?;
@@ -70,11 +70,12 @@ pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Builds the daemons as shipped, together with these programs.
+/// Builds the daemons like the release binaries, together with these programs.
 fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()> {
     needs::require(&needs::BUILD)?;
     step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
-    // All packages, so that the tests and the package share dependencies: cargo unites the features of those it builds.
+    // Select all packages, so that the tests and the package share dependencies: cargo unites the features of the
+    // selected packages.
     let packages = PROGRAMS.iter().flat_map(|name| ["-p", *name]);
     let binaries = [DAEMON, LAUNCHER].iter().chain(programs).flat_map(|name| ["--bin", *name]);
     cargo(workspace, &packages.chain(binaries).collect::<Vec<_>>())?;
@@ -93,17 +94,16 @@ fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
     Ok(LINKS)
 }
 
-/// Builds a program of the repository that is not part of the product, with the product's profile, and returns its
-/// path.
+/// Builds a program that is not part of the product, with the product's profile, and returns its path.
 pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     cargo(workspace, &["-p", package, "--bin", binary])?;
     Ok(built(workspace, binary))
 }
 
-/// Builds executord and executor-launcher without wiping (feature `residue-control`), and returns their directory: for
-/// the test that shows that the residue search would find residue. Debug binaries, because the feature does not compile
-/// otherwise.
+/// Builds executord and executor-launcher without wiping (feature `residue-control`), and returns their directory. A
+/// test uses them to prove that the residue search would find residue. They are debug binaries, because the feature
+/// does not compile otherwise.
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
     step("Building the control that wipes nothing");
@@ -111,14 +111,14 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     for name in CONTROLS {
         command.args(["--bin", name, "--features"]).arg(format!("{name}/residue-control"));
     }
-    // In the ordinary debug directory, and for the whole workspace, so that all other crates are shared.
+    // Build in the ordinary debug directory and for the whole workspace, so that all other crates are shared.
     run(command.arg("--target-dir").arg(&workspace.target))?;
     let dir = workspace.target.join("control");
     std::fs::create_dir_all(&dir)?;
     for name in CONTROLS {
         let built = workspace.target.join("debug").join(name);
         install(&built, &dir.join(name))?;
-        // Must not be mistaken for an ordinary binary; the next build creates that again.
+        // Remove it, so that it is not used as an ordinary binary. The next build recreates the ordinary binary.
         std::fs::remove_file(&built).with_context(|| built.display().to_string())?;
     }
     Ok(dir)
@@ -127,14 +127,14 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 /// Builds a launcher that can generate its manual page, and returns its path.
 pub(crate) fn build_launcher_with_manual(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     step("Building the launcher's page generator");
-    // In the debug directory and for the whole workspace, so that all other crates are shared.
+    // Build in the debug directory and for the whole workspace, so that all other crates are shared.
     let mut command = workspace.cargo(["build", "--workspace", "--bin", LAUNCHER, "--features"]);
     run(command.arg(format!("{LAUNCHER}/manual")).arg("--target-dir").arg(&workspace.target))?;
     Ok(workspace.target.join("debug").join(LAUNCHER))
 }
 
-/// Builds the daemons and agent-cli together, unoptimized, and returns their directory: for the demo, which needs
-/// neither speed nor bundles.
+/// Builds the daemons and agent-cli without optimization, and returns their directory. The demo uses them, because it
+/// needs neither speed nor front ends.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const PROFILE: &str = "quick";
     needs::require(&needs::BUILD)?;
@@ -161,7 +161,7 @@ fn built(workspace: &Workspace, binary: &str) -> PathBuf {
     build_dir(workspace).join(&workspace.host).join(PROFILE).join(binary)
 }
 
-/// Copies to a new file and renames it, because the old one may be running.
+/// Copies to a new file and renames it, because the old program may be running.
 fn install(from: &Path, to: &Path) -> anyhow::Result<u64> {
     let new = to.with_extension("new");
     let size = std::fs::copy(from, &new).with_context(|| format!("copying {} to {}", from.display(), new.display()))?;

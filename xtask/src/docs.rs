@@ -1,8 +1,9 @@
-//! `cargo xtask docs`: the documentation as a book, with its links checked.
+//! `cargo xtask docs`: checks the links of the documentation and builds it as a book.
 //!
-//! The pages of `docs/`, those of the repository's root and the READMEs they link to are staged in `target/book-src/` in the
-//! repository's layout, so that each link between pages leads to a page of the book. A link to a source file gets a copy of the
-//! file; a link to a directory becomes text. A link to a file or a heading that does not exist is an error.
+//! The pages of `docs/`, the pages in the repository's root and the READMEs that they link to are staged in
+//! `target/book-src/`, in the layout of the repository. So links between pages are also valid in the book. If a page
+//! links to a source file, the file is copied into the book; a link to a directory becomes text. A link to a file or
+//! heading that does not exist is an error.
 
 mod links;
 mod stage;
@@ -50,7 +51,7 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(book)
 }
 
-/// Every Markdown file of the repository, by its path.
+/// Returns every Markdown file of the repository, by path.
 #[cfg(test)]
 pub(crate) fn pages(root: &std::path::Path) -> anyhow::Result<std::collections::BTreeMap<PathBuf, String>> {
     stage::documents(root)

@@ -1,7 +1,7 @@
-//! Checks that a binary is static by its ELF header, because tools for that may not be installed.
+//! Checks by the ELF header that a binary is static, because tools for this check may not be installed.
 //!
-//! A static program has no PT_INTERP segment (no dynamic loader runs before it) and no DT_NEEDED entry (a static-pie
-//! has a PT_DYNAMIC segment for its own relocations, but needs no library).
+//! A static program has no PT_INTERP segment, because no dynamic loader runs before it. It has no DT_NEEDED entry,
+//! because it needs no library. (A static-pie has a PT_DYNAMIC segment for its own relocations.)
 
 use std::path::Path;
 

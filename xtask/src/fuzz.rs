@@ -1,11 +1,11 @@
-//! `cargo xtask fuzz`: searches for inputs that violate a rule, with LLVM's libFuzzer, on a stable toolchain.
+//! `cargo xtask fuzz`: searches with LLVM's libFuzzer for inputs that violate a rule, on a stable toolchain.
 //!
-//! Unlike `cargo fuzz`, this needs no nightly compiler: the instrumentation is an LLVM pass that any rustc can run, and
-//! sanitizers would add nothing to safe Rust. The build has its own target directory, because its flags would
-//! invalidate all other builds.
+//! Unlike `cargo fuzz`, this command needs no nightly compiler: any rustc can run the LLVM pass that adds the
+//! instrumentation. Sanitizers would find nothing more in safe Rust. The build has its own target directory, because
+//! its flags would invalidate all other builds.
 //!
-//! New inputs are collected below `target/`; `--minimise` reduces them to the smallest set with the same coverage, in
-//! `fuzz/corpus/`. An input that is a finding is written to `fuzz/regressions/`, where the ordinary tests run it.
+//! New inputs are collected below `target/`. `--minimise` reduces them to the smallest set with the same coverage, in
+//! `fuzz/corpus/`. An input that causes a finding is written to `fuzz/regressions/`, and the ordinary tests run it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ const TARGETS: [&str; 12] = [
     "request", "paths", "users", "protocol", "logline", "redactor", "layer", "image", "wire", "catalog", "range",
     "kube",
 ];
-/// Maximum size of an input, in bytes: the corpus is stored in the repository.
+/// Maximum size of an input, in bytes. Small, because the corpus is stored in the repository.
 const INPUT_MAX: usize = 4096;
 /// Maximum number of files in a target's corpus.
 const CORPUS_MAX: usize = 60;
-/// The flags of `cargo fuzz` without the sanitizers: count edges, and trace operands of comparisons.
+/// The flags of `cargo fuzz` without the sanitizers. They count edges and trace the operands of comparisons.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    // Folded branches would be a single edge for the engine.
+    // Folded branches would count as a single edge.
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
     "-Cpanic=abort",
     "--cfg=fuzzing",
@@ -88,7 +88,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let target_dir = workspace.target.join("fuzz-build");
     let mut cargo = workspace.cargo(["build", "--locked", "--profile=fuzz", "-p", "executor-fuzz"]);
     cargo.args(["--features=libfuzzer", "--bin=executor-fuzz"]);
-    // An explicit target excludes build scripts and macros, which are not linked to the engine, from the flags.
+    // With an explicit target, the flags do not apply to build scripts and macros, which are not linked to the engine.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(&target_dir);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
     workspace::run(&mut cargo)?;
@@ -156,7 +156,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Counts only edges, without their frequency: otherwise the set would be ten times as large.
+    /// Counts edges without their frequency: with frequencies, the set would be ten times as large.
     fn minimise(&self) -> anyhow::Result<()> {
         step(&format!("Minimising the corpus of {}", self.target));
         let least = self.found.with_extension("least");
@@ -166,8 +166,8 @@ impl<'a> Engine<'a> {
         command.args(["-set_cover_merge=1", "-use_counters=0"]).args([&least, &self.found, &self.stored]);
         workspace::output(&mut command)?;
         let mut kept: Vec<PathBuf> = fs::read_dir(&least)?.flatten().map(|entry| entry.path()).collect();
-        // If there are too many inputs, remove the small ones: they cover the least, and the engine quickly finds them
-        // again.
+        // If there are too many inputs, remove the smallest. They cover the least, and the engine finds them again
+        // quickly.
         kept.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).map_or(0, |meta| meta.len())));
         if kept.len() > CORPUS_MAX {
             eprintln!("  {} of {} inputs are kept", CORPUS_MAX, kept.len());

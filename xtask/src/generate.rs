@@ -1,5 +1,5 @@
-//! `cargo xtask man` and `cargo xtask completions`: each binary generates its own, from the definitions of its
-//! `--help`.
+//! `cargo xtask man` and `cargo xtask completions`: runs each binary to generate its manual pages and completions from
+//! the definitions of its `--help`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use crate::dist;
 use crate::workspace::{Workspace, run};
 
-/// Programs for users: their manuals have a page per command, and they have completions.
+/// Programs for users. They have a manual page for each command, and completions.
 pub(crate) const COMMAND_LINES: [&str; 6] =
     ["agent-cli", dist::BUNDLES, dist::CONVENTIONS, dist::KUBE, dist::OPERATORS, dist::CATALOGS];
 
@@ -34,7 +34,7 @@ pub(crate) fn write_man(workspace: &Workspace, out: &Path) -> anyhow::Result<()>
         run(program(workspace, name).args(["generate", "man", "--out"]).arg(out))?;
     }
     run(program(workspace, "executord").arg("--generate-man").arg(out))?;
-    // The launcher that ships links no page generator.
+    // The release launcher does not contain the page generator.
     let launcher = dist::build_launcher_with_manual(workspace)?;
     run(Command::new(launcher).env_remove("PATH").arg("--generate-man").arg(out))
 }
@@ -48,7 +48,8 @@ pub(crate) fn write_completions(workspace: &Workspace, out: &Path) -> anyhow::Re
     Ok(())
 }
 
-/// Runs a program without PATH: agent-cli would otherwise complete external programs of the build machine.
+/// Returns a command that runs a program without PATH, because the completions of agent-cli would otherwise contain
+/// external programs of the build machine.
 fn program(workspace: &Workspace, name: &str) -> Command {
     let mut command = Command::new(workspace.dist().join(name));
     command.env_remove("PATH");

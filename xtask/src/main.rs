@@ -1,11 +1,11 @@
-//! `cargo xtask`: the commands for developers and CI of this repository, in addition to `cargo build`.
+//! `cargo xtask`: commands for developers and CI of this repository, in addition to `cargo build`.
 //!
-//! Each command does its own setup (packages, binaries, a Python environment) and prints its steps, so that a clean
-//! clone on a machine with Rust and gcc needs no preparation. Output is below `target/`; only the Debian packages
-//! listed in [`needs`] are installed into the system.
+//! Each command does its own setup (packages, binaries, a Python environment) and prints its steps, so a fresh clone on
+//! a machine with Rust and gcc needs no preparation. Output is below `target/`. Only the Debian packages listed in
+//! [`needs`] are installed into the system.
 //!
-//! xtask uses the product through the binaries' command lines, never through their crates. (The residue search is not
-//! part of a daemon.)
+//! xtask runs the binaries of the product and does not depend on its crates, except the residue search, which is not
+//! part of a daemon.
 
 #![forbid(unsafe_code)]
 
@@ -120,14 +120,14 @@ mod tests {
 
     use super::*;
 
-    /// Returns the words after each `cargo xtask` of a page, up to the end of the command.
+    /// Returns the arguments of each `cargo xtask` in a page, up to the end of the command.
     fn commands(page: &str) -> Vec<Vec<&str>> {
         let ends = ['\n', '`', '#', ';', '(', '"', '\''];
         let after = page.split("cargo xtask ").skip(1);
         after.map(|text| text.split(ends).next().unwrap_or_default().split_whitespace().collect()).collect()
     }
 
-    /// Returns why a command does not exist.
+    /// Returns the reason if a command does not exist.
     fn fault(words: &[&str]) -> Option<String> {
         let (name, arguments) = words.split_first()?;
         let cli = Cli::command();

@@ -1,7 +1,7 @@
-//! Requirements of the commands other than Rust: one table, each entry with its reason, a check, and the Debian package
-//! that provides it.
+//! Lists what the commands require besides Rust. Each entry has a reason, a check, and the Debian package that provides
+//! the requirement.
 //!
-//! Missing packages are installed if this runs as root with apt-get; otherwise the error lists them.
+//! If this runs as root with apt-get, missing packages are installed. Otherwise the error lists them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub(crate) struct Need {
     sign: Sign,
 }
 
-/// Check whether a [`Need`] is met.
+/// Check whether a [`Need`] is satisfied.
 enum Sign {
     Program(&'static str),
     File(&'static str),
@@ -25,7 +25,7 @@ enum Sign {
     Python(&'static str),
 }
 
-/// Linking, which Rust itself also needs; statically for the launcher.
+/// Needed for linking, which Rust itself also does. The launcher is linked statically.
 pub(crate) const BUILD: [Need; 2] = [
     Need { package: "gcc", reason: "Rust links with it", sign: Sign::Program("cc") },
     Need {
@@ -160,7 +160,7 @@ pub(crate) const SANITIZE: [Need; 1] = [Need {
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];
 
-/// Programs that `cargo xtask bench` compares with. Without them it continues with a message.
+/// Programs that `cargo xtask bench` compares with the executor. If they are missing, it continues with a message.
 pub(crate) const BENCH: [Need; 3] = [
     Need { package: "bubblewrap", reason: "the sandbox to be compared with", sign: Sign::Program("bwrap") },
     Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },
@@ -170,7 +170,7 @@ pub(crate) const BENCH: [Need; 3] = [
 /// Needed by `cargo xtask bench` to measure starts from images.
 pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 
-/// Needed by `cargo xtask bench` for containers with a network. Without them it continues with a message.
+/// Needed by `cargo xtask bench` for containers with a network. If they are missing, it continues with a message.
 pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
 /// Needed by `cargo xtask crash` for its containers' root file system.
@@ -194,7 +194,7 @@ impl Need {
     }
 }
 
-/// Installs missing packages. The error lists those that could not be installed, with their reasons.
+/// Installs missing packages. The error lists the packages that could not be installed, with their reasons.
 pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
     let missing = install_missing(needs);
     if missing.is_empty() {
@@ -205,7 +205,7 @@ pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
     bail!("these Debian packages are missing ({how}):\n{}", list.join("\n"));
 }
 
-/// Installs missing packages if possible, prints what is still missing, and continues.
+/// Installs missing packages if possible, prints the packages that are still missing, and continues.
 pub(crate) fn prefer(needs: &[Need]) {
     for need in install_missing(needs) {
         eprintln!("  {} is not available ({}): continuing without it", need.package, need.reason);
@@ -219,7 +219,7 @@ fn install_missing(needs: &[Need]) -> Vec<&Need> {
     }
     let packages: Vec<_> = missing.iter().map(|need| need.package).collect();
     step(&format!("Installing {}", packages.join(", ")));
-    // A single unknown package fails the whole command, and so does an outdated package list.
+    // The command fails if a single package is unknown or the package list is outdated.
     if !apt_get("install", &packages) && apt_get("update", &[]) && !apt_get("install", &packages) {
         for package in packages {
             apt_get("install", &[package]);

@@ -1,7 +1,7 @@
-//! A Python environment in `target/python`, for tests that drive the daemon from another language, or have its metrics
-//! and traces read there.
+//! Creates a Python environment in `target/python`, for tests that control the daemon or read its metrics and traces
+//! from another language.
 //!
-//! The environment is created once: a stamp with the versions shows that it is up to date.
+//! The environment is created once. A stamp with the versions shows that it is up to date.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,13 +1,13 @@
-//! `cargo xtask sanitize`: the tests of unsafe code and of decoders with LLVM's AddressSanitizer, on a stable
+//! `cargo xtask sanitize`: runs the tests of unsafe code and of decoders with LLVM's AddressSanitizer, on a stable
 //! toolchain.
 //!
-//! `-Zsanitizer` of a nightly compiler does two things: it sets the attribute that requests the instrumentation on each
-//! function, and it links the runtime. Here LLVM's own passes `forceattrs` and `asan`, which any rustc can run, set the
-//! attribute and instrument; the runtime is gcc's, which has the same interface version. The standard library is not
-//! instrumented, but its memory comes from the runtime's allocator, and its copies are checked.
+//! `-Zsanitizer` of a nightly compiler does two things: it sets on each function the attribute that requests the
+//! instrumentation, and it links the runtime. Here, LLVM's own passes `forceattrs` and `asan` set the attribute and
+//! instrument; any rustc can run them. The runtime is gcc's, which has the same interface version. The standard library
+//! is not instrumented, but it uses the runtime's allocator, and the runtime checks its memory copies.
 //!
-//! A program with deliberate faults is built first in the same way: if its faults were not reported, others would not
-//! be either.
+//! First, a program with deliberate memory errors is built in the same way. If its errors were not reported, other
+//! errors would not be reported either.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,10 +18,11 @@ use anyhow::{Context as _, bail, ensure};
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// Packages with unsafe code, and those that decode untrusted bytes: `executor-fuzz` replays every stored input.
+/// Packages with unsafe code, and packages that decode untrusted bytes: `executor-fuzz` replays every stored input.
 const PACKAGES: [&str; 6] =
     ["executor-sys", "executor-secrets", "executor-core", "executor-tar", "executor-layers", "executor-fuzz"];
-/// Tests that deliberately do what the runtime reports as a fault, or that need what the runtime cannot provide.
+/// Tests that deliberately do something that the runtime reports as an error, or that need something that the runtime
+/// does not support.
 const NOT_RUN: [(&str, &str); 3] = [
     (
         "what_is_freed_is_zero_and_the_system_allocator_shows_that_this_would_be_noticed",
@@ -38,14 +39,14 @@ const FLAGS: [&str; 5] = [
     "-Cpasses=forceattrs",
     "-Cllvm-args=-force-attribute=sanitize_address",
     "-Cpasses=asan",
-    // A pass over all modules of a crate would not know the added instrumentation.
+    // The passes of link-time optimization would not support the added instrumentation.
     "-Clto=off",
     "-Cforce-frame-pointers=yes",
 ];
-/// Runtime options. Leaks are not searched for. Stack frames of returned functions are kept, so that pointers into them
-/// are reported.
+/// Runtime options. Leaks are not reported. Stack frames of returned functions are kept, so that pointers into them are
+/// reported.
 const RUNTIME: &str = "detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=0";
-/// Deliberate faults by number, with the runtime's names for them.
+/// The runtime's names of the deliberate errors, by number.
 const FAULTS: [&str; 4] =
     ["heap-buffer-overflow", "heap-use-after-free", "stack-buffer-overflow", "global-buffer-overflow"];
 const FAULTY: &str = r#"
@@ -79,7 +80,7 @@ pub(crate) struct Options {
     filter: Option<String>,
 }
 
-/// Builds and runs the tests. Fails if a test fails or the runtime reports a fault.
+/// Builds and runs the tests. Fails if a test fails or the runtime reports an error.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     needs::require(&needs::BUILD)?;
     needs::require(&needs::SANITIZE)?;
@@ -88,7 +89,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     step("Running the tests with AddressSanitizer");
     let mut cargo = workspace.cargo(["test", "--locked", "--no-fail-fast"]);
     cargo.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
-    // An explicit target excludes build scripts and macros from the flags.
+    // With an explicit target, the flags do not apply to build scripts and macros.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(target_dir(workspace));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("ASAN_OPTIONS", RUNTIME);
     cargo.args(&options.filter).arg("--");
@@ -104,7 +105,7 @@ fn target_dir(workspace: &Workspace) -> PathBuf {
     workspace.target.join("sanitize-build")
 }
 
-/// Returns the flags, including the runtime, whose path gcc reports.
+/// Returns the flags, including the path of the runtime, which gcc reports.
 fn flags() -> anyhow::Result<Vec<String>> {
     let path = workspace::output(Command::new("cc").arg("-print-file-name=libasan.a"))?;
     let path = path.trim();
@@ -114,7 +115,7 @@ fn flags() -> anyhow::Result<Vec<String>> {
     Ok(FLAGS.iter().map(|flag| (*flag).to_owned()).chain(link).collect())
 }
 
-/// The control: each deliberate fault is reported with its name, and the same program without a fault succeeds.
+/// The control: each deliberate error is reported by its name, and the same program without an error succeeds.
 fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     step("Checking that faults are reported");
     let dir = target_dir(workspace);

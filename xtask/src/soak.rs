@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: random tests with real containers for a long time, and many short-lived containers in a row.
+//! `cargo xtask soak`: runs random tests with real containers for a long time, and many short-lived containers in
+//! sequence.
 //!
 //! Each random test prints the seed that reproduces it.
 
@@ -30,7 +31,7 @@ pub(crate) struct Options {
     json: Option<PathBuf>,
 }
 
-/// Builds the binaries and runs the tests. Fails at the first deviation from the rules.
+/// Builds the binaries and runs the tests. Fails at the first violation of a rule.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers need root");
     needs::require(&needs::SOAK)?;
@@ -57,7 +58,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         step(&format!("{} short-lived containers", options.lives));
         let mut variables = vec![("EXECUTOR_LIVES", options.lives.to_string())];
         if let Some(json) = &options.json {
-            // The test runs in another directory.
+            // Make the path absolute, because the test runs in another directory.
             let json = std::path::absolute(json).with_context(|| json.display().to_string())?;
             variables.push(("EXECUTOR_LIVES_JSON", json.display().to_string()));
         }

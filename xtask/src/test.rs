@@ -1,10 +1,10 @@
-//! `cargo xtask test`: all tests, with their setup.
+//! `cargo xtask test`: runs all tests, with their setup.
 //!
-//! The tests that need root start the real binaries ([`dist::build_tested`]). They get the locations from the
-//! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (binaries that do not wipe), EXECUTOR_PYTHON (an
-//! interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients,
-//! OpenBao). Each cargo run is of the whole workspace: with other packages it would unify features differently and
-//! rebuild the large dependencies. Several test programs run concurrently ([`programs`]).
+//! Tests that need root start the real binaries ([`dist::build_tested`]). The environment has the paths: EXECUTOR_DIST
+//! (the binaries), EXECUTOR_CONTROL_DIST (binaries that do not wipe), EXECUTOR_PYTHON (an interpreter with grpcio),
+//! EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients, OpenBao). Each cargo run builds
+//! the whole workspace, because a run for other packages would unify features differently and rebuild the large
+//! dependencies. Several test programs run concurrently ([`programs`]).
 
 mod programs;
 
@@ -21,12 +21,12 @@ use crate::{clients, demo, dist, go, needs, python};
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
-/// Program of `integration` whose modules do not run concurrently: its tests compare the names of all network
+/// Program of `integration` whose modules do not run concurrently, because its tests compare the names of all network
 /// namespaces of the host.
 const WHOLE: &str = "network";
 
-/// Modules of tests that run again without warm containers, unless `--warm-pool` is given, to cover both ways of
-/// creation.
+/// Test modules that run a second time without warm containers, unless `--warm-pool` is given. So the tests cover warm
+/// and cold creation of containers.
 const BOTH_WAYS: [(&str, &str); 5] = [
     ("secrets", "attacks"),
     ("secrets", "residue"),
@@ -35,7 +35,7 @@ const BOTH_WAYS: [(&str, &str); 5] = [
     ("launch", "isolation"),
 ];
 
-/// Tests in those modules that create no container, or always create it in the same way.
+/// Tests in these modules that create no container, or whose containers are always created in the same manner.
 const ONE_WAY: [&str; 3] =
     ["an_installation_is_repaired", "wherever_a_fetch_or_a_renewal_is_cut", "a_secret_that_stays_is_found"];
 
@@ -56,7 +56,8 @@ pub(crate) struct Options {
     limit: u64,
 }
 
-/// Sets up and runs the tests. Fails if a test fails, or if the root tests could not run and `--no-root` was not given.
+/// Sets up and runs the tests. Fails if a test fails, or if tests that need root cannot run although `--no-root` was
+/// not given.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let with_root = is_root() && !options.no_root;
     let mut environment: Vec<(&str, OsString)> = Vec::new();
@@ -75,8 +76,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             passed = demo::test(workspace, &tested)? == ExitCode::SUCCESS;
         }
         environment.push(("EXECUTOR_DIST", tested.into()));
-        // Tests of a program run sequentially, because root tests compare the host's resources of their program before
-        // and after.
+        // Tests of a program run sequentially, because root tests compare the host's resources before and after.
         environment.push(("RUST_TEST_THREADS", "1".into()));
         if let Some(ready) = options.warm_pool {
             environment.push(("EXECUTOR_WARM_POOL", ready.to_string().into()));
@@ -102,7 +102,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the runs: every program, those of `integration` (but [`WHOLE`]) by module, and some modules again without warm containers.
+/// Returns the runs: one for each program, except in `integration`: there, one for each module of a program (but one
+/// for [`WHOLE`]). Some modules run a second time without warm containers.
 fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
     let mut jobs = Vec::new();

@@ -1,6 +1,6 @@
-//! Programs of crates.io that a command needs: taken from PATH, or built once in a pinned version into `target/tools/`.
+//! Finds programs from crates.io in PATH, or builds a pinned version once into `target/tools/`.
 //!
-//! Building one takes minutes and needs the network. Nothing is installed into the system.
+//! Building a program takes minutes and needs the network. Nothing is installed into the system.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,15 +10,15 @@ use anyhow::Context as _;
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// A program of a crate of the same name.
+/// A program whose crate has the same name.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    /// Version that is built. It is pinned, so that a new release cannot break a command.
+    /// Version to build. It is pinned, so that a new release cannot break a command.
     pub(crate) version: &'static str,
 }
 
 impl Tool {
-    /// Returns the program if it is in PATH, in any version, or in `target/tools/` in the pinned one.
+    /// Returns the program if any version of it is in PATH, or if the pinned version is in `target/tools/`.
     pub(crate) fn installed(&self, workspace: &Workspace) -> Option<Command> {
         let version = |program: PathBuf| {
             let output = Command::new(program).arg("--version").output().ok().filter(|done| done.status.success())?;
@@ -49,7 +49,7 @@ impl Tool {
                  install --locked {name} --version ={version}`, and copy the program into a directory in PATH here"
             )
         })?;
-        // Only the program is needed now.
+        // Keep only the program.
         let _ = std::fs::remove_dir_all(root.join("build"));
         Ok(self.command(workspace, self.path(workspace)))
     }

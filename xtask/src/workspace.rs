@@ -1,5 +1,5 @@
-//! The repository's root, cargo's target directory, the host's target triple, and running commands with errors that
-//! name the command.
+//! Finds the repository's root, cargo's target directory and the host's target triple, and runs commands with errors
+//! that name the command.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Asks cargo and rustc. Works in any directory of the repository.
+    /// Finds the workspace with cargo and rustc. Works in any directory of the repository.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Cargo.toml");
@@ -46,7 +46,7 @@ impl Workspace {
     }
 
     /// Returns a `cargo` command that restores the default action of Ctrl-C for its children. Background processes of a
-    /// script inherit SIGINT as ignored, and so do their children: tests of Ctrl-C would never finish.
+    /// script ignore SIGINT, and their children inherit this, so tests of Ctrl-C would never finish.
     pub(crate) fn cargo_with_ctrl_c<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT").arg(&self.cargo).args(args).current_dir(&self.root);
@@ -54,15 +54,15 @@ impl Workspace {
         command
     }
 
-    /// Output directory of [`crate::dist::build`].
+    /// Returns the output directory of [`crate::dist::build`].
     pub(crate) fn dist(&self) -> PathBuf {
         self.target.join("dist")
     }
 }
 
-/// Removes the variables by which `cargo run` describes the package of this program. Build scripts see them, and that of
-/// `ring` depends on them: a build by `cargo xtask` would compile `ring` and all that depends on it again after a build
-/// without xtask, and the other way round.
+/// Removes the variables with which `cargo run` describes the package of this program. Build scripts see the variables,
+/// and the build script of `ring` depends on them. Without the removal, `ring` and all crates that depend on it would
+/// be recompiled after each change between builds with and without xtask.
 fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
@@ -83,7 +83,7 @@ pub(crate) fn step(what: &str) {
     eprintln!("\u{25b8} {what}");
 }
 
-/// Runs a command with this process's stdio. The error names the command.
+/// Runs a command that inherits the stdio of this process. The error names the command.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("cannot run {}", line(command)))?;
     ensure!(status.success(), "{} failed: {status}", line(command));
@@ -117,7 +117,7 @@ fn line(command: &Command) -> String {
 mod tests {
     use super::*;
 
-    /// `cargo test` sets the same variables as `cargo run`.
+    /// `cargo test` sets the same variables as `cargo run`, so they are set here.
     #[test]
     fn cargo_runs_without_variables_of_xtask() {
         let mut command = Command::new("cargo");

@@ -1,6 +1,6 @@
-//! The table of contents of the book (`docs/SUMMARY.md`) has every page below `docs/`, each once.
+//! Checks that the table of contents of the book (`docs/SUMMARY.md`) lists every page below `docs/` exactly once.
 //!
-//! This reads text and runs nothing.
+//! These tests read text and run no programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").join("docs")
 }
 
-/// Paths of the pages below a directory, relative to `docs/`, without the table of contents.
+/// Collects the paths of the pages below a directory, relative to `docs/`, without the table of contents.
 fn pages(dir: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).expect("a directory").flatten() {
         let path = entry.path();
@@ -23,7 +23,7 @@ fn pages(dir: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Targets of the links of a table of contents, with the number of times that each occurs.
+/// Returns the link targets of a table of contents, with the number of occurrences.
 fn entries(summary: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for line in summary.lines() {
@@ -34,7 +34,7 @@ fn entries(summary: &str) -> BTreeMap<String, usize> {
     found
 }
 
-/// Differences between the pages and a table of contents, one a line.
+/// Returns the differences between the pages and a table of contents, one per line.
 fn differences(pages: &[String], summary: &str) -> Vec<String> {
     let entries = entries(summary);
     let missing = pages.iter().filter(|page| !entries.contains_key(*page)).map(|page| format!("{page} is missing"));
@@ -53,7 +53,7 @@ fn summary_has_every_page_once() {
     assert_eq!(differences(&found, &summary), [""; 0]);
 }
 
-/// The control of the test above.
+/// The control: missing, unknown and duplicate pages are found.
 #[test]
 fn summary_faults_are_found() {
     let pages = ["a.md", "b/c.md"].map(str::to_owned);
@@ -62,7 +62,7 @@ fn summary_faults_are_found() {
     assert_eq!(faults, ["b/c.md is missing", "d.md does not exist", "a.md is there twice"]);
 }
 
-/// An entry of a decision has the number and the title of its page.
+/// The entry of a decision has the number and the title of the decision's page.
 #[test]
 fn summary_names_decisions_by_their_titles() {
     let summary = fs::read_to_string(docs().join("SUMMARY.md")).expect("docs/SUMMARY.md");
@@ -75,13 +75,13 @@ fn summary_names_decisions_by_their_titles() {
     }
 }
 
-/// Values of the string constants of a source file, by the constants' order.
+/// Returns the values of the string constants in a source file, in order.
 fn string_constants(source: &str) -> Vec<String> {
     let lines = source.lines().filter(|line| line.contains("const ") && line.contains(": &str = \""));
     lines.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()
 }
 
-/// The installation by hand names every program and link that the package has.
+/// The instructions for an installation by hand name every program and link of the package.
 #[test]
 fn operations_install_every_program() {
     let root = docs().parent().expect("the workspace").to_owned();
@@ -102,7 +102,7 @@ fn operations_install_every_program() {
     assert!(missing.is_empty(), "docs/operations.md does not install {missing:?}");
 }
 
-/// Folders that ARCHITECTURE.md names between backticks exist, by the end of their path.
+/// All folders that ARCHITECTURE.md names in backticks exist. A name matches the end of a folder's path.
 #[test]
 fn architecture_names_folders_that_exist() {
     fn folders(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -127,7 +127,8 @@ fn architecture_names_folders_that_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
 }
 
-/// Steps of the two paths in ARCHITECTURE.md: a file below `executor/` or the root, and a function.
+/// Returns the steps of the two paths in ARCHITECTURE.md. Each has a file, below `executor/` or the root, and a
+/// function.
 fn steps(page: &str) -> Vec<(&str, &str)> {
     let is_step = |line: &&str| line.split_once(". `").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
     let steps = page.lines().filter(is_step).map(|line| {
@@ -137,7 +138,7 @@ fn steps(page: &str) -> Vec<(&str, &str)> {
     steps.collect()
 }
 
-/// Steps whose file does not exist or has no such function.
+/// Returns the steps whose file does not exist or does not contain the function.
 fn missing_steps(page: &str) -> Vec<String> {
     let root = docs().parent().expect("the workspace").to_owned();
     let exists = |(file, function): &(&str, &str)| {

@@ -1,8 +1,9 @@
-//! No crate of the workspace has a cycle of modules: two modules that depend on each other hide a third.
+//! Checks that no crate of the workspace has a cycle of modules. Two modules that depend on each other should share a
+//! third module.
 //!
-//! The sources are parsed. Modules with the same parent form a graph: an edge leads from the module whose code, or the
-//! code of whose children, names something in another module or in its children. A re-exported name leads to its
-//! definition. Uses of a parent by its child are not edges, nor are uses by tests.
+//! The sources are parsed. Modules with the same parent form a graph. There is an edge from one module to another if
+//! the first module or its children name something in the second module or in its children. A re-exported name counts
+//! as a use of the module that defines it. Uses of a parent by its child are not edges, nor are uses by tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,11 +15,11 @@ use syn::{Attribute, Item, UseTree};
 /// Path of a module from its crate's root, which has the empty path.
 type ModulePath = Vec<String>;
 
-/// The modules of one crate, and the paths that their code names.
+/// The modules of a crate, and the paths that occur in their code.
 #[derive(Default)]
 struct Crate {
     modules: BTreeSet<ModulePath>,
-    /// Path of a `use`, by module and imported name.
+    /// Path of each `use`, by module and imported name.
     imports: BTreeMap<(ModulePath, String), Vec<String>>,
     /// Modules of glob imports, by module.
     globs: BTreeMap<ModulePath, Vec<Vec<String>>>,
@@ -87,7 +88,7 @@ impl Crate {
         self.imports.insert((module.clone(), known_as), path);
     }
 
-    /// Returns the module that a path leads to, from within a module.
+    /// Returns the module that a path refers to when used in the module `from`.
     fn resolve(&self, from: &ModulePath, path: &[String], depth: usize) -> Option<ModulePath> {
         if depth > 16 {
             return None;
@@ -121,7 +122,7 @@ impl Crate {
         self.resolve(at, &[import.as_slice(), rest].concat(), depth + 1)
     }
 
-    /// Dependencies between sibling modules, by parent.
+    /// Returns the dependencies between sibling modules, grouped by parent.
     fn edges(&self) -> BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>> {
         let mut edges: BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         let globs = self.globs.iter().flat_map(|(module, paths)| paths.iter().map(move |path| (module, path)));
@@ -252,7 +253,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Finds the roots of all crates: libraries and programs.
+/// Finds the root files of all crates, of libraries and programs.
 fn roots(directory: &Path, roots: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).expect("a directory of the workspace").flatten() {
         let path = entry.path();
@@ -286,7 +287,7 @@ fn no_crate_has_a_circle_of_modules() {
     assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
 }
 
-/// The control: cycles of all kinds are found, and other dependencies are not reported.
+/// The control: cycles of all kinds are found, and dependencies without a cycle are not reported.
 #[test]
 fn circles_are_found() {
     let read = |sources: &[(&str, &str)]| {

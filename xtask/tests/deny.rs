@@ -1,13 +1,13 @@
-//! `cargo xtask deny` on a machine without cargo-deny: a pinned version is built once, with a message, or the check is
-//! skipped with `--if-installed`.
+//! Tests `cargo xtask deny` on a machine without cargo-deny: it builds a pinned version once, with a message. With
+//! `--if-installed`, it skips the check.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A cargo without `deny`. It records what it is asked to install, and installs a program that records its arguments.
-/// All other commands are passed to the real cargo.
+/// A cargo without the command `deny`. It records the arguments of `install`, and installs a program that records its
+/// own arguments. All other commands are passed to the real cargo.
 const CARGO: &str = r#"#!/bin/sh
 case $1 in
 deny) exit 101 ;;

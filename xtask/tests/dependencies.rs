@@ -1,9 +1,9 @@
-//! Each declared dependency is used: by the package that declares it, or by some package if the workspace declares it.
-//! Front ends are leaves: the product does not depend on them.
+//! Checks that each declared dependency is used: by the package that declares it, or by any package if the workspace
+//! declares it. Also checks that the product does not depend on front ends.
 //!
-//! As in cargo-machete, a package uses a dependency if its sources name the crate. Dependencies that only generated
-//! code names, or whose crate has another name, are listed in the manifest, where cargo-machete also looks for them
-//! (`package.metadata.cargo-machete.ignored`).
+//! A package uses a dependency if its sources name the crate, as in cargo-machete. Some dependencies occur only in
+//! generated code or have a crate with another name. The manifest lists them in
+//! `package.metadata.cargo-machete.ignored`, which cargo-machete also reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ fn manifest(directory: &Path) -> Table {
     text.parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns names of the dependencies that a manifest declares, and whether each is inherited from the workspace.
+/// Returns the names of the dependencies that a manifest declares, and whether each dependency is inherited from the
+/// workspace.
 fn declared(manifest: &Table) -> Vec<(&str, bool)> {
     let tables = KINDS.iter().filter_map(|kind| manifest.get(*kind)?.as_table());
     let entries = tables.flatten();
@@ -59,7 +60,7 @@ fn collect(tokens: TokenStream, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns names of the dependencies that a package declares and does not use.
+/// Returns the names of the dependencies that a package declares but does not use.
 fn unused(directory: &Path) -> Vec<String> {
     let manifest = manifest(directory);
     let mut used = BTreeSet::new();
@@ -100,8 +101,8 @@ fn every_dependency_is_used() {
 const FRONT_ENDS: &str = "front-ends";
 const MAY_USE_FRONT_ENDS: [&str; 4] = [FRONT_ENDS, "fuzz", "integration", "xtask"];
 
-/// Returns the dependencies on front ends that a package must not have. `paths` has the paths of the workspace's
-/// dependencies from its root; `member` is the package's path from there.
+/// Returns the front ends that a package must not depend on but does. `paths` has the paths of the workspace's
+/// dependencies, and `member` is the path of the package, both relative to the workspace's root.
 fn forbidden(member: &Path, manifest: &Table, paths: &BTreeMap<&str, &str>) -> Vec<String> {
     if MAY_USE_FRONT_ENDS.iter().any(|directory| member.starts_with(directory)) {
         return Vec::new();
@@ -133,7 +134,7 @@ fn product_depends_on_no_front_end() {
     assert!(found.is_empty(), "dependencies on front ends:\n{}", found.join("\n"));
 }
 
-/// The control.
+/// The control: a dependency on a front end is found.
 #[test]
 fn a_dependency_on_a_front_end_is_found() {
     let workspace = "[workspace.dependencies]\na = { path = \"front-ends/a\" }\nb = { path = \"b\" }\nc = \"1\"\n";
@@ -143,7 +144,7 @@ fn a_dependency_on_a_front_end_is_found() {
     assert_eq!(forbidden(Path::new("front-ends/a/cli"), &manifest, &paths(&workspace)), [""; 0]);
 }
 
-/// The control.
+/// The control: an unused dependency is found.
 #[test]
 fn an_unused_dependency_is_found() {
     let home = tempfile::tempdir().unwrap();

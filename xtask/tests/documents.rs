@@ -1,5 +1,5 @@
-//! The documents are consistent: source files that they name exist, and each decision has a unique number. This reads text
-//! only. Links are checked where `cargo xtask docs` checks them.
+//! Checks that the documents are consistent: source files that they name exist, and each decision has a unique number.
+//! The tests read text only. `cargo xtask docs` checks the links.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// Returns every Markdown file that is not built or fetched.
+/// Returns every Markdown file that is neither generated nor downloaded.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     files(&root(), "md", &mut found);
@@ -29,7 +29,7 @@ fn files(dir: &Path, kind: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Source files that a document names exist; a name matches the end of a path, as in `shim/update.rs`.
+/// All source files that a document names exist. A name matches the end of a path, as in `shim/update.rs`.
 #[test]
 fn every_source_that_is_named_is_there() {
     let mut sources = Vec::new();
@@ -49,7 +49,7 @@ fn every_source_that_is_named_is_there() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// Every fenced block has a language, so that it is highlighted as what it is and not by a guess.
+/// Every fenced code block has a language, so that the highlighter does not guess it.
 #[test]
 fn fenced_blocks_have_a_language() {
     let without = |text: &str| {
@@ -63,7 +63,7 @@ fn fenced_blocks_have_a_language() {
     }
 }
 
-/// Files of decisions are named `NNNN-title.md`, begin with their number, and are numbered without a gap.
+/// Files of decisions are named `NNNN-title.md` and begin with their number. The numbers have no gaps.
 #[test]
 fn every_decision_has_a_number_of_its_own() {
     let mut numbers: BTreeMap<u32, String> = BTreeMap::new();

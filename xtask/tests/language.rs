@@ -1,18 +1,18 @@
-//! Plain language, as far as it can be counted: words, openings of sentences and names of functions that readers stumble over.
+//! Counts words, openings of sentences and function names that are hard to understand.
 //!
-//! Each kind has a limit, which is the number that is left. It only goes down: after a rewrite, lower it to the number that the
-//! test prints. The rules are in CONTRIBUTING.md, "Language".
+//! Each kind has a limit, which is the number of remaining occurrences. The limit only decreases: after a rewrite,
+//! lower it to the number that the test prints. The rules are in CONTRIBUTING.md, "Language".
 //!
-//! Source files have a maximum length, so that each has one subject.
+//! Also checks the length of source files, so that each file has one subject.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A kind of phrase, and how often it may occur in the workspace.
+/// A kind of phrase, and the maximum number of its occurrences in the workspace.
 struct Kind {
     name: &'static str,
     limit: usize,
-    /// Counts the phrases in a line of a source, or of a page.
+    /// Counts the phrases in a line. The flag is true for a line of a source, and false for a line of a page.
     count: fn(&str, bool) -> usize,
 }
 
@@ -26,11 +26,11 @@ const KINDS: [Kind; 4] = [
 /// Maximum number of lines of a source file.
 const LINES_MAX: usize = 600;
 
-/// Files whose text is not ours to choose, or that list the words.
+/// Files that list the words, and files whose text we cannot choose.
 const EXCEPT: [&str; 2] = ["xtask/tests/language.rs", "CONTRIBUTING.md"];
 
-/// Counts the words in the prose of a line: of a source, its comment and its function names; of a page, the whole line. Text in
-/// backticks or double quotes is a name or an example.
+/// Counts the words in the prose of a line. In a source, prose is a comment or a function name; in a page, the whole
+/// line. Text in backticks or double quotes is not counted, because it is a name or an example.
 fn words(line: &str, is_source: bool) -> usize {
     const WORDS: [&str; 6] = ["told", "tell", "tells", "whoever", "nobody", "somebody"];
     let prose = match is_source {
@@ -72,7 +72,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// Returns the files that people wrote: sources, interface files and pages.
+/// Collects the files that people wrote: sources, interface files and pages.
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory").flatten() {
         let (path, name) = (entry.path(), entry.file_name());

@@ -1,5 +1,5 @@
-//! Checks of the package, and of the virtual machine's checks, that need no build: their scripts are well formed, and
-//! the files that they name exist.
+//! Checks the package and the checks of the virtual machine without a build: their scripts are well formed, and the
+//! files that they name exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,10 +39,10 @@ fn every_script_is_well_formed() {
     assert!(!is_well_formed(broken.path()), "the control");
 }
 
-/// Units that the package contains and does not enable.
+/// Units that the package contains but does not enable.
 const OPTIONAL: [&str; 1] = ["executor-drain.service"];
 
-/// The scripts start, stop and mask all units in `systemd/`, except optional ones.
+/// postinst and postrm list all units in `systemd/`, except optional units. prerm stops all units.
 #[test]
 fn the_package_knows_every_unit() {
     let is_unit = |name: &String| name.ends_with(".service") || name.ends_with(".socket");
@@ -60,7 +60,8 @@ fn the_package_knows_every_unit() {
     }
 }
 
-/// The entry of the book names the page that the book begins with, in the directory that the package installs it in.
+/// The book's entry for doc-base names the first page of the book, in the directory in which the package installs the
+/// book.
 #[test]
 fn doc_base_names_the_book() {
     let entry = text("packaging/debian/doc-base");
@@ -81,7 +82,7 @@ fn doc_base_names_the_book() {
     );
 }
 
-/// Each check describes itself in its first line, and has a number that determines its order.
+/// The first line of each check describes the check, and its number determines the order.
 #[test]
 fn checks_say_what_they_are_about() {
     for name in names("integration/vm/checks") {

@@ -1,4 +1,4 @@
-//! Requirements on the profiles in Cargo.toml. This reads text only.
+//! Checks the profiles in Cargo.toml. The test reads text only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ fn profile<'a>(manifest: &'a str, name: &str) -> Vec<&'a str> {
     lines.take_while(|line| !line.starts_with('[')).collect()
 }
 
-/// A panic that unwinds in a container's cloned init would continue in the shim's code, as the container's first
-/// process.
+/// The daemon and the launcher abort on a panic. In a container's cloned init, unwinding would continue in the code of
+/// the shim, as the container's first process.
 #[test]
 fn a_panic_ends_daemon_and_launcher() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
@@ -24,7 +24,8 @@ fn a_panic_ends_daemon_and_launcher() {
     let settings = manifest.lines().filter(|line| line.starts_with("panic ="));
     assert_eq!(settings.count(), 1, "no other profile changes it");
     assert!(profile(&manifest, "nothing").is_empty(), "the control: a profile that is not there has no lines");
-    // Debug builds can unwind, so that programs and tests share their dependencies; there the panic hook aborts.
+    // In debug builds, panics can unwind, so that programs and tests share their dependencies. There, the panic hook
+    // aborts.
     for program in ["executor/launcher/src/main.rs", "executor/daemon/src/program.rs"] {
         let main = fs::read_to_string(root().join(program)).expect("a source");
         let statements = main.split("fn main() -> ExitCode {").nth(1).expect("fn main").lines();

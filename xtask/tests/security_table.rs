@@ -1,5 +1,5 @@
-//! docs/security-claims.md names a test for each of its claims. This checks that all of them exist, so that the table
-//! stays correct; it reads text only.
+//! Checks that all tests that docs/security-claims.md names for its claims exist, so that the table stays correct. The
+//! tests here read text only.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,12 +9,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// Returns the texts in backticks in a line.
+/// Returns the strings in backticks in a line.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Returns the tests that a document names, by file: the last column of each table has a file, followed by its tests.
+/// Returns the tests that a document names, by file. The last column of each table has a file, followed by its tests.
 fn named(document: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for row in document.lines().filter(|line| line.starts_with('|') && !line.starts_with("|---")) {
@@ -67,7 +67,7 @@ fn every_test_that_the_table_names_is_there() {
     assert_eq!(missing(&document), [""; 0]);
 }
 
-/// The control: the same search reports a missing test, a function that is not a test, and a missing file.
+/// The control: a missing test, a function that is not a test, and a missing file are reported.
 #[test]
 fn what_is_not_there_is_missed() {
     let own = "xtask/tests/security_table.rs";
@@ -78,7 +78,7 @@ fn what_is_not_there_is_missed() {
     assert_eq!(missing(&row("no/such.rs", "`what_is_not_there_is_missed`")).len(), 1);
 }
 
-/// Every row of a table with tests names one, or says where the proof is.
+/// Every row of a table of claims names a test, or a `cargo xtask` command as its proof.
 #[test]
 fn every_claim_has_a_test() {
     let document = fs::read_to_string(root().join("docs/security-claims.md")).expect("docs/security-claims.md");

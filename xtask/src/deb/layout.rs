@@ -1,6 +1,6 @@
-//! Path and mode of each file in the package.
+//! Defines path and mode of each file in the package.
 //!
-//! Modes are set here instead of copied from the checkout, which depends on the user's umask.
+//! Modes are set here and not copied from the checkout, because they depend on the user's umask there.
 
 use std::fs;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-/// Pages of the book that are also there as text, for a terminal.
+/// Pages of the book that are also installed as text, for reading on a terminal.
 const DOCUMENTS: [&str; 6] = [
     "README.md",
     "CHANGELOG.md",
@@ -43,7 +43,7 @@ impl<'a> Tree<'a> {
         Self { root, workspace, book }
     }
 
-    /// Adds all files except the control files.
+    /// Adds all files, except the control files of the package.
     pub(super) fn fill(&self) -> anyhow::Result<()> {
         fs::set_permissions(self.root, fs::Permissions::from_mode(0o755))?;
         for binary in dist::PROGRAMS {

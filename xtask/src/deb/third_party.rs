@@ -1,7 +1,8 @@
-//! The licences of the linked libraries, whose texts must be distributed with the binaries.
+//! Collects the licences of the linked libraries, because their texts must be distributed with the binaries.
 //!
-//! Inputs are the packages of the programs from `cargo metadata`, and the licence files in the crates' sources; the
-//! output is a single text. The metadata cover the whole workspace, so crates that only tests use are fetched, too.
+//! The inputs are the packages of the programs from `cargo metadata`, and the licence files in the sources of the
+//! crates. The output is a single text. The metadata cover the whole workspace, so crates that only tests use are also
+//! fetched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -32,7 +33,7 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
     let linked = linked(&metadata, &packages);
 
     let mut text = String::from("Libraries that the programs of this package are linked with, and their licences.\n");
-    // Most libraries share identical texts: each text is printed once.
+    // Most libraries share identical licence texts, so each text is printed once.
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in linked.iter().filter_map(|id| packages.get(id)).filter(|package| !package["source"].is_null()) {
         let field = |name: &str| package[name].as_str().unwrap_or_default();
@@ -48,7 +49,8 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Returns ids of linked packages: transitive ordinary dependencies, without build and test dependencies.
+/// Returns the ids of linked packages: ordinary dependencies and their dependencies, without build and test
+/// dependencies.
 fn linked<'a>(metadata: &'a Value, packages: &BTreeMap<&'a str, &'a Value>) -> BTreeSet<&'a str> {
     let nodes: BTreeMap<&str, &Value> =
         list(&metadata["resolve"]["nodes"]).filter_map(|node| Some((node["id"].as_str()?, node))).collect();

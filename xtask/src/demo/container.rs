@@ -1,4 +1,4 @@
-//! The demo's container: `agent-cli run` with the secret on its standard input and a script as program.
+//! The demo's container: runs `agent-cli run` with the secret on its standard input and a script as the program.
 
 use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
 use std::process::{Child, ChildStdout, Stdio};
@@ -21,7 +21,7 @@ pub(super) const OWNER: &str = "1000:1000";
 pub(super) struct Container<'a> {
     daemon: &'a Daemon,
     client: Child,
-    /// Held open, because `agent-cli run` stops the container if its output is closed.
+    /// Kept open, because `agent-cli run` stops the container if its output is closed.
     output: Lines<BufReader<ChildStdout>>,
     facts: Vec<(String, String)>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Ended {
     facts: Vec<(String, String)>,
 }
 
-/// The report about the wipe of secrets.
+/// The executor's report on the wipe of the secrets.
 pub(super) struct Wipe {
     pub(super) files: u64,
     pub(super) bytes: u64,

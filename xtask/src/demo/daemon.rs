@@ -1,4 +1,4 @@
-//! The demo's private daemon: `executord --ephemeral` in a temporary directory, driven by `agent-cli`.
+//! The demo's private daemon: runs `executord --ephemeral` in a temporary directory and controls it with `agent-cli`.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum time until the launcher exits after removing the directories.
 const EXIT: Duration = Duration::from_secs(1);
 
-/// A running daemon. On drop it is terminated, together with its containers and directories.
+/// A running daemon. On drop, the daemon is terminated and removes its containers and directories.
 pub(super) struct Daemon {
     child: Child,
     directory: TempDir,
@@ -30,8 +30,8 @@ pub(super) struct Daemon {
 impl Daemon {
     /// Starts the daemon from a directory of programs and waits until it answers.
     pub(super) fn start(programs: &Path) -> anyhow::Result<Self> {
-        // /run is a tmpfs nearly everywhere, which overlays can use; the temporary directory of a container is often an
-        // overlay itself, which they cannot.
+        // Prefer /run: it is a tmpfs nearly everywhere, which supports overlays. The temporary directory of a container
+        // is often an overlay, which does not support overlays.
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("executor-demo.");
         let directory = builder.tempdir_in("/run").or_else(|_| builder.tempdir())?;
@@ -93,7 +93,7 @@ impl Daemon {
         let mut processes = self.processes()?;
         self.end()?;
         let start = Instant::now();
-        // The launcher removes the directory last; then it only has to exit.
+        // The launcher removes the directory last, and then exits.
         while !processes.is_empty() && start.elapsed() < EXIT {
             std::thread::sleep(Duration::from_millis(5));
             processes.retain(Process::is_alive);
@@ -109,7 +109,7 @@ impl Daemon {
         let status = self.child.wait()?;
         let run = self.directory.path().join("run");
         let start = Instant::now();
-        // The launcher removes it last, after everything else is done.
+        // The launcher removes this directory last, after all other work.
         while run.exists() {
             ensure!(start.elapsed() < PATIENCE, "{} still exists\n{}", run.display(), self.log());
             std::thread::sleep(Duration::from_millis(10));

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// Source of every tmpfs for secrets in mount tables.
+/// Name of each tmpfs for secrets in mount tables.
 const SECRETS: &str = "executor-secrets";
 
 /// A process, identified by pid and start time.
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// True in the pid namespace of a container; false in the host's, or in that of a warm container.
+    /// True in the PID namespace of a container; false in the PID namespace of the host or of a warm container.
     pub(super) contained: bool,
-    /// True for the shim of a warm container, and for its init.
+    /// True for a warm container's shim and its descendants.
     of_shell: bool,
-    /// True if it is process 1 of its namespace.
+    /// True for PID 1 of a container's PID namespace.
     pub(super) is_init: bool,
     parent: u32,
     started: String,
@@ -47,7 +47,7 @@ impl Process {
         })
     }
 
-    /// Returns whether the process still exists; a later process with the same pid does not count.
+    /// Returns whether the process still exists. A later process with the same pid does not count.
     pub(super) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
     }
@@ -86,7 +86,7 @@ pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Returns lines of a process's mount table that contain this directory, or a tmpfs of the executor's for secrets.
+/// Returns the lines of a process's mount table that contain this directory or a tmpfs for the executor's secrets.
 pub(super) fn mounts(process: &str, directory: &Path) -> anyhow::Result<Vec<String>> {
     let directory = directory.to_str().context("the temporary directory's name is not UTF-8")?;
     let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo"))?;

@@ -1,8 +1,9 @@
-//! The excerpt of the demo's output in README.md: its first block of text. A line `...` stands for any number of lines.
+//! Compares the demo's output with the excerpt in README.md, which is its first code block. A line `...` stands for any
+//! number of lines.
 
 use anyhow::{Context as _, ensure};
 
-/// Checks that the demo printed the lines of the excerpt, in their order.
+/// Checks that the demo printed the lines of the excerpt, in the same order.
 pub(super) fn check(readme: &str, printed: &[String]) -> anyhow::Result<()> {
     let (_, rest) = readme.split_once("```text\n").context("README.md has no output of the demo")?;
     let (excerpt, _) = rest.split_once("```").context("README.md: the code block of the demo is not closed")?;

@@ -1,6 +1,6 @@
-//! Formats the demo: headings, quoted output, facts in columns, checked claims, a verdict.
+//! Formats the demo: headings, quoted output, facts in columns, checked claims, and the final result.
 //!
-//! Colours only on a terminal without NO_COLOR.
+//! Colours are used only on a terminal without NO_COLOR.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ const GREEN: &str = "32";
 const RED: &str = "1;31";
 const CYAN: &str = "36";
 
-/// Prints, and counts the claims.
+/// Prints the demo's lines and counts the claims.
 pub(super) struct Screen {
     colour: bool,
     held: u32,
@@ -59,7 +59,7 @@ impl Screen {
         }
     }
 
-    /// Prints a promise of the executor, and whether it holds.
+    /// Prints a promise of the executor and whether the promise was kept.
     pub(super) fn claim(&mut self, text: &str, holds: bool) {
         self.tick("", text, holds);
     }

@@ -1,4 +1,4 @@
-//! The demo's secret: random, so that the container's digest proves that this secret arrived.
+//! The demo's secret. It is random, so the digest that the container prints proves that this secret arrived.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Links and headings of Markdown pages.
+//! Finds links and headings in Markdown pages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub(super) struct Link<'a> {
     pub(super) heading: Option<&'a str>,
 }
 
-/// Returns the links of a page to files and headings. Links to the web and text in code are no such links.
+/// Returns the links of a page to files and headings. Ignores links to the web and text in code.
 pub(super) fn links(page: &str) -> Vec<Link<'_>> {
     let code = code(page);
     let mut found = Vec::new();
@@ -55,8 +55,8 @@ fn code(page: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns the anchors of a page's headings, as mdBook names them: lower case, spaces as hyphens, other punctuation left out; a
-/// repeated one gets a number.
+/// Returns the anchors of a page's headings, as mdBook names them: lower case, spaces replaced by hyphens, other
+/// punctuation removed. If an anchor occurs again, a number is appended.
 pub(super) fn anchors(page: &str) -> Vec<String> {
     let (mut found, mut seen, mut in_code) = (Vec::new(), BTreeMap::new(), false);
     for line in page.lines() {

@@ -1,4 +1,4 @@
-//! The book's source: pages of the repository in its own layout, with links that lead somewhere.
+//! Writes the source of the book: pages of the repository in the same layout, with adjusted links.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,10 +18,10 @@ const PROJECT: [(&str, &str); 7] = [
     ("systemd/README.md", "systemd units"),
     ("integration/vm/README.md", "Virtual machine tests"),
 ];
-/// Pages that are part of a directory of their own in the book.
+/// Directory of the other pages of the book.
 const PAGES: &str = "docs";
 const SUMMARY: &str = "SUMMARY.md";
-/// mdBook's settings, and the style sheet that they name.
+/// mdBook's settings, and the style sheet that the settings name.
 const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
 
 /// Pages by their paths in the repository.
@@ -54,7 +54,7 @@ pub(super) fn documents(root: &Path) -> anyhow::Result<Pages> {
     Ok(documents)
 }
 
-/// Checks that a link with the text `ADR 2` leads to the decision of that number.
+/// Checks that a link with the text `ADR 2` points to the decision with this number.
 fn same_decision(text: &str, found: Option<&Path>) -> Result<(), String> {
     let Some(number) = text.strip_prefix("ADR ").and_then(|number| number.parse::<u32>().ok()) else { return Ok(()) };
     let name = found.and_then(|path| path.file_name()?.to_str()).unwrap_or_default();
@@ -62,7 +62,7 @@ fn same_decision(text: &str, found: Option<&Path>) -> Result<(), String> {
     if is_same { Ok(()) } else { Err("is another decision".to_owned()) }
 }
 
-/// Writes the book's source. Returns the number of its links.
+/// Writes the book's source. Returns the number of links.
 pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
     let count = check(root)?;
     let pages = read(root)?;
@@ -72,7 +72,7 @@ pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
     let mut copied = BTreeSet::new();
     for (path, text) in &pages {
         let mut page = text.clone();
-        // From the end, so that the ranges before stay valid.
+        // Replace from the end, so that the ranges of earlier links stay valid.
         for link in links(text).iter().rev() {
             let Some(found) = target(root, &pages, path, link.path, link.heading).unwrap_or_default() else { continue };
             if root.join(&found).is_dir() {
@@ -97,7 +97,8 @@ pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// Returns the table of contents, with paths from the repository's root and the project's own pages at the end.
+/// Returns the table of contents: paths are relative to the repository's root, and the pages of `PROJECT` are at the
+/// end.
 fn summary(docs: &str) -> String {
     let mut summary = docs.replace("](", &format!("]({PAGES}/"));
     summary.push_str("\n# Project\n\n");
@@ -123,7 +124,7 @@ fn below(root: &Path, dir: &Path, pages: &mut Pages) -> anyhow::Result<()> {
         let entry = entry?;
         let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            // What is built or fetched has pages that are not ours.
+            // These directories contain built or downloaded files, whose pages are not ours.
             if name != "target" && name != "node_modules" && !name.to_string_lossy().starts_with('.') {
                 below(root, &path, pages)?;
             }
@@ -134,7 +135,7 @@ fn below(root: &Path, dir: &Path, pages: &mut Pages) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the file or directory that a link leads to; none for the page itself.
+/// Returns the file or directory that a link points to; `None` for a heading of the same page.
 fn target(
     root: &Path,
     pages: &Pages,

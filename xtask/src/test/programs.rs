@@ -1,7 +1,7 @@
-//! The test programs: cargo builds them, and [`LANES`] run concurrently, because most of them wait most of the time.
-//! Their tests share no names, directories, addresses and ports, and each run has its own mount namespace. The large
-//! programs run once per module, so that no run is much longer than the others. A run that hangs is ended with its
-//! processes.
+//! Builds the test programs with cargo and runs them. [`LANES`] programs run concurrently, because most programs wait
+//! most of the time. Their tests share no names, directories, addresses and ports, and each run has its own mount
+//! namespace. The large programs run once per module, so that no run is much longer than the others. If a run hangs,
+//! all its processes are ended.
 
 mod processes;
 
@@ -18,11 +18,11 @@ use serde_json::Value;
 
 use crate::workspace::{Workspace, is_root, step};
 
-/// Number of runs that are concurrent: two for each processor of a small machine.
+/// Number of concurrent runs: two for each CPU of a small machine.
 const LANES: usize = 4;
-/// Runs that take minutes: they start first, so that none of them runs alone at the end.
+/// Programs whose runs take minutes. They start first, so that none of them runs alone at the end.
 const LONGEST: [&str; 6] = ["secrets", "supervise", "recover", "network", "interface", "launch"];
-/// A program that runs alone: it exhausts scarce resources of the host, and measures what is left for others.
+/// A program that runs alone, because it exhausts scarce resources of the host and measures the remaining resources.
 const ALONE: &str = "adversary";
 
 pub(super) struct Program {
@@ -30,7 +30,7 @@ pub(super) struct Program {
     /// Name of its cargo target: a library, a binary or a file of `tests/`.
     pub(super) name: String,
     executable: PathBuf,
-    /// Working directory: that of the package, as with `cargo test`.
+    /// Working directory: the directory of the package, as with `cargo test`.
     directory: PathBuf,
 }
 
@@ -40,13 +40,13 @@ pub(super) struct Job<'a> {
     pub(super) title: String,
     /// Arguments of the test harness.
     pub(super) arguments: Vec<String>,
-    /// Value of EXECUTOR_WARM_POOL, if it differs from that of the other runs.
+    /// Value of EXECUTOR_WARM_POOL, if it differs from the value of the other runs.
     pub(super) warm_pool: Option<&'static str>,
 }
 
 impl Program {
-    /// Returns the names of all tests by their outermost module; tests outside of a module are in a module of the
-    /// program's name.
+    /// Returns the names of all tests, grouped by their outermost module. Tests outside of a module are grouped under
+    /// the program's name.
     pub(super) fn modules(&self) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
         let listed = Command::new(&self.executable).args(["--list", "--format", "terse"]).output()?;
         ensure!(listed.status.success(), "{} --list: {}", self.executable.display(), listed.status);
@@ -102,8 +102,8 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Performs all runs, [`LANES`] concurrently, each for at most `limit`. Prints a line for each that passed and the whole
-/// output of each that failed. Returns whether all passed.
+/// Executes all runs, [`LANES`] of them concurrently, each for at most `limit`. Prints a line for each run that passed,
+/// and the whole output of each run that failed. Returns true if all passed.
 pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)], limit: Duration) -> anyhow::Result<bool> {
     let mut order: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name != ALONE).collect();
     let rank = |job: &Job<'_>| LONGEST.iter().position(|name| *name == job.program.name).unwrap_or(LONGEST.len());
@@ -147,7 +147,7 @@ impl Outcome {
         let title = format!("{} ({})", job.title, job.program.package);
         if !success {
             let mut stderr = io::stderr().lock();
-            // A closed stderr must not hide that tests failed.
+            // Ignore an error: a closed stderr must not hide that tests failed.
             let _ = writeln!(stderr, "{output}");
             let _ = writeln!(stderr, "FAILED: {title}, {seconds} s");
             self.failed.push(title);
@@ -157,14 +157,14 @@ impl Outcome {
     }
 }
 
-/// Number of passed tests that the harness reports.
+/// Returns the number of passed tests, as reported by the test harness.
 fn passed(output: &str) -> u64 {
     let results = output.lines().filter_map(|line| line.strip_prefix("test result: "));
     let numbers = results.filter_map(|result| result.split(". ").nth(1)?.split(" passed").next()?.parse::<u64>().ok());
     numbers.sum()
 }
 
-/// Names of the tests that have begun and not ended, by the output of the harness.
+/// Returns the names of the tests that have started but not ended, according to the output of the test harness.
 fn running(output: &str) -> Vec<&str> {
     let mut running: Vec<&str> = Vec::new();
     let is_result = |text: &str| ["ok", "FAILED", "ignored"].iter().any(|result| text.starts_with(result));
@@ -178,24 +178,25 @@ fn running(output: &str) -> Vec<&str> {
         } else if let Some((name, _)) = named.and_then(|line| line.split_once(" has been running for over ")) {
             running.push(name);
         } else if is_result(line) {
-            // With one thread the result follows the name, and output of the test may be between them.
+            // With one thread, the result follows the name. The output of the test may be between the two.
             running.pop();
         }
     }
     running
 }
 
-/// Runs a program, and returns whether it succeeded and what it printed.
+/// Runs a program. Returns whether it succeeded, and its output.
 fn execute(job: &Job<'_>, environment: &[(&str, OsString)], limit: Duration) -> io::Result<(bool, String)> {
-    // A file, because a leftover process of a failed test would keep a pipe open.
+    // Use a file, because a leftover process of a failed test would keep a pipe open.
     let output = tempfile::NamedTempFile::new()?;
     let mut command = Command::new("env");
     if is_root() {
-        // Tests compare the mounts of their namespace before and after.
+        // Use a new mount namespace: tests compare its mounts before and after.
         command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "env"]);
     }
-    // Background processes of a script ignore Ctrl-C, and so would their children: tests of Ctrl-C would never finish.
+    // Background processes of a script ignore Ctrl-C, and their children inherit this, so tests of Ctrl-C would never
+    // finish.
     command.arg("--default-signal=INT,QUIT").arg(&job.program.executable).args(&job.arguments);
     command.current_dir(&job.program.directory).env("CARGO_MANIFEST_DIR", &job.program.directory);
     command.envs(environment.iter().map(|(name, value)| (name, value)));

@@ -1,8 +1,9 @@
-//! The machine: qemu, booted directly into the kernel, without an initramfs, a network or a screen.
+//! Runs the virtual machine: qemu boots the kernel directly, without an initramfs, a network or a screen.
 //!
-//! Its first serial port is the console, logged to `target/vm/console.log`; its second one carries the checks' reports,
-//! one per line, to this program. Changes to its disk go to a temporary file of qemu's, or to a persistent file. The
-//! machine stops when the checks report that they are done, when it powers off (a kernel panic), or at the deadline.
+//! The first serial port is the console, logged to `target/vm/console.log`. Over the second serial port, the checks
+//! send their reports to this program, one per line. Changes to the disk are written to a temporary file of qemu or to
+//! a persistent file. The machine stops when the checks report that they are done, when it powers off (a kernel panic),
+//! or at the deadline.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -16,13 +17,13 @@ use anyhow::{Context as _, bail};
 use super::root::Root;
 use crate::workspace::{run, step};
 
-/// Memory of the machine, in MiB: enough for the checks, and for a container that fills its limit.
+/// Memory of the machine, in MiB. Sufficient for the checks, and for a container that reaches its memory limit.
 const MEMORY_MB: u32 = 2048;
 const PROCESSORS: &str = "2";
 /// The guest's last line.
 const DONE: &str = "@done";
 
-/// A machine that is not started yet.
+/// A machine that has not been started.
 pub(super) struct Machine {
     pub(super) directory: PathBuf,
     pub(super) root: Root,
@@ -33,7 +34,7 @@ pub(super) struct Machine {
     pub(super) shown: Option<Shown>,
 }
 
-/// Files with all of the machine's memory, which outlive it.
+/// Files that contain all of the machine's memory. They remain after the machine has stopped.
 pub(super) struct Shown {
     /// The machine's memory, from the first byte on.
     pub(super) memory: PathBuf,
@@ -46,8 +47,8 @@ pub(super) struct Shown {
 pub(super) enum Changes {
     /// Discarded with the machine.
     Forgotten,
-    /// Kept in this qcow2 file. qemu holds the tables of newly written blocks in its own memory until the guest flushes
-    /// its disk: if killed, it loses unflushed data, like a disk with a volatile cache.
+    /// Stored in this qcow2 file. qemu keeps the tables of newly written blocks in its own memory until the guest
+    /// flushes its disk. If qemu is killed, unflushed data is lost, like on a disk with a volatile cache.
     Kept(PathBuf),
 }
 
@@ -66,7 +67,7 @@ impl Running {
         self.lines.recv_timeout(until.saturating_duration_since(Instant::now()))
     }
 
-    /// Cuts the power by killing qemu. Returns the lines that the guest had written before.
+    /// Cuts the power by killing qemu. Returns the lines that the guest wrote before.
     pub(super) fn cut(mut self) -> anyhow::Result<Vec<String>> {
         self.qemu.kill()?;
         self.qemu.wait()?;
@@ -82,7 +83,7 @@ impl Drop for Running {
 }
 
 impl Machine {
-    /// Boots the machine, passes each line of the checks to `line`, and returns when they are done.
+    /// Boots the machine, passes each line of the checks to `line`, and returns when the checks are done.
     pub(super) fn run(&self, filter: &[String], mut line: impl FnMut(&str)) -> anyhow::Result<()> {
         step(&format!("Booting the virtual machine ({})", self.accelerator()));
         let running = self.boot(&format!("vm.filter={}", filter.join(",")))?;
@@ -99,7 +100,7 @@ impl Machine {
         }
     }
 
-    /// Boots the machine with these words added to its kernel's command line.
+    /// Boots the machine with these words added to the kernel's command line.
     pub(super) fn boot(&self, words: &str) -> anyhow::Result<Running> {
         let console = format!("file:{}", self.directory.join("console.log").display());
         let mut command = self.command(words, &["-serial", &console, "-serial", "stdio"]);
@@ -107,7 +108,7 @@ impl Machine {
         let output = qemu.stdout.take().context("qemu's output")?;
         let (sender, lines) = channel();
         let running = Running { qemu, lines };
-        // The thread exits when the pipe is closed, at the exit of qemu.
+        // The thread exits when qemu exits and the pipe is closed.
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
@@ -144,7 +145,7 @@ impl Machine {
             command.args(["-object", &format!("memory-backend-file,id=memory,{memory}")]);
             command.args(["-machine", "memory-backend=memory"]);
         }
-        // A nested KVM may reject the flags by which this processor describes its vulnerabilities.
+        // A nested KVM may reject the flags that describe the vulnerabilities of this CPU.
         command.args([
             "-cpu",
             if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" },
@@ -169,12 +170,12 @@ impl Machine {
     }
 
     fn accelerator(&self) -> &'static str {
-        // KVM is not the default: within a virtual machine it may exist and hang.
+        // KVM is not the default, because it may exist in a virtual machine but hang.
         if self.accel == "kvm" { "kvm" } else { "tcg,thread=multi" }
     }
 }
 
-/// Escapes a path: an unescaped comma would begin another option.
+/// Escapes a path, because an unescaped comma begins another option.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

@@ -1,17 +1,18 @@
-//! Searches all of the machine's memory one second after containers have exited, including free pages and the kernel's
-//! buffers.
+//! Searches all of the machine's memory one second after containers have exited, including free pages and the buffers
+//! of the kernel.
 //!
-//! The guest (`integration/vm/memory`) runs containers with secrets of every kind, by every entry point, and ends half
-//! of them. Its memory is a file on this machine, which is searched after the machine has been killed. Lines of a boot:
+//! The guest (`integration/vm/memory`) runs containers with secrets of every kind and with every entry point, and ends
+//! half of them. Its memory is a file on this machine, which is searched after the machine was killed. The guest sends
+//! these lines:
 //!
-//! - `@secret STATE DOOR KIND DIGITS`: a secret, in hexadecimal, with the highest bit of each digit changed, so that the guest
-//!   holds it only where it was delivered. STATE is `gone` after its container has exited, `kept` if a running
-//!   container holds it.
-//! - `@settled RELEASE`: a second has passed since the last exit, and /proc/kpageflags is on the third disk.
+//! - `@secret STATE DOOR KIND DIGITS`: a secret in hexadecimal. In each digit the highest bit is changed, so that the
+//!   guest holds the secret only where it was delivered. DOOR is the entry point. STATE is `gone` if the container has
+//!   exited, and `kept` if a running container holds the secret.
+//! - `@settled RELEASE`: one second has passed since the last exit, and the third disk contains /proc/kpageflags.
 //! - `@failed TEXT`: the guest cannot continue.
 //!
-//! The control is every kept secret, which the same search must find. Places of the other secrets are reported; with
-//! `init_on_free=1` none may be found.
+//! As a control, the same search must find every kept secret. For each other secret, the search reports where it was
+//! found. With `init_on_free=1`, it must not be found.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,7 +36,7 @@ const PAGE: u64 = 4096;
 
 /// Name of a secret: its entry point and its kind.
 type Name = (String, String);
-/// Number of found bytes of a secret, by owner of the pages.
+/// Number of bytes of a secret that were found, by the kind of page.
 type Places = BTreeMap<&'static str, u64>;
 
 /// Secrets of a single boot.
@@ -43,7 +44,7 @@ type Places = BTreeMap<&'static str, u64>;
 struct Secrets {
     gone: BTreeMap<Name, Vec<u8>>,
     kept: BTreeMap<Name, Vec<u8>>,
-    /// Release of the kernel, once all secrets have been reported.
+    /// Release of the kernel, set when all secrets have been reported.
     settled: Option<String>,
 }
 
@@ -89,7 +90,7 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Boots once, and searches.
+/// Boots the machine once, and searches its memory.
 fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> {
     let shown = machine.shown.as_ref().context("the machine's memory is not a file")?;
     for (file, bytes) in [(&shown.memory, u64::from(MEMORY_MB) << 20), (&shown.pages, PAGES_BYTES)] {
@@ -161,15 +162,15 @@ impl Secrets {
     }
 }
 
-/// Decodes hexadecimal digits with the highest bit of each changed.
+/// Decodes hexadecimal digits in which the highest bit of each digit was changed.
 fn unmasked(digits: &str) -> Option<Vec<u8>> {
     let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2));
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok().map(|byte| byte ^ 0x88)).collect()
 }
 
 impl Found {
-    /// Returns the violations: a control that was not found, and, if the kernel overwrites freed pages, any other
-    /// secret that was found.
+    /// Returns the violations: a control that was not found, and, if the kernel overwrites freed pages, a gone secret
+    /// that was found.
     fn faults(&self, frees_clean: bool) -> Vec<String> {
         let mut faults = Vec::new();
         for ((door, kind), places) in &self.kept {
@@ -188,7 +189,7 @@ impl Found {
         faults
     }
 
-    /// Formats a line for each entry point and kind: residue of gone secrets, and the control.
+    /// Formats a line for each entry point and kind, with the residue of gone secrets and the control.
     fn lines(&self) -> Vec<String> {
         let mut names: Vec<&Name> = self.gone.keys().chain(self.kept.keys()).collect();
         names.sort();

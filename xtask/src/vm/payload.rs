@@ -1,7 +1,8 @@
-//! Payload of the machine: the package, the programs, the checks, and the integration tests that run there, on a
-//! separate read-only disk.
+//! Creates the payload of the machine, a separate read-only disk with the package, the programs, the checks, and the
+//! integration tests to run.
 //!
-//! `integration/vm/tests` lists those tests, one module of an executable per line; a check can name more executables.
+//! `integration/vm/tests` lists these tests; each line has a module of an executable. A check can name more
+//! executables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +16,7 @@ use super::root::make_ext4;
 use crate::dist;
 use crate::workspace::{Workspace, run, step};
 
-/// Creates the disk. Tests are built only if one of them will run.
+/// Creates the disk. Tests are built only if at least one of them will run.
 pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) -> anyhow::Result<PathBuf> {
     let scratch = tempfile::tempdir_in(workspace.target.join("vm"))?;
     let tree = scratch.path();
@@ -44,7 +45,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
         }
     }
     for (name, executable) in tests(workspace, &names)? {
-        // Debug information is nine tenths of the size.
+        // Debug information takes nine tenths of the size.
         run(Command::new("strip").arg("--strip-debug").arg("-o").arg(tree.join("tests").join(name)).arg(executable))?;
     }
     let image = workspace.target.join("vm/payload.ext4");
@@ -52,7 +53,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     Ok(image)
 }
 
-/// Returns the package in `target/deb/`, the newest if there are several versions.
+/// Returns the package in `target/deb/`. If there are several versions, returns the newest.
 fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let dir = workspace.target.join("deb");
     let entries = fs::read_dir(&dir).with_context(|| format!("{}: run `cargo xtask deb`", dir.display()))?;
@@ -63,7 +64,7 @@ fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
 }
 
-/// Returns the tests that checks run themselves, from lines `# tests: NAME...`, with the name of each check.
+/// Returns the tests that a check runs itself, from its lines `# tests: NAME...`, together with the name of the check.
 fn used_by_checks(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let mut used = Vec::new();
     for check in fs::read_dir(dir)? {
@@ -82,7 +83,8 @@ fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<
         return Ok(Vec::new());
     }
     step("Building the tests that run in the virtual machine");
-    // The whole workspace, like `cargo xtask test`: another selection of packages would rebuild the large dependencies.
+    // Build the whole workspace, like `cargo xtask test`: a build of other packages would rebuild the large
+    // dependencies.
     let mut cargo = workspace.cargo(["test", "--workspace", "--no-run", "--quiet", "--message-format=json"]);
     for name in names {
         cargo.args(["--test", name]);

@@ -1,18 +1,18 @@
 //! Cuts the machine's power repeatedly during a stream of containers, on the same disk.
 //!
-//! The guest (`integration/vm/power-cut`) runs containers sequentially and reports over its serial port, which survives
-//! the cuts. Lines of a boot:
+//! The guest (`integration/vm/power-cut`) runs containers sequentially and sends reports over its serial port. The port
+//! continues to work after a power cut. In each boot, the guest sends these lines:
 //!
-//! - `@known ID STATE CODE`, for each container that executord lists: the exit code, or `-` if it is unknown; then `@looked`.
-//! - `@next CODE`: exit code of a container that ran after that. Then the listed containers are deleted.
-//! - `@answered ID CODE`, for each container of the stream whose exit was reported.
-//! - `@durable N`: the exits of the first N containers of this stream were reported longer ago than the executor's
-//!   promise; the guest
-//!   waited many times as long.
+//! - `@known ID STATE CODE`: a container that executord lists. CODE is the exit code, or `-` if it is unknown. After
+//!   the last container, the line is `@looked`.
+//! - `@next CODE`: exit code of a container that ran after `@looked`. Then the listed containers are deleted.
+//! - `@answered ID CODE`: a container of the stream whose exit was reported.
+//! - `@durable N`: the exits of the first N containers of this stream must now be durable. Their reports are much older
+//!   than the time that the executor promises.
 //! - `@failed TEXT`: the guest cannot continue.
 //!
-//! After each cut the next boot must know the result of every container up to the last `@durable`, must report no other
-//! result than before for any container, and must run the next one.
+//! In the boot after a power cut, executord must know the result of every container up to the last `@durable`. It must
+//! not report a different result for any container, and it must run the next container.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +29,8 @@ use crate::workspace::{run as execute, step};
 
 /// Number of containers whose exit must be durable before the power is cut.
 const DURABLE_MIN: usize = 3;
-/// Time over which the cuts are spread, in ms, and steps within it: not a multiple of the executor's own interval.
+/// Range of the delay before a power cut, and its step, in ms. The step is not a multiple of the executor's own
+/// interval.
 const SPREAD_MS: u64 = 1500;
 const STEP_MS: u64 = 137;
 
@@ -38,11 +39,11 @@ const STEP_MS: u64 = 137;
 struct Stream {
     /// Exit codes by id, in the order of exits.
     answered: Vec<(String, String)>,
-    /// Number of containers that must be known after a cut.
+    /// Number of containers that executord must know after a power cut.
     durable: usize,
 }
 
-/// What a boot knows of the previous stream.
+/// Containers of the previous stream that a boot reports.
 #[derive(Default)]
 struct Found {
     /// State and exit code by id.
@@ -50,7 +51,7 @@ struct Found {
     next: Option<String>,
 }
 
-/// Sums over all cuts.
+/// Sums over all power cuts.
 #[derive(Default)]
 struct Figures {
     cuts: u32,
@@ -59,7 +60,7 @@ struct Figures {
     lost_after_the_mark: usize,
 }
 
-/// Creates the disk: changes to the root file system are in a separate file.
+/// Creates the disk. A separate file stores the changes to the root file system.
 pub(super) fn disk(root: &Root) -> anyhow::Result<PathBuf> {
     let path = root.disk.with_file_name("power-cut.qcow2");
     let mut command = Command::new("qemu-img");
@@ -68,7 +69,7 @@ pub(super) fn disk(root: &Root) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Cuts the power this many times, and boots once more for a final comparison.
+/// Cuts the power this many times, and boots once more for the last comparison.
 pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result<ExitCode> {
     let mut figures = Figures::default();
     let mut before = Stream::default();
@@ -98,7 +99,8 @@ pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Boots once: reads what the boot knows and, except the last time, continues until the power is cut.
+/// Boots once and reads the containers that the boot reports. Except in the last round, continues until the power is
+/// cut.
 fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, Stream)> {
     let running = machine.boot(&format!("vm.power-cut={boot}"))?;
     let deadline = Instant::now() + machine.deadline;
@@ -142,8 +144,8 @@ fn take(line: &str, found: &mut Found, stream: &mut Stream) -> anyhow::Result<()
 }
 
 impl Stream {
-    /// Compares the reported results with those that the next boot knows. Returns the number of containers without a
-    /// result, which must not include a durable one.
+    /// Compares the reported results with the results of the next boot. Returns the number of containers whose result
+    /// is lost. Returns an error if the result of a durable container is lost.
     fn evaluate(&self, found: &Found) -> anyhow::Result<usize> {
         for (index, (id, code)) in self.answered.iter().enumerate() {
             match found.known.get(id) {

@@ -1,7 +1,7 @@
-//! Report of the checks: a line for each as it ends, a summary, and JSON if requested.
+//! Reports the checks: prints a line when a check ends, a summary, and JSON if requested.
 //!
-//! Lines of the guest: `@begin NAME`, `@note TEXT` (a figure to display), `@log TEXT` (output of a failed check), `@end
-//! STATUS SECONDS` with `pass`, `fail` or `skip`. All other lines are console output.
+//! The guest sends the lines `@begin NAME`, `@note TEXT` (a figure to display), `@log TEXT` (output of a failed check)
+//! and `@end STATUS SECONDS`, where STATUS is `pass`, `fail` or `skip`. All other lines are console output.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;

@@ -1,9 +1,10 @@
-//! The machine's root file system: a minimal Debian 12 with systemd and the cloud kernel, created once and recreated
+//! Creates the machine's root file system: a minimal Debian 12 with systemd and the cloud kernel. It is recreated only
 //! when its inputs change.
 //!
-//! mmdebstrap verifies packages with Debian's keys. The kernel's package comes through the same apt, but only its files
-//! are used: its scripts would need an initramfs, which the cloud kernel does not need for an NVMe disk with ext4. The
-//! result is a disk image and a kernel. The image is never modified: changes of a run are stored separately.
+//! mmdebstrap verifies packages with Debian's keys. The same apt downloads the package of the kernel. Only the files of
+//! this package are used, because its scripts would need an initramfs, which the cloud kernel does not need for an NVMe
+//! disk with ext4. The result is a disk image and a kernel. The image is never modified: changes of a run are stored in
+//! a separate file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +15,8 @@ use anyhow::Context as _;
 
 use crate::workspace::{Workspace, output, run, step};
 
-/// Packages for the checks, in addition to Debian's essential ones. If a check needs a program, add its package here.
+/// Packages that the checks need in addition to Debian's essential packages. If a check needs a program, add its
+/// package here.
 const PACKAGES: &[&str] = &[
     "apache2-utils",  // htpasswd, for the registry
     "apparmor",       // loads the profile of a test
@@ -38,7 +40,7 @@ const PACKAGES: &[&str] = &[
     "zstd",
 ];
 const SUITE: &str = "bookworm";
-/// Exclude documentation, which no check reads, and disable disk syncs.
+/// Options that exclude documentation, which no check reads, and disable disk syncs.
 const OPTIONS: [&str; 7] = [
     "--aptopt=Acquire::Languages \"none\"",
     "--aptopt=APT::Install-Recommends \"false\"",
@@ -48,8 +50,8 @@ const OPTIONS: [&str; 7] = [
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--variant=minbase",
 ];
-/// Run by mmdebstrap with the root file system's directory as `$1`: fetches the kernel's files through the new system's
-/// apt.
+/// Script that mmdebstrap runs with the directory of the root file system as `$1`. It downloads the kernel's files with
+/// apt of the new system.
 const KERNEL: &str = r#"set -e; cd "$1"
 kernel=$(chroot . apt-cache depends --important linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
 chroot . sh -c "cd /tmp && apt-get download $kernel"
@@ -69,7 +71,7 @@ pub(super) struct Root {
     pub(super) kernel: PathBuf,
 }
 
-/// Returns the image, created if it is missing or outdated.
+/// Returns the image. Creates it if it is missing or outdated.
 pub(super) fn image(workspace: &Workspace, mirror: &str, fresh: bool) -> anyhow::Result<Root> {
     let directory = workspace.target.join("vm");
     fs::create_dir_all(&directory)?;
@@ -110,14 +112,14 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     fs::write(etc.join("fstab"), "/dev/nvme0n1 / ext4 defaults 0 1\n")?;
     fs::write(etc.join("hostname"), "vm\n")?;
     fs::write(etc.join("hosts"), "127.0.0.1 localhost\n127.0.1.1 vm\n")?;
-    // A fixed machine id: without one systemd treats each boot as the first.
+    // Set a fixed machine id: without an id, systemd treats each boot as the first boot.
     fs::write(etc.join("machine-id"), "76d1d2c0b45e4b2f9a3c0e5d8f6a7b10\n")?;
     let system = etc.join("systemd/system");
     fs::write(system.join("vm-test.service"), unit)?;
     let wanted = system.join("multi-user.target.wants");
     fs::create_dir_all(&wanted)?;
     symlink("../vm-test.service", wanted.join("vm-test.service"))?;
-    // There are no logins and no timers, and checks start their own registries.
+    // Disable logins, timers and registries: checks start their own registries.
     for masked in [
         "getty.target",
         "apt-daily.timer",
@@ -133,11 +135,11 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Creates a disk image with a directory's files, without mounting.
+/// Creates a disk image with the files of a directory, without mounting it.
 pub(super) fn make_ext4(tree: &Path, image: &Path, size: &str) -> anyhow::Result<()> {
     let _ = fs::remove_file(image);
     let mut command = Command::new("mke2fs");
     command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-E", "root_owner=0:0", "-d"]);
-    // Despite -q it prints messages to standard output, which may be reserved for figures.
+    // Despite -q, mke2fs prints messages to standard output, which may be reserved for figures.
     output(command.arg(tree).arg(image).arg(size)).map(drop)
 }

@@ -1,8 +1,7 @@
 //! Waits for a test program, and ends it with all its processes if it does not exit in time.
 //!
-//! A program stays in the process group of `cargo xtask`, because it would not get the terminal's Ctrl-C in another one.
-//! Its processes are found by their parents in /proc, so processes of its tests that have a group of their own are ended
-//! as well.
+//! A program stays in the process group of `cargo xtask`, because the terminal sends Ctrl-C only to this group. Its
+//! descendants are found by the parent ids in /proc, so processes in other process groups are ended too.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -17,10 +16,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// Time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Processes by their ids. A descriptor refers to its process even if the id is used again.
+/// Processes by pid. A descriptor refers to its process even if the pid is reused.
 type Processes = BTreeMap<i32, OwnedFd>;
 
-/// Waits for a child. Ends it and its descendants at the limit, and returns `None` then.
+/// Waits for a child. If it still runs at the limit, ends it and its descendants and returns `None`.
 pub(super) fn wait_or_end(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let own = pidfd_open(pid, PidfdFlags::empty())?;
@@ -51,7 +50,7 @@ fn add_descendants(processes: &mut Processes) -> io::Result<()> {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default(); // empty if it has exited
-        // The name, in parentheses, may contain anything; the state and the parent follow.
+        // The name is in parentheses and may contain any character. State and parent follow.
         let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
         if let Some(parent) = fields.and_then(|mut fields| fields.nth(1)?.parse().ok()) {
             children.entry(parent).or_default().push(pid);
