@@ -102,8 +102,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the runs: one for each program, except in `integration`: there, one for each module of a program (but one
-/// for [`WHOLE`]). Some modules run a second time without warm containers.
+/// Returns the runs: one for each program. Programs of `integration`, except [`WHOLE`], have one run for each of their
+/// modules. Some modules run a second time without warm containers.
 fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
     let mut jobs = Vec::new();
