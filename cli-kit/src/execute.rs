@@ -46,7 +46,7 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, 
     // Single-threaded: a private executord gets a signal when the thread that started it exits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     let result = runtime.block_on(work);
-    // Do not wait for tasks that are blocked on a daemon that does not answer.
+    // Do not wait for tasks that are blocked because the daemon does not respond.
     runtime.shutdown_background();
     result
 }
@@ -114,7 +114,7 @@ async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut 
     }
 }
 
-/// Waits until the output is written, unless the user interrupts.
+/// Waits until the output is written or the user interrupts.
 async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if result.as_ref().is_err_and(Failure::is_hasty) {
         return result;

@@ -14,13 +14,13 @@ use crate::{exit, signals};
 /// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line contradicts itself.
+    /// An error in the command line, or in something that it names.
     #[error("{0}")]
     Usage(String),
     /// An error of another module.
     #[error(transparent)]
     Wrapped(Wrapped),
-    /// Executord answered with an error; the message is ready to print.
+    /// Executord returned an error. The message is ready to print.
     #[error("{message}")]
     Refused { code: Code, message: String },
     /// Like `Refused`, with the invalid fields.
@@ -134,7 +134,7 @@ impl Failure {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_))
     }
 
-    /// Returns the gRPC code, if executord answered with an error.
+    /// Returns the gRPC code if executord returned an error.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused { code, .. } | Self::Violated { code, .. } => Some(*code),

@@ -296,7 +296,7 @@ async fn output(
             Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {}
             Err(failure) => return Err(failure),
         }
-        // Without a log the output is lost, unless the process never ran.
+        // Without a log, the output is lost if the process ran.
         if suppressed && completed(&session.client, id).await?.started_at.is_some() {
             return Err(Failure::LogLost { id: id.to_owned() });
         }

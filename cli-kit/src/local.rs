@@ -128,7 +128,7 @@ impl PrivateDaemon {
         let socket = self.home.join("executor.sock");
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            // Do not block on a daemon that accepts the connection but does not answer.
+            // Do not block if the daemon accepts the connection but does not respond.
             if let Ok(Some(client)) = timeout(deadline - Instant::now(), serving(&socket)).await {
                 self.served = true;
                 return Ok(client);
@@ -149,7 +149,7 @@ impl PrivateDaemon {
         self.ended(status).await
     }
 
-    /// Stops executord. The error lists what could not be removed.
+    /// Stops executord. Returns an error if its directories could not be removed.
     pub(crate) async fn stop(mut self) -> Result<(), String> {
         if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
             // ESRCH is ignored: the wait below reports an earlier exit.

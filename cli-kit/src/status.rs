@@ -63,7 +63,7 @@ fn failure_named(named: &Named, error: Error) -> Failure {
         }
         Error::GaveUp { at, waited } => Failure::GaveUp { doing: doing.to_owned(), at, waited },
         Error::Argument(text) => Failure::Usage(format!("{doing}: {text}")),
-        // The connection was lost, or the answer violates the API.
+        // The connection was lost, or the response violates the API.
         other => {
             let code = if other.is_lost() { Code::Unknown } else { Code::Internal };
             Failure::Refused { code, message: format!("{doing}: {other}") }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use executor_client::v1;
 
-/// Bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and case-insensitive.
+/// Parses a size in bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and case-insensitive.
 pub fn size(text: &str) -> Result<u64, String> {
     const HOW: &str = "a size is a number with an optional unit: 67108864, 64M, 64MiB, 1.5G";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -34,12 +34,12 @@ pub fn count(text: &str) -> Result<u64, String> {
     above_zero(text.parse().map_err(|_| "must be a whole number")?)
 }
 
-/// A duration: `500ms`, `10s`, `1m30s`.
+/// Parses a duration: `500ms`, `10s`, `1m30s`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|bad| format!("{bad}; use a duration such as 500ms, 10s or 1m30s"))
 }
 
-/// A grace period: a duration, or a number of seconds.
+/// Parses a grace period: a duration, or a number of seconds.
 pub fn grace(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
@@ -68,7 +68,7 @@ pub enum Ulimit {
     Of(v1::Ulimit),
 }
 
-/// `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `memlock=-1`, `core=0`.
+/// Parses `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `memlock=-1` or `core=0`.
 pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     let (name, limit) = text.split_once('=').ok_or("a limit is NAME=LIMIT, or NAME=SOFT:HARD: nofile=1024")?;
     let (soft, hard) = limit.split_once(':').unwrap_or((limit, limit));
@@ -91,7 +91,7 @@ pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     }
 }
 
-/// A point in time: RFC 3339, or a duration before `now`.
+/// Parses a point in time: RFC 3339, or a duration before `now`.
 pub fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     if let Ok(time) = humantime::parse_rfc3339_weak(text) {
         return Ok(time);
@@ -101,7 +101,7 @@ pub fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     now.checked_sub(back).ok_or_else(|| "is too far in the past".into())
 }
 
-/// A label: `app=web`.
+/// Parses a label: `app=web`.
 pub fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -109,7 +109,7 @@ pub fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Bytes per second: a size, 0, or `none` (also -1) for no limit.
+/// Parses bytes per second: a size, 0, or `none` (also -1) for no limit.
 pub fn rate(text: &str) -> Result<i64, String> {
     match text {
         "0" => Ok(0),
@@ -120,7 +120,7 @@ pub fn rate(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Lines per second, or `none` (also -1) for no limit.
+/// Parses lines per second, or `none` (also -1) for no limit.
 pub fn line_rate(text: &str) -> Result<i64, String> {
     match text {
         "none" | "-1" => Ok(-1),

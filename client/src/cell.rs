@@ -72,7 +72,7 @@ impl Cell {
             async move { rpc.release_reservation(request).await }
         });
         match answer.await {
-            // An earlier attempt, whose answer was lost, released it.
+            // An earlier attempt released the reservation, but its response was lost.
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }

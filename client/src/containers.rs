@@ -108,11 +108,11 @@ impl Client {
             ListRequest { page_size: most.saturating_add(1), id_prefix: text.to_owned(), ..ListRequest::default() };
         let page = self.page(&request).await?;
         let mut ids: Vec<String> = page.containers.into_iter().map(|container| container.id).collect();
-        // An older executord does not know the prefix filter and lists other containers too.
+        // An older executord ignores the prefix filter and also lists other containers.
         if ids.iter().any(|id| !id.starts_with(text)) {
             return Ok(Match::None);
         }
-        // The list is sorted, so an id that equals the text comes first.
+        // The list is sorted, so an id that equals the text is first.
         if ids.len() > 1 && ids[0] != text {
             let more = ids.len() > most as usize;
             ids.truncate(most as usize);
@@ -190,7 +190,7 @@ impl Client {
             async move { rpc.delete(request).await }
         });
         match answer.await {
-            // An earlier attempt, whose answer was lost, deleted it.
+            // An earlier attempt deleted the container, but its response was lost.
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }

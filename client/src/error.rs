@@ -18,7 +18,7 @@ pub enum Error {
     /// No connection could be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Executord answered with an error.
+    /// Executord returned an error.
     #[error(transparent)]
     Refused(Box<Refusal>),
     /// The connection broke; it is unknown whether executord executed the call.
@@ -32,7 +32,7 @@ pub enum Error {
     GaveUp {
         /// Address of the executord.
         at: ServerAddress,
-        /// Time without an answer before the call was abandoned.
+        /// Time without a response before the call was abandoned.
         waited: Duration,
     },
     /// The response lacks a field that the interface guarantees.
@@ -44,7 +44,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the gRPC status code if executord answered with one.
+    /// Returns the gRPC status code if executord returned an error.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused(refusal) => Some(refusal.code),
@@ -65,20 +65,20 @@ impl Error {
         matches!(self, Self::Lost { .. } | Self::GaveUp { .. })
     }
 
-    /// Returns true if the same call may succeed later: the connection broke, or executord cannot answer now.
+    /// Returns true if the same call may succeed later: the connection broke, or executord is unavailable.
     pub fn is_away(&self) -> bool {
         self.is_lost() || self.code() == Some(Code::Unavailable)
     }
 }
 
-/// An error that executord answered with.
+/// An error that executord returned.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// Address of the executord that answered.
+    /// Address of the executord that returned the error.
     pub at: ServerAddress,
     /// The gRPC status code (docs/errors.md lists them by method).
     pub code: Code,
-    /// The reason, one line.
+    /// Reason, on one line.
     pub message: String,
     /// The invalid fields. Empty if the error concerns no field.
     pub violations: Vec<Violation>,

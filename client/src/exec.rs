@@ -21,7 +21,7 @@ pub enum Executed {
     Stdout(Vec<u8>),
     /// Standard error.
     Stderr(Vec<u8>),
-    /// The last event: exit status. All output comes before it.
+    /// The last event: the exit status. All output precedes it.
     Exit(ExitStatus),
     /// The only event: the program could not be executed.
     Failed(ExecFailure),

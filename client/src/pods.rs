@@ -120,7 +120,7 @@ impl Pods {
             async move { rpc.delete_pod(request).await }
         });
         match answer.await {
-            // An earlier attempt, whose answer was lost, deleted it.
+            // An earlier attempt deleted the pod, but its response was lost.
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }

@@ -79,7 +79,7 @@ fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
     out
 }
 
-/// Returns for each byte whether it belongs to an occurrence of any form.
+/// Returns for each byte whether it belongs to an occurrence of an encoding.
 fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
     let mut covered = vec![false; text.len()];
     for form in forms.iter().filter(|form| form.len() <= text.len()) {

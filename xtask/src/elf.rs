@@ -12,7 +12,7 @@ const PT_INTERP: u32 = 3;
 const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 
-/// Returns an error unless `path` is a static 64-bit little-endian ELF program.
+/// Returns an error if `path` is not a static 64-bit little-endian ELF program.
 pub(crate) fn require_static(path: &Path) -> anyhow::Result<()> {
     let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     check(&bytes).with_context(|| format!("{} is not static", path.display()))

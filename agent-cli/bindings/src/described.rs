@@ -34,7 +34,7 @@ impl Described {
         Self { attributes: find(LABEL).is_some(), listed: listed.as_ref().map(listed_in).unwrap_or_default() }
     }
 
-    /// Returns true if an entry is not secret in itself.
+    /// Returns true if an entry only describes the binding.
     pub(crate) fn is_public(&self, entry: &str) -> bool {
         let listed = |public| self.listed.iter().any(|(name, list)| name == entry && *list == public);
         match entry {

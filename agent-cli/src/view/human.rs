@@ -18,7 +18,7 @@ pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
 
-/// Formats the quarantined lifecycle phase as one word.
+/// Formats the lifecycle phase that did not end in time, as one word.
 pub(crate) fn phase(phase: i32) -> String {
     v1::quarantine::Phase::try_from(phase)
         .map_or_else(|_| format!("unknown_{phase}"), |phase| word(phase.as_str_name(), "PHASE_"))

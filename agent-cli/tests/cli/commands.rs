@@ -205,7 +205,7 @@ fn the_socket_flag_counts_more_than_the_environment() {
     }
 }
 
-/// `docs/agent-cli.md` is what `generate markdown` writes; `UPDATE=1 cargo test -p agent-cli --test cli` updates it.
+/// `docs/agent-cli.md` is the output of `generate markdown`. `UPDATE=1 cargo test -p agent-cli --test cli` updates it.
 #[test]
 fn command_reference_is_current() {
     let fake = Fake::start();

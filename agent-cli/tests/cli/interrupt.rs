@@ -28,7 +28,7 @@ fn once_stops_with_its_own_grace_period() {
         fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
         send(&child, signal);
         let program = finish(child);
-        // The exit status is that of the process, not of the signal: the process may have cleaned up and exited with 0.
+        // The program returns the status of the process, not of the signal: a process may clean up and exit with 0.
         assert_eq!((program.status, program.err().as_str()), (Some(143), ""), "{signal:?}");
         assert_eq!((fake.count(is_stop), fake.count(is_kill)), (1, 0));
         assert!(!fake.is_there("web-1"));

@@ -41,7 +41,7 @@ pub struct Partial {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Tree {
-    /// Opens the directory of a place.
+    /// Opens the directory of a destination.
     pub fn open(place: &Place) -> Result<Self, WriteError> {
         let shown = place.directory.clone();
         let failed = |source: io::Error| WriteError::Io { path: shown.clone(), source };

@@ -99,7 +99,7 @@ pub async fn upload(
     let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;
     let sent = sent.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     match sent {
-        // If executord closes the stream, its answer has the reason.
+        // If executord closes the stream, its response has the reason.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Usage(format!("{doing}: {error}"))),
         _ => answer.doing(doing),
     }

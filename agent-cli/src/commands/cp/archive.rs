@@ -163,7 +163,7 @@ fn unpack_one(
     Ok(true)
 }
 
-/// Returns the path of an entry below the place's directory.
+/// Returns the path of an entry below the destination's directory.
 fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
     let unasked = || Failure::Unasked { path: plain(&String::from_utf8_lossy(path)) };
     let mut components = Path::new(OsStr::from_bytes(path)).components();
