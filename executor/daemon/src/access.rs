@@ -168,7 +168,8 @@ impl Client {
         }
     }
 
-    /// Returns true if any process may connect at any rate. Denied calls of such clients must not fill the log.
+    /// Returns true for clients of the containers' socket, where any process may connect at any rate. Their denied
+    /// calls must not fill the log.
     pub(crate) fn is_anyone(&self) -> bool {
         matches!(self, Self::Local(Socket::Runtime, _))
     }
@@ -183,7 +184,8 @@ impl fmt::Display for Client {
     }
 }
 
-/// Returns the error for a method that is not served. The name is not repeated: a client can put any bytes there.
+/// Returns the error for a method that is not served. The error omits the method name, because a client can send any
+/// bytes as the name.
 fn unknown_method(caller: impl fmt::Display) -> ApiError {
     let version = executor_secrets::VERSION;
     let why = format!("{caller} called a method that executord {version} does not serve: see `features` of Info");
@@ -236,7 +238,7 @@ impl Access {
                     peer.uid
                 ))
             }
-            // The method name is not repeated: a client can put any bytes there.
+            // Omit the method name: a client can send any bytes as the name.
             None if self.is_operator(peer) => Err(unknown_method(format_args!("uid {}", peer.uid))),
             None => denied(format!("uid {} called a method that this socket does not serve", peer.uid)),
         }

@@ -7,8 +7,9 @@
 //!    │               └──> exit record? shim again? else wait for the launcher, which cleans up after a lost shim
 //!    └─ refused ──> wiping, completed, deleted: the id is free, and waiting callers get the reason
 //! ```
-//! Reports may come twice, late or not at all: `lifecycle::advance` alone decides which of them are new, and only an
-//! exit record completes a container, unless no process is left that could write one.
+//! Reports may be duplicated, late or lost. `lifecycle::advance` alone decides which reports are new. An exit record
+//! completes a container. If the shim was lost before it wrote the record, the container completes without one after
+//! the launcher has cleaned up.
 
 mod changes;
 pub(crate) mod checks;
@@ -52,8 +53,8 @@ use crate::operations::members;
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// Maximum wait for the ledger to reach the disk. After that the container continues, and the ledger writes as soon as
-/// it can.
+/// Maximum time to wait until the ledger is on disk. After this time the container continues, and the ledger is written
+/// later.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// State of a container's task.
@@ -61,7 +62,8 @@ struct Actor {
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: ContainerStatus,
-    /// Secrets that no shim has confirmed. Overwritten when the container runs, is completed or refused.
+    /// Secrets that were sent to the launcher and that no shim has confirmed. They are overwritten when the container
+    /// runs, completes or is refused.
     unconfirmed: Vec<MemFile>,
     /// Running checks of the current connection.
     checking: Option<Checking>,
@@ -69,21 +71,21 @@ struct Actor {
     transferring: Transferring,
     /// Current lifecycle phase, and when it started.
     phase: Option<(Phase, Instant)>,
-    /// Refresh of references over the current connection.
+    /// Task that refreshes secret references over the current connection.
     following: Option<Following>,
-    /// Certificate renewal over the current connection.
+    /// Task that renews the certificate over the current connection.
     renewing: Option<Renewing>,
     /// Changes of the secret sources.
     source_news: Option<mpsc::UnboundedReceiver<SourceNews>>,
 }
 
-/// Why following a connection to a shim has ended.
+/// Reason why the task stopped following a connection to a shim.
 enum FollowEnd {
     /// The container is completed.
     Completed,
     /// The connection was lost.
     Lost,
-    /// The launcher reported that the shim is gone and the container cleaned up.
+    /// The launcher reported that the shim is gone and that it has cleaned up the container.
     Finished,
 }
 
@@ -118,8 +120,8 @@ pub(crate) fn resume(
     Actor::new(node, handle, facts).resume(link)
 }
 
-/// Methods that end with the container take a `Box`: an async function reserves space for its arguments until its task
-/// ends.
+/// Methods that consume the actor take a `Box`, because an async function reserves space for its arguments until its
+/// task ends.
 impl Actor {
     fn new(node: Arc<Node>, handle: Arc<Handle>, facts: ContainerStatus) -> Box<Self> {
         let source_news = handle.take_source_news();
@@ -150,7 +152,8 @@ impl Actor {
     }
 
     async fn resume(mut self: Box<Self>, link: Option<Arc<ShimLink>>) {
-        // The shim may be cleaning up: it reported the exit to the previous daemon, and sends no further reports.
+        // The shim may still be cleaning up. It has already reported the exit to the previous daemon, and sends no
+        // further reports.
         if self.facts.state == State::Completed || self.conclude_from_record() {
             return self.watch_removal(link).await;
         }
@@ -171,7 +174,7 @@ impl Actor {
         let answer = session.call(launch, &fds).await;
         let refused = match answer {
             Ok(LauncherAnswer::Done(_)) => None,
-            // A shim may or may not have been forked; its connection shows which.
+            // It is unknown whether the launcher forked a shim. The connection shows whether a shim exists.
             Err(CallError::NotAnswered | CallError::Timeout(_)) => {
                 self.unconfirmed = vec![payload.process, payload.files];
                 return Ok(payload.ours);
@@ -193,7 +196,8 @@ impl Actor {
     /// Follows the container to completion, over as many connections as needed.
     async fn drive(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut reconnect = RECONNECT;
-        // A container without a connection comes from an earlier daemon. Its shim may only just have been forked.
+        // A container without a connection was started by an earlier daemon. Its shim may have been forked only moments
+        // ago.
         let mut greeted = link.is_some();
         loop {
             if let Some(link) = link.take() {
@@ -226,7 +230,8 @@ impl Actor {
                 return self.watch_removal(None).await;
             }
             if !greeted {
-                // After a launcher's greeting every shim listens or is gone. The greeting may precede this task.
+                // When a launcher has greeted, every shim is either listening or gone. The greeting may have arrived
+                // before this task started.
                 greeted = true;
                 let mut first = self.node.launcher.watch_greetings();
                 let _ = first.wait_for(|greetings| *greetings > 0).await;
@@ -252,7 +257,7 @@ impl Actor {
             if !self.node.config.paths.live_container(self.handle.id()).exists() {
                 return self.finished().await;
             }
-            // Without shim and record the launcher cleans up the container, now or when it is running again.
+            // There is no shim and no exit record, so the launcher cleans up the container: now, or after its restart.
             loop {
                 let deadline = self.deadline(None);
                 tokio::select! {
@@ -267,8 +272,9 @@ impl Actor {
         }
     }
 
-    /// Waits until the node resources of a completed container are removed, and then releases its capacity. The shim
-    /// removes them and exits, or the launcher does if the shim was lost. The run directory is removed last.
+    /// Waits until the node resources of a completed container are removed, then releases its capacity. The shim
+    /// removes the resources and exits. If the shim was lost, the launcher removes them. The run directory is removed
+    /// last.
     async fn watch_removal(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut pause = RECONNECT;
         let path = self.node.config.paths.live_container(self.handle.id());
@@ -304,8 +310,8 @@ impl Actor {
         self.node.registry.release(&self.handle);
     }
 
-    /// Returns the limit of the current phase; `None` if the phase has none, or the container is already in quarantine
-    /// for it.
+    /// Returns the time limit of the current phase. Returns `None` if the phase has no limit, or if the container is
+    /// already in quarantine for this phase.
     fn deadline(&mut self, link: Option<&Arc<ShimLink>>) -> Option<Deadline> {
         let phase = Phase::from_state(self.facts.state);
         if self.phase.map(|(phase, _)| phase) != phase {
@@ -319,7 +325,7 @@ impl Actor {
         Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
     }
 
-    /// Quarantines the container for its current phase, and kills it if that can help.
+    /// Quarantines the container for its current phase. Also kills it if the phase is creation or stop.
     fn quarantine(&mut self, link: Option<&Arc<ShimLink>>) {
         let Some((phase, _)) = self.phase else { return };
         let (now, id) = (crate::now(), self.handle.id());
@@ -331,10 +337,11 @@ impl Actor {
             self.node.events.append(id, EventKind::Quarantined(phase), None, now);
         }
         self.node.ledger.put(facts);
-        // Wiping may wait for a client that reads the last output; a stop would discard that output.
+        // No kill in the wiping phase: the container may be waiting for a client that reads the last output, which a
+        // kill would discard.
         if let (Some(link), Phase::Create | Phase::Stop) = (link, phase) {
             let link = Arc::clone(link);
-            // Later states show whether the stop helps.
+            // Ignore the result: later state reports show whether the kill worked.
             tokio::spawn(async move { link.call(ShimCall::Stop(protocol::Stop { grace_ms: 0, signal: 0 })).await });
         }
     }
@@ -349,7 +356,7 @@ impl Actor {
         }
     }
 
-    /// Ends the quarantine if this state is past the phase that did not end.
+    /// Ends the quarantine if this state does not belong to the quarantined phase.
     fn goes_on_to(&mut self, state: State) {
         if self.facts.quarantine.is_some_and(|quarantine| Phase::from_state(state) != Some(quarantine.phase)) {
             self.leave_quarantine();
@@ -384,7 +391,7 @@ impl Actor {
                         }
                         return Ok(FollowEnd::Lost);
                     }
-                    // Nothing in that state's record is needed before the next state.
+                    // Skip a repeated report of `initializing`: nothing in its record is needed before the next state.
                     Some(State::Initializing) if self.facts.state == State::Initializing => {}
                     Some(state) => {
                         self.reached(state);
@@ -462,8 +469,8 @@ impl Actor {
         self.unconfirmed.drain(..).for_each(|file| payload::wipe(&file));
     }
 
-    /// Reports the admission. Secret sources are only in the ledger, so the ledger is written to disk before the
-    /// container is.
+    /// Reports the admission. If the container has secret sources or a certificate, waits until the ledger is on disk,
+    /// because no other record holds them.
     async fn admitted(&self) {
         self.node.metrics.admitted(&self.facts);
         self.report(State::Reserved);
@@ -526,8 +533,8 @@ impl Actor {
         self.node.completed.notify_one();
     }
 
-    /// Forgets a container whose files are gone: it was completed and deleted just before the daemon was killed, and
-    /// the ledger missed it.
+    /// Forgets a container whose files are gone. It was completed and deleted shortly before the daemon was killed, and
+    /// the ledger does not record the deletion.
     fn vanish(&mut self) {
         self.wipe_unconfirmed();
         let id = self.handle.id();

@@ -2,7 +2,7 @@
 //!
 //! An error becomes a gRPC status only at the edge (`server::status`); other modules do not depend on gRPC. Errors
 //! contain no secrets: descriptions come from validation, which does not repeat secrets, and from the launcher, whose
-//! messages have none.
+//! messages contain no secrets.
 
 use executor_core::protocol::{FieldViolation, Reason, Refused};
 use executor_core::shortage::{self, Shortage};
@@ -100,9 +100,8 @@ impl ApiError {
         Self { kind: Kind::Precondition, message, violations }
     }
 
-    /// Converts a system error: RESOURCE_EXHAUSTED with the exhausted resource if there is one, otherwise an internal
-    /// error. `about`
-    /// names the subject of the error.
+    /// Converts a system error: to RESOURCE_EXHAUSTED if a resource is exhausted, otherwise to an internal error.
+    /// `about` names the subject of the error.
     pub fn from_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
         let reported = format!("{about}: {}", executor_core::errors::chain(error));
         match shortage::find(error) {
@@ -120,7 +119,7 @@ impl ApiError {
     }
 }
 
-/// A panicked task.
+/// Converts a panic of a task to an internal error.
 impl From<JoinError> for ApiError {
     fn from(error: JoinError) -> Self {
         Self::new(Kind::Internal, error.to_string())

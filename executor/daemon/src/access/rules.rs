@@ -31,13 +31,15 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Returns the widest path of a grant that lets the requester use `path` of the provider.
+    /// Returns the shortest granted path that covers `path` of the provider for the requester; `None` if no grant
+    /// covers it.
     pub(crate) fn covering(&self, requester: &Requester, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten().filter(|grant| requester.is_named_by(grant));
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
     }
 
-    /// Returns the widest path of a grant that lets any requester use `path` of the provider.
+    /// Returns the shortest path, granted to any requester, that covers `path` of the provider; `None` if no grant
+    /// covers it.
     pub(crate) fn covering_any(&self, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten();
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
@@ -91,7 +93,7 @@ impl CertificatePolicy for Rules {
 #[derive(Clone, Debug)]
 pub struct Caller {
     identity: Arc<Identity>,
-    /// Hash of the identity. Connections with the same number share one caller's limits.
+    /// Hash of the identity. Connections with the same hash share the limits of one caller.
     pub(crate) number: u32,
     /// Methods that were allowed when the connection was accepted.
     methods: Arc<BTreeSet<&'static str>>,
@@ -150,7 +152,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// The client that named a reference, as grants identify it.
+/// Client that submitted a secret reference, with the credentials that grants are matched against.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Requester {
@@ -177,19 +179,19 @@ impl Requester {
         }
     }
 
-    /// Returns the requester for quota accounting: a user without its groups, or an identity. `None` for host root,
+    /// Returns the owner for quota accounting: a user without its groups, or an identity. Returns `None` for host root,
     /// which has no quota.
     pub(crate) fn owner(self) -> Option<Self> {
         match self {
             Self::Local { uid: 0, .. } => None,
             Self::Local { uid, .. } => Some(Self::Local { uid, groups: Vec::new() }),
-            // Identities whose names are too large share one quota.
+            // All identities with too many bytes of names become the empty identity, and share one quota.
             Self::Remote(_) => Some(self.bounded()),
         }
     }
 
-    /// Limits the size for a record. Excess groups, and all names if they are too large together, are dropped, so that
-    /// no rule that requires them matches.
+    /// Limits the size of the requester for a record. Drops excess groups, and drops all names if they are too large
+    /// together. A rule that requires a dropped group or name does not match.
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self {
             Self::Local { groups, .. } => groups.truncate(GROUPS_MAX),

@@ -1,6 +1,4 @@
 //! Named method sets for callers with a certificate. Each served method is in exactly one set.
-//!
-//! A caller may use a method that is in no set only if its entry names the method.
 
 use super::is_served;
 

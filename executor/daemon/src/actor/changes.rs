@@ -19,13 +19,13 @@ use crate::model::identity::IdentityRecord;
 use crate::model::sources::{SourceChange, SourceNews, any_stale};
 
 impl Actor {
-    /// Applies a report of a state before `completed`. The record may be ahead of the report. The state follows the
-    /// reports, so that a process that ran only for a moment is still reported as running.
+    /// Applies a report of a state before `completed`. The container's record may already hold a later state. The state
+    /// is taken from the reports, so that a process that ran only for a moment is still reported as running.
     pub(super) fn reached(&mut self, reported: State) {
         let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
         let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
         let (limits, paused) = (self.facts.limits_generation, self.facts.paused);
-        // No record means that the container has exited: the exit record follows.
+        // A missing record is not an error: the container has exited, and an exit record follows.
         if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
             let (id, error) = (self.handle.id(), executor_core::errors::chain(&error));
             tracing::error!(container = %id, error, "cannot use the container's record");
@@ -117,8 +117,8 @@ impl Actor {
         }
         if let Some(HealthChange::End(reason)) = change {
             let (link, id) = (Arc::clone(link), id.clone());
-            // This task receives the answer. If there is none, the connection is lost, and checks start again on the
-            // next connection.
+            // This task receives the response. If no response arrives, the connection is lost, and checks restart on
+            // the next connection.
             tokio::spawn(async move {
                 let outputs = outputs.into_iter();
                 let outputs = outputs
@@ -158,7 +158,8 @@ impl Actor {
             let _ = done.send(()); // the sender may be gone
             return;
         }
-        // Durable, so that a daemon killed now does not restore an older source over a caller's update.
+        // Write durably: otherwise, if this daemon is killed now, the next daemon restores an older source over a
+        // caller's update.
         let written = self.node.ledger.put_durably(facts);
         tokio::spawn(async move {
             let _ = tokio::time::timeout(DURABLE_WITHIN, written).await;

@@ -1,11 +1,12 @@
 //! Runs the checks of a running container, one at a time, and reports the results.
 //!
 //! Each container with checks has one task, which sleeps until a check is due. The container's own task (`actor`)
-//! receives its reports and acts on them. The shim creates sockets in the container's network namespace; this process
+//! receives the reports and acts on them. The shim creates sockets in the container's network namespace; this process
 //! connects them. The checks of a container use at most one connection or one executed program at a time, for at most
 //! the check's time limit.
 //!
-//! A check that the executor cannot make (no shim, no launcher, no descriptors) does not count.
+//! If the executor cannot run a check (no shim, no launcher, no descriptors), the check counts neither as passed nor as
+//! failed.
 
 mod http;
 mod program;
@@ -58,7 +59,7 @@ pub(crate) struct CheckReport {
 #[derive(Clone, Debug)]
 pub(crate) struct FailedOutput {
     id: CheckId,
-    /// Log source of the lines; the container's if empty.
+    /// Log source of the lines. If empty, the lines use the container's log source.
     pub(crate) log_source: String,
     pub(crate) text: Zeroizing<String>,
 }
@@ -118,9 +119,9 @@ impl Checking {
     }
 }
 
-/// Returns the time since the start of the main action. If the main action started with the container's init, this is
-/// the age of the init, so that setting the wall clock does not end the container's start period. After `setup` or a
-/// restart the age of the init is the maximum.
+/// Returns the time since the start of the main action. If the main action started together with the container's init,
+/// this is the age of the init, so that a change of the wall clock does not end the start period. After `setup` or a
+/// restart it is computed from the wall clock, and limited to the age of the init.
 fn elapsed(facts: &ContainerStatus, started_at: Timestamp) -> Duration {
     let by_date = crate::now().since(started_at);
     match facts.prepared.as_ref().map(|prepared| clock::age_of(prepared.init.start_time)) {
@@ -130,8 +131,8 @@ fn elapsed(facts: &ContainerStatus, started_at: Timestamp) -> Duration {
     }
 }
 
-/// Returns the address that checks connect to: the container's own on a CNI network, as in Diego and the kubelet,
-/// otherwise loopback.
+/// Returns the address that checks connect to: on a CNI network the container's own address, as in Diego and the
+/// kubelet; otherwise loopback.
 fn address(facts: &ContainerStatus) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     if facts.plan.network != Network::Cni {
@@ -219,7 +220,7 @@ impl CheckTarget {
                     self.log(id, &made.outcome);
                     monitor.report(id, &made.outcome, self.now(), crate::now(), spread())
                 }
-                // The timer may fire early by its resolution.
+                // The timer may fire slightly early, within its resolution.
                 None => (monitor.tick(self.now().max(deadline.unwrap_or_default())), true),
             };
             send_report(&monitor, change, keep, &failed).await?;

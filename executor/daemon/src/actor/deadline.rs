@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::model::container::link::ShimLink;
 use crate::model::quarantine::Phase;
 
-/// Interval at which the end of a grace period is read again, because another stop can shorten it.
+/// Interval at which the end of a grace period is recomputed, because another stop can shorten the grace period.
 const STOP_LOOK: Duration = Duration::from_secs(1);
 
 /// Time limit of a lifecycle phase.

@@ -1,9 +1,10 @@
 //! Refreshes the references of a running container: polls their providers and replaces changed values.
 //!
 //! Each running container with such references has one task. All new values of a container are sent as one update, with
-//! the generation that they were fetched for. If a caller's update came in between, the caller's update wins and the
-//! task polls again. While a provider does not answer, the container keeps its values, its sources are stale, and the
-//! pauses grow. After a restart of executord the task continues from the container's records.
+//! the generation that they were fetched for. If a caller updates the container in the meantime, the caller's update is
+//! kept and the task polls again. While a provider does not respond, the container keeps its values, its sources are
+//! marked as stale, and the pauses between polls grow. After a restart of executord the task continues from the
+//! container's records.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate;
 
-/// Maximum pause while a provider does not answer.
+/// Maximum pause between polls while a provider does not respond.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 /// Pause after a concurrent update.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -51,11 +52,11 @@ impl Following {
 
 /// Result of polling the providers.
 enum RefreshOutcome {
-    /// Every provider answered.
+    /// Every provider responded.
     Fresh,
-    /// At least one provider did not answer.
+    /// At least one provider did not respond.
     Stale,
-    /// A concurrent update won.
+    /// A concurrent update was applied instead.
     Overtaken,
 }
 
@@ -101,7 +102,8 @@ fn shortest_poll(node: &Node, facts: &ContainerStatus) -> Duration {
     followed.map(|source| poll(node, source)).min().unwrap_or(PAUSE_MAX)
 }
 
-/// Returns the time until the next poll: a lease's renewal, or the shortest interval; `None` if nothing is refreshed.
+/// Returns the time until the next poll: a lease's renewal, or the shortest poll interval. Returns `None` if nothing is
+/// refreshed.
 fn due_in(node: &Node, facts: &ContainerStatus) -> Option<Duration> {
     let now = seconds();
     let due = |source: &SourceRecord| match &source.lease {
@@ -111,7 +113,7 @@ fn due_in(node: &Node, facts: &ContainerStatus) -> Option<Duration> {
     facts.sources.iter().filter(|source| source.followed).map(due).min()
 }
 
-/// Returns the time on the clock that leases use.
+/// Returns the current time in seconds on the clock that leases use.
 fn seconds() -> u64 {
     executor_providers::now_seconds()
 }
@@ -224,7 +226,7 @@ fn stale(old: &SourceRecord, why: String) -> StaleValue {
     StaleValue { since: old.stale.as_ref().map_or_else(crate::now, |stale| stale.since), why }
 }
 
-/// Creates the update of a container's files. Files that are not secret stay so.
+/// Creates the update of a container's files. Public files stay public.
 fn update(facts: &ContainerStatus, files: BTreeMap<PathBuf, Vec<u8>>) -> v1::UpdateFilesRequest {
     let is_public = |path: &PathBuf| facts.plan.files.iter().any(|file| file.path == *path && file.public);
     let files = files.into_iter().map(|(path, mut content)| {

@@ -158,7 +158,7 @@ fn is_gone(presence: &watch::Receiver<Presence>) -> bool {
     !matches!(&*presence.borrow(), Presence::Present(_))
 }
 
-/// Sends the pending output, one turn per chunk.
+/// Sends the pending output, one batch per turn on the connection.
 async fn drain(
     node: &Arc<Node>,
     target: &Arc<LogSink>,
@@ -172,7 +172,8 @@ async fn drain(
             biased;
             () = node.until_stopping() => return (log, Paused::Stopping),
             turn = target.turn() => turn,
-            // A deleted container must not wait for its turn if too many others do.
+            // If the container is deleted during the wait, stop waiting: the caller drops the log if too many deleted
+            // containers wait.
             _ = presence.changed(), if !deleted => return (log, Paused::Changed),
         };
         let read;
@@ -213,7 +214,7 @@ async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<cr
     joined(read).await
 }
 
-/// Runs log work that may block on the disk on a blocking thread.
+/// Runs log work on a blocking thread, because the work may block on the disk.
 async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send + 'static) -> OutwardLog {
     let work = tokio::task::spawn_blocking(move || {
         work(&mut log);
@@ -222,8 +223,8 @@ async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send
     joined(work).await
 }
 
-/// Waits for a blocking task. A panic has aborted the process; a task that never started belongs to a runtime that
-/// shuts down.
+/// Waits for a blocking task. The task fails only if the runtime shuts down before the task starts, because a panic
+/// aborts the process. In that case this function never returns.
 async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
     match task.await {
         Ok(done) => done,

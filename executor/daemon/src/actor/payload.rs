@@ -1,4 +1,5 @@
-//! Descriptors that executord passes to the launcher for a launch. Secrets that no process takes over are overwritten.
+//! Descriptors that executord passes to the launcher for a launch. If the launch fails, the secrets in them are
+//! overwritten.
 
 use std::sync::Arc;
 
@@ -23,14 +24,14 @@ pub(crate) struct LaunchPayload {
 }
 
 impl LaunchPayload {
-    /// Overwrites the secrets of a launch that no process took over.
+    /// Overwrites the secrets of a launch that no other process has received.
     pub(crate) fn wipe(&self) {
         wipe(&self.process);
         wipe(&self.files);
     }
 }
 
-/// Overwrites a file of secrets that no process took over.
+/// Overwrites a memory file of secrets that no other process has received.
 pub(super) fn wipe(file: &MemFile) {
     if let Err(error) = file.wipe() {
         tracing::error!(%error, "cannot wipe a memory file of a container that was not launched");

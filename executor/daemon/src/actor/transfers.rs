@@ -7,10 +7,10 @@
 //!                                   └── process in the container <── worker: inspect, unpack
 //!  shim <── end of the step ───────┘
 //! ```
-//! The container's own task ([`Transferring`]) starts a transfer when it finds its step in the record, and drops it
-//! when the step has ended or was cancelled. A later daemon finds the same steps and starts the same transfers again.
-//! Only workers read a tenant's URL and data. This process starts workers from its own executable and stops them by
-//! closing their sockets.
+//! The container's own task ([`Transferring`]) starts a transfer when the shim's record lists its step as running, and
+//! drops the transfer when the step has ended or was cancelled. A later daemon finds the same steps in the record and
+//! restarts their transfers. Only workers read a tenant's URL and data. This process starts workers from its own
+//! executable and stops them by closing their sockets.
 
 mod worker;
 
@@ -51,8 +51,8 @@ use worker::{Idle, Worker};
 /// Pauses between attempts.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
-/// Running transfers of a container, each with the start time of its step, which may run again. Dropping this stops
-/// them.
+/// Running transfers of a container by index, each with the start time of its step, because a step may run again.
+/// Dropping this stops the transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Transferring(BTreeMap<usize, (Timestamp, AbortHandle)>);
 
@@ -111,7 +111,7 @@ struct Transfer {
     link: Arc<ShimLink>,
     plan: Arc<Plan>,
     index: usize,
-    /// Start of its step.
+    /// Start time of the step.
     began: Timestamp,
 }
 
@@ -203,14 +203,14 @@ impl Transfer {
         u32::try_from(self.index).unwrap_or(u32::MAX)
     }
 
-    /// Gets the URL in a memory file, which this process never reads.
+    /// Returns a memory file with the URL. This process never reads the URL.
     async fn url(&self) -> Result<WipedPayload, Missed> {
         let call = ShimCall::ReadTransfer(ReadTransfer { transfer: self.number() });
         let fd = self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(WorkerRecvError)?;
         Ok(WipedPayload(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
-    /// Starts a worker, has the shim limit its CPU time, and sends it a job.
+    /// Starts a worker, lets the shim limit the worker's CPU time, and sends the worker a job.
     async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, Missed> {
         let failed = |error: io::Error| Failure::transient(format!("worker: {}", executor_core::errors::plain(&error)));
         let idle = Idle::start().map_err(failed)?;
@@ -235,7 +235,7 @@ impl Transfer {
         self.node.artifacts.turns.wait(&self.id).await.ok_or(WorkerRecvError)
     }
 
-    /// Has a worker parse the location of the URL.
+    /// Returns the URL's location, which a worker parses.
     async fn place(&self) -> Result<String, Missed> {
         let url = self.url().await?;
         match self.work(&Job::Locate, &[url.0.as_fd()]).await? {
@@ -259,8 +259,8 @@ impl Transfer {
         let cache = &self.node.artifacts.cache;
         let _turn = self.turn().await?;
         self.in_time(async {
-            // Concurrent downloads of one artifact share one fetch. Waiting counts against each download's own time
-            // limit.
+            // Concurrent downloads of one artifact share one fetch. The wait counts against the time limit of each
+            // download.
             let held = match cache.is_used() && !planned.cache_key.is_empty() {
                 true => Some(cache.hold(&self.place().await?, &planned.cache_key).await),
                 false => None,
@@ -321,7 +321,7 @@ impl Transfer {
         }
     }
 
-    /// Has a process in the container unpack a downloaded file.
+    /// Unpacks a downloaded file, through a process in the container.
     async fn unpack(&self, planned: &PlannedTransfer, form: FileFormat, file: &File) -> Result<(), Missed> {
         let path = Path::new(&planned.path);
         let (dir, name) = match form {
@@ -383,7 +383,7 @@ impl Transfer {
         .await
     }
 
-    /// Has a process in the container read the files, and sends them.
+    /// Reads the files through a process in the container, and uploads them.
     async fn send(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
         let url = self.url().await?;
         let copy = CopyDirection::Out { follow: true, stat: false };
@@ -399,7 +399,7 @@ impl Transfer {
                 Ok(()) => Ok(bytes),
                 Err(problem) => Err(of_problem(&problem).into()),
             },
-            // The failure of the process in the container has more detail.
+            // The error of the process in the container has more detail.
             Err(failure @ Failure { kind: FailureKind::Pipe, .. }) => {
                 Err(done().await.err().map_or(Failure::last(failure.why), |problem| of_problem(&problem)).into())
             }

@@ -1,6 +1,6 @@
 //! Attach: connects a client to a container's main process. The connection goes through the shim, which owns the
 //! process's terminal or pipes and masks the output. Output is read from the shim no faster than the client reads it,
-//! so that a lossless client applies back-pressure to its process.
+//! so that a lossless client applies back-pressure to the process.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::model::container::Handle;
 use crate::model::container::link::shim_is_gone;
 use crate::node::Node;
 
-/// Time limit for sending the shim the message that the client leaves.
+/// Time limit for sending `Leave` to the shim.
 const LEAVE: Duration = Duration::from_secs(1);
 
 type AttachSender = Outlet<AttachResponse>;
@@ -94,7 +94,7 @@ async fn run_session(
         () = sender.closed() => (None, true),
         () = node.until_stopping() => (Some(ApiError::stopping().into()), false),
     };
-    // Without this message the shim assumes that the daemon went away and expects the client to reconnect.
+    // Without this message the shim assumes that the daemon exited, and waits for the client to reconnect.
     if send_leave {
         let _ = tokio::time::timeout(LEAVE, packets.send(&[ToShim::Leave as u8], &[])).await;
     }
@@ -150,7 +150,7 @@ fn dropped_by_shim(handle: &Handle) -> Option<Status> {
     })
 }
 
-/// Forwards the client's input. Returns only with a client error.
+/// Forwards the client's input. Returns only if the client sends an invalid request or its request stream fails.
 async fn forward_input(
     packets: &Packets,
     mut requests: Requests<AttachRequest>,
@@ -161,7 +161,7 @@ async fn forward_input(
             // A client that has half-closed its request stream may still read.
             return std::future::pending().await;
         };
-        // `forward_output` detects a lost shim.
+        // Send errors are ignored: `forward_output` detects a lost shim.
         match request.part {
             Some(In::Stdin(bytes)) => {
                 let bytes = Zeroizing::new(bytes);

@@ -146,7 +146,7 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
             let _ = sender.send(Err(ended.into())).await;
             return;
         };
-        // The progress may still be that of an earlier drain. Completion is reported by the state, which is read
+        // The progress may still be from an earlier drain. Completion is therefore reported by the state, which is read
         // afterwards.
         let message = convert::drain(&now, &drain);
         if last.as_ref() != Some(&message) {

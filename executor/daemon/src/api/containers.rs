@@ -65,7 +65,7 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
                 return false;
             }
         }
-        // The reservation was claimed after the reservations were read.
+        // Skip the reservation if it was claimed after the reservations were read.
         reservations.next_if(|one| one.id == *handle.id());
         let facts = handle.facts().filter(|facts| filter.takes(facts));
         facts.is_none_or(|facts| page.add(|| convert::container(&facts)))

@@ -96,7 +96,7 @@ fn phase_message(phase: Phase) -> v1::quarantine::Phase {
     }
 }
 
-/// Omits the network of a completed container, whose address another container may have.
+/// Converts the network status. A completed container has none, because another container may already have its address.
 fn network_status(facts: &ContainerStatus) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {

@@ -81,7 +81,7 @@ async fn run_session(
     let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));
     let (over, ended) = watch::channel(false);
-    // Dropping this stops the pumps, which close their descriptors of the process.
+    // Dropping this stops the pumps, and closes this process's ends of the streams.
     let mut pumps = JoinSet::new();
     pumps.spawn(pump(stdout, Out::Stdout, ended.clone(), sender.clone()));
     if let Some(stderr) = stderr {

@@ -33,7 +33,7 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
             let healthy = cell.borrow_and_update().unhealthy_reasons().is_empty();
             let has_room = node.check_disk().is_ok();
             report(&reporter, connected && recovered && healthy && has_room && !*stopping.borrow_and_update()).await;
-            // The node owns the senders, and this task holds the node.
+            // `changed` cannot fail: the node owns the senders, and this task holds the node.
             tokio::select! {
                 _ = launcher.changed() => {}
                 _ = settled.changed() => {}

@@ -50,7 +50,7 @@ impl Images for ImageService {
         let reference = parsed(&reference, "reference")?;
         draft::platform("platform", &platform).map_err(|violation| ApiError::invalid(vec![violation]))?;
         let credentials = images::credentials(credentials, "credentials")?;
-        // Checked before the image is fetched.
+        // Fail before the image is fetched if no launcher is connected.
         self.node.launcher.session()?;
         let (sender, answers) = conversation.answers();
         tokio::spawn(run_transfer(Arc::clone(&self.node), reference, credentials, sender));
@@ -183,7 +183,7 @@ async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1:
     tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
 }
 
-/// Reports a pull to its client, as long as the client reads.
+/// Runs a pull, and sends its progress and its result to the client.
 async fn run_transfer(
     node: Arc<Node>,
     reference: ImageReference,
@@ -209,8 +209,8 @@ async fn run_transfer(
     let _ = sender.send(last).await;
 }
 
-/// Follows a pull to completion, and reports its progress when the client reads, so that credentials are not held for a
-/// client that does not read. Returns the unreported progress and the outcome.
+/// Follows a pull to completion. Progress is sent only when the client reads, so that the pull does not hold its
+/// credentials for a client that does not read. Returns the unsent progress and the result.
 async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,

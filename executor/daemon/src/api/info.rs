@@ -113,7 +113,7 @@ pub(super) fn health(node: &Node) -> v1::Health {
     convert::health(&node.cell.state(), unready.into_iter().chain(full))
 }
 
-/// Asks the launcher for its warm container counts; `None` if it does not answer in time.
+/// Returns the launcher's counts of warm containers; `None` if the launcher does not respond in time.
 async fn warm_pool(session: &Session) -> Option<v1::WarmPool> {
     let WarmPool { configured, ready, used, missed } = session.warm_pool(PATIENCE).await?;
     Some(v1::WarmPool { configured, ready, used, missed })

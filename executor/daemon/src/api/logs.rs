@@ -87,10 +87,10 @@ impl LogSelection {
         self.since.is_none_or(|since| entry.time >= since) && self.until.is_none_or(|until| entry.time <= until)
     }
 
-    /// Waits until the time after which no entry is selected.
+    /// Waits until `until` has passed; pends forever if it is unset.
     async fn over(&self) {
         let Some(until) = self.until else { return std::future::pending().await };
-        // The clock may be set during the wait.
+        // Sleep in short steps, because the clock may be set during the wait.
         while let Some(left) = until.0.checked_sub(crate::now().0).filter(|left| *left > 0) {
             tokio::time::sleep(Duration::from_nanos(left).min(CLOCK_INTERVAL)).await;
         }
@@ -100,7 +100,7 @@ impl LogSelection {
     fn message(&self, item: &LogItem<'_>) -> Option<v1::StreamLogsResponse> {
         let offset = self.offset.unwrap_or(0);
         match item {
-            // A client that selects new entries does not miss those before the oldest retained one.
+            // If the client selects entries by start time, output before the oldest retained entry is not a gap.
             LogItem::Gap(from, ..) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
             LogItem::Gap(_, to, _) if to.bytes < offset || to.entries < self.from_sequence => None,
             LogItem::Gap(from, to, missing) => {
@@ -121,7 +121,8 @@ impl LogSelection {
             LogItem::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
             LogItem::Entry(entry, before) => {
                 let end = before.bytes + entry.output_bytes();
-                // The executor's own entries have no bytes: those exactly at the offset are selected.
+                // The executor's own entries have no output bytes. Such an entry is selected if it is exactly at the
+                // offset.
                 if end < offset || (end == offset && entry.output_bytes() > 0) {
                     return None;
                 }
@@ -147,7 +148,7 @@ struct Log {
     sender: LogSender,
 }
 
-/// Counts the lines to skip for a client that selects the last lines.
+/// Counts the lines to skip if the client selects the last lines.
 async fn passed(directory: &Path, selection: LogSelection, tail: Option<u64>) -> Result<Tail, StreamError> {
     let Some(lines) = tail else { return Ok(Tail::default()) };
     let (mut reader, now) = (LogReader::new(directory.to_owned()), crate::now());
@@ -212,7 +213,7 @@ impl Log {
         if over { log.ended() } else { Ok(()) }
     }
 
-    /// Checks that the selection starts within a complete log.
+    /// Checks that the selection starts before the end of a log that no longer grows.
     fn ended(&self) -> Result<(), StreamError> {
         let (end, directory) = (self.reader.place(), self.reader.directory());
         let id = directory.file_name().unwrap_or_default().display();
@@ -261,8 +262,8 @@ impl Log {
         }
     }
 
-    /// Watches the container's directory; `None` if the directory does not exist yet. The next state arrives once it
-    /// does.
+    /// Watches the container's directory; `None` if the directory does not exist yet. After the directory is created,
+    /// the container changes its state.
     fn subscribe(&self, node: &Node) -> Result<Option<Subscription>, StreamError> {
         let directory = self.reader.directory();
         match node.log_watch.subscribe(directory) {
@@ -307,7 +308,7 @@ fn instant(field: &str, time: &prost_types::Timestamp) -> Result<Timestamp, Viol
         let why = format!("has {} ns; 0 to 999999999 are allowed", time.nanos);
         Violation::new(field, ViolationReason::OutOfRange.because(why))
     })?;
-    // A time before 1970 is before all entries, one beyond the range after all.
+    // A time before 1970 precedes all entries. A time beyond the range of `Timestamp` follows all entries.
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     Ok(Timestamp(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
 }

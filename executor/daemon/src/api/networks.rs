@@ -14,13 +14,13 @@ use crate::access::rules::Requester;
 use crate::api_error::ApiError;
 use crate::node::Node;
 
-/// Longest part of an invalid name in an error message, in characters.
+/// Maximum length of an invalid name in an error message, in characters.
 const NAME_SHOWN: usize = 80;
 
 /// Returns the networks with these names, or all if `names` is empty.
 ///
 /// # Errors
-/// Returns an error if a name is invalid or no network has it, or the launcher does not answer.
+/// Returns an error if a name is invalid or unknown, or if the launcher does not respond.
 pub(super) async fn list(node: &Node, names: Vec<String>) -> Result<v1::ListNetworksResponse, ApiError> {
     check_names(&names)?;
     let list = node.launcher.networks(names.clone()).await?;
@@ -83,7 +83,7 @@ fn answer(names: &[String], list: NetworkList) -> Result<v1::ListNetworksRespons
     let is_missing = |name: &&String| !list.networks.iter().any(|network| network.name == **name);
     if let Some(index) = names.iter().position(|name| is_missing(&name)) {
         let mut why = format!("there is no network `{}`", names[index]);
-        // The file that should define the network may be among these.
+        // A warning may be about the file that should define the network.
         if let Some(first) = list.warnings.first() {
             let others = list.warnings.len() - 1;
             let more = if others == 0 { String::new() } else { format!(" (and {others} further warnings)") };
@@ -120,7 +120,7 @@ fn container(listed: ListedContainer) -> v1::NetworkContainer {
     v1::NetworkContainer { id: listed.id, addresses: listed.addresses, ports, ..v1::NetworkContainer::default() }
 }
 
-/// Converts a port; `None` for a protocol of a newer launcher.
+/// Converts a port; `None` if only a newer version knows the protocol.
 fn port(listed: ListedPort) -> Option<v1::PortMapping> {
     Some(v1::PortMapping {
         host_ip: listed.host_ip,

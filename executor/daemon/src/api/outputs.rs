@@ -20,7 +20,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::store::outputs::{OpenOutput, Outputs, OutputsError};
 
-/// Content of a message, in bytes.
+/// Maximum content of a message, in bytes.
 const PIECE: usize = 64 << 10;
 /// Number of messages that one disk read fills.
 const PIECES: usize = 8;

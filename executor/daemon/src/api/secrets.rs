@@ -1,10 +1,10 @@
 //! GetSecrets: the only method that returns secret values, to the holder of the container's runtime token
 //! (docs/adr/0008).
 //!
-//! The daemon knows no token. It sends the digest of the presented token to the shim of the container that the token
-//! names, and receives a memory file, so that a compromised daemon cannot read a running container's secrets without a
-//! token. The caller's identity does not matter, and a denial reveals neither that a container exists nor that it has
-//! exited.
+//! The daemon stores no tokens. It sends the digest of the presented token to the shim of the container that the token
+//! names, and receives a memory file with the secrets. Therefore a compromised daemon cannot read a running container's
+//! secrets without its token. The caller's identity does not matter. A denial does not reveal whether the container
+//! exists or has exited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::node::Node;
 const SCHEME: &str = "bearer";
 /// Maximum length of a parsed header value, in bytes.
 const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::RANDOM_BYTES;
-/// Time limit for a shim to connect after the daemon has started, and to answer.
+/// Time limit for a shim to connect after the daemon has started, and to respond.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the same denial for every wrong token.
@@ -79,7 +79,7 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
         file = tokio::time::timeout(PATIENCE, request_secrets(&handle, &digest)) => file.map_err(|_| denied())??,
         () = ending(&handle) => return Err(denied()),
     };
-    // The response has copies. The memory file is overwritten now, for every holder of a descriptor.
+    // The response has its own copies. Overwrite the memory file now, for every process that holds a descriptor of it.
     let answer = file.read(response);
     let wiped = file.wipe();
     let broken = |error: &(dyn std::error::Error + 'static)| {
@@ -111,7 +111,7 @@ async fn request_secrets(handle: &Handle, digest: &TokenDigest) -> Result<MemFil
 /// Resolves when the container's process has exited.
 async fn ending(handle: &Handle) {
     let mut watch = handle.watch();
-    // The sender lives as long as the handle.
+    // The wait cannot fail, because the handle owns the sender.
     let _ =
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.state < State::Wiping)).await;
 }

@@ -91,9 +91,9 @@ async fn follow(
 ) {
     let mut due = Instant::now();
     loop {
-        // Evaluated before the reading, which then includes final counters.
+        // Evaluate this before the reading, so that the last reading includes the final counters.
         let is_last = chosen.is_over();
-        // Read in parts, to bound the memory that a slow client occupies regardless of the number of containers.
+        // Read page by page, so that a slow client occupies the same memory for any number of containers.
         let mut after = None;
         loop {
             let (handles, more) = chosen.page(&node, after.as_ref(), IN_MESSAGE, |facts| has(facts, &labels));

@@ -47,7 +47,7 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
         tokio::select! {
             biased;
             answer = &mut answer => break answer,
-            // The end of the connection ends the response, too.
+            // If the connection ends, the response ends, too.
             _ = &mut connection, if !over => over = true,
         }
     };
@@ -55,8 +55,8 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
     if probe.passes(status) { Ok(()) } else { Err(format!("received status code {status}")) }
 }
 
-/// A connection with a byte limit, whose reads start only after the request is written. Some servers respond before the
-/// request, which the HTTP client reports as an error.
+/// A connection with a byte limit. Reads start only after the request is written, because some servers respond before
+/// the request, and the HTTP client reports such a response as an error.
 struct Bounded {
     stream: TcpStream,
     room: usize,

@@ -1,4 +1,4 @@
-//! Workers: short-lived processes of this executable (`executor_transfers`), as executord drives them.
+//! Starts and drives workers: short-lived processes of this executable that run `executor_transfers`.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::ipc::packets::Packets;
 
-/// This executable, even if its file was replaced.
+/// This executable. The path works even if the file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 /// Environment variables that locate the system's CA certificates.
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
@@ -32,7 +32,7 @@ impl Idle {
     /// Starts a worker.
     ///
     /// # Errors
-    /// Returns an error if no process or descriptor is left.
+    /// Returns an error if the limit on processes or descriptors is reached.
     pub(super) fn start() -> io::Result<Self> {
         let (socket, theirs) = Seqpacket::pair()?;
         let mut command = Command::new(PROGRAM);
@@ -45,7 +45,7 @@ impl Idle {
     /// Returns a pidfd of the process.
     ///
     /// # Errors
-    /// Returns an error if no descriptor is left.
+    /// Returns an error if the limit on descriptors is reached.
     pub(super) fn pidfd(&self) -> io::Result<OwnedFd> {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         process::pidfd(pid.ok_or(io::ErrorKind::NotFound)?)
@@ -54,7 +54,7 @@ impl Idle {
     /// Sends the worker its job.
     ///
     /// # Errors
-    /// Returns an error if the worker has exited or no descriptor is left.
+    /// Returns an error if the worker has exited or the limit on descriptors is reached.
     pub(super) fn send(self, job: &Job, fds: &[BorrowedFd<'_>]) -> io::Result<Worker> {
         let Self { child, socket } = self;
         socket.send(&serde_json::to_vec(job)?, fds)?;

@@ -20,7 +20,7 @@ pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {
     }
 }
 
-/// Returns the message of the container that a reservation is for.
+/// Returns the API message of the container that a reservation is for.
 pub(crate) fn reserved_container(reservation: &Reservation) -> v1::Container {
     let amount = reservation.amount;
     let limits = v1::Limits {
