@@ -38,7 +38,7 @@ pub enum BootError {
         /// The cause.
         source: std::io::Error,
     },
-    /// The daemon's user cannot reach its directory.
+    /// The daemon's user cannot reach the daemon's directory.
     #[error("user {} cannot reach {}: no permission to enter {} (mode {:o})", .user, .path.display(), .at.display(), .mode)]
     Closed {
         /// The directory that the user may not enter.
@@ -68,7 +68,7 @@ pub enum BootError {
         /// The file that lists the names.
         file: &'static str,
     },
-    /// No id is free for a daemon without a user.
+    /// The daemon has no user of its own, and no dynamic id is free.
     #[error(
         "all ids from {first} to {last} are in use by users, groups or processes: create the user `executor`, or set `user`"
     )]
@@ -138,13 +138,13 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let runtime = socket::runtime(config, &account, root);
     let tcp = socket::tcp(config).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
     let metrics = socket::metrics(config, &account, group, root)?;
-    // No unserved socket may be left behind; once privileges are dropped it cannot be removed.
+    // On failure remove the socket: no process serves it, and an unprivileged process could not remove it.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
     keep_out_of_swap(!root || config.keep_root);
     drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
-    // Root runs the daemon as this user, as which other programs run, too.
+    // The daemon was started as root and runs as the overflow user, which other programs may use, too.
     let shared = root && account.uid == account::NOBODY;
     if shared {
         tracing::warn!(

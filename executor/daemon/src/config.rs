@@ -1,4 +1,4 @@
-//! Configuration: a TOML file, overridden by the command line, and defaults.
+//! Loads the configuration: defaults, overridden by a TOML file, overridden by the command line.
 //!
 //! Every value is checked here, once; an error names the file, the key and the value.
 
@@ -53,11 +53,11 @@ pub use traces::{TraceProtocol, TraceSettings};
 
 /// Maximum length of a socket path, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
-/// Maximum of the connection limit.
+/// Maximum value of the connection limit.
 const CONNECTIONS_MAX: usize = 100_000;
 /// Maximum size of a request without its files, in bytes.
 const MESSAGE_ROOM: u64 = 1 << 20;
-/// Minimum default of the maximum request size, in bytes.
+/// Lower bound of the default maximum request size, in bytes.
 const MESSAGE_MIN: u64 = 2 << 20;
 
 /// Why the configuration cannot be used.
@@ -128,7 +128,7 @@ struct File {
     traces: traces::Traces,
     logs: logs::Logs,
     secret_providers: Vec<executor_providers::ProviderConfig>,
-    /// Shared with the launcher; limits the names in certificates.
+    /// Table that executord and the launcher share. It limits the names in certificates.
     identity: IdentitySettings,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
@@ -137,7 +137,7 @@ struct File {
     /// Launcher table, read here to report unknown keys and invalid values, and for the log size, which is reported to
     /// clients that missed output.
     launcher: LauncherSettings,
-    /// Launcher table, read here to report errors.
+    /// Launcher table. It is read here to report errors.
     #[serde(alias = "shells")]
     warm_pool: WarmPoolSettings,
     networks: NetworksSettings,
@@ -296,7 +296,7 @@ impl Config {
         }
     }
 
-    /// Returns the digests of the sections that the launcher reads, too.
+    /// Returns the digests of the sections that the launcher also reads.
     pub(crate) fn section_digests(&self) -> SectionDigests {
         // The text has already been parsed once.
         toml::from_str(&self.text).map(|document| section_digests(&document)).unwrap_or_default()
@@ -335,7 +335,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let check = Check { origin };
     // An ephemeral daemon runs for its own user, who already has access to the host's network.
     file.policy.allow_host_network |= args.ephemeral;
-    // The same holds for its images, unless a configuration file was named.
+    // The same applies to its images, if no configuration file was named.
     let mut faults = Faults::default();
     let images = faults.record(file.images.policy(&check, args.ephemeral && args.config.is_none()));
     file.policy.images = images.unwrap_or_default();
@@ -370,8 +370,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let listen = faults.record(check.socket(args.listen.as_ref().or(file.listen.unix.as_ref()), &run_dir));
     let containers = file.capacity.containers.unwrap_or(1000);
     let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
-    // Few containers reach their limit on processes. Therefore the default admits as many containers of the default
-    // size as allowed, and does not divide the kernel's own limit.
+    // Few containers reach their process limit. Therefore the default allows `capacity.containers` containers with the
+    // default limit each, even if the sum exceeds the kernel's own limit.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
     faults.record(check.at_least_one("capacity.containers", containers));
     faults.record(check.at_least_one("capacity.memory_bytes", memory_bytes));
@@ -405,7 +405,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let images = faults.record(file.images.resolve(&check, &paths, file.policy.images.clone()));
     let retention = faults.record(file.retention.resolve(&check, &paths.state_dir));
     ConfigError::all(faults.0)?;
-    // Errors of missing parts have already been recorded.
+    // The errors of missing parts have already been recorded.
     let missing = || ConfigError::Several(Vec::new());
     Ok(Config {
         networks,
@@ -444,7 +444,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     })
 }
 
-/// Makes a path absolute, because it is used again later. Fails only for an empty path.
+/// Makes a path absolute, so that later uses do not depend on the working directory. Fails only for an empty path.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -467,7 +467,7 @@ impl Check {
         if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "must be an absolute path")) }
     }
 
-    /// Checks a list entry by entry, so that each error has the line of its entry, and then as a whole.
+    /// Checks each entry of a list, so that each error has the line of its entry, and then the list as a whole.
     fn entries<T>(
         &self,
         key: &'static str,

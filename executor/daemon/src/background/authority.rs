@@ -1,9 +1,9 @@
-//! Keeps the launcher's certificate signer current: has the CA files reread when they change, on SIGHUP, and for each
-//! new launcher.
+//! Keeps the launcher's certificate signer current: requests that the CA files are reread when they change, on SIGHUP,
+//! and for each new launcher.
 //!
-//! executord notices changes of the files and never reads the key. If a new CA cannot sign, an error is reported and
-//! the previous CA stays in use until its process exits. The two files are rarely replaced at the same moment, so
-//! failures are retried.
+//! executord watches the files and never reads the key. If a new CA cannot sign, an error is reported, and the previous
+//! CA stays in use until the signer process exits. The certificate and the key are rarely replaced at the same moment,
+//! so failures are retried.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
     let (mut seen, mut reported, mut is_wanted) = (None, String::new(), true);
     loop {
         let mut changes = renewal::watch(&node, paths.map(PathBuf::as_path), "the CA's files");
-        // Later changes produce notifications.
+        // Changes after this point produce notifications.
         let is = paths.map(|path| version(path));
         is_wanted |= seen.as_ref() != Some(&is);
         let is_connected = node.launcher.session().is_ok();
@@ -70,7 +70,7 @@ pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
     }
 }
 
-/// Returns metadata that identifies a version of a file, as far as this user may read it.
+/// Returns metadata that identifies a version of a file; `None` if the metadata cannot be read.
 fn version(path: &Path) -> Option<(u64, u64, i64, i64)> {
     let file = std::fs::metadata(path).ok()?;
     Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))

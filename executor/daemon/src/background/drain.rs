@@ -37,9 +37,9 @@ pub(crate) struct DrainRequest {
     pub(crate) reason: String,
 }
 
-/// Starts a drain, or joins the current one, whose deadline this request can bring forward.
+/// Starts a drain, or joins the current drain. A request that joins can make the deadline earlier.
 pub(crate) async fn start(node: &Arc<Node>, request: DrainRequest) {
-    // Spawned, so that a client that disconnects does not leave a drain without its task.
+    // Use a task, so that a client that disconnects does not interrupt the start of the drain.
     let _ = tokio::spawn(start_whole(Arc::clone(node), request)).await;
 }
 
@@ -57,7 +57,7 @@ async fn start_whole(node: Arc<Node>, request: DrainRequest) {
             done: false,
         });
         if drain.done {
-            // An earlier container may have been recovered since.
+            // After the drain was done, a container of an earlier daemon may have been recovered.
             (drain.begun_at, drain.deadline_at, drain.done) = (now, deadline_at, false);
         }
         drain.deadline_at = drain.deadline_at.min(deadline_at);
@@ -68,7 +68,7 @@ async fn start_whole(node: Arc<Node>, request: DrainRequest) {
     tokio::spawn(execute(node));
 }
 
-/// Accepts containers again. Containers that were already stopped keep stopping.
+/// Accepts containers again. Containers that were already sent a stop still stop.
 pub(crate) async fn cancel(node: &Node) {
     let ended = node.change_cell(|state| {
         if state.drain.take().is_some() {
@@ -123,13 +123,13 @@ struct DrainDeadline {
 }
 
 impl DrainDeadline {
-    /// Computes the deadline of a drain. A known deadline stays if its date has not changed, and otherwise only moves
-    /// forward.
+    /// Computes the deadline of a drain. A known deadline stays if its date has not changed; a changed date can only
+    /// make it earlier.
     fn new(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
         let whole = drain.deadline_at.since(drain.begun_at);
         match known {
             Some(known) if known.deadline_at == drain.deadline_at => known,
-            // A drain of an earlier daemon lasts no longer than requested, even if the clock was set back since.
+            // A drain of an earlier daemon lasts no longer than requested, even if the clock was set back since then.
             _ => {
                 let at = instant + drain.deadline_at.since(now).min(whole);
                 let at = known.map_or(at, |known| known.at.min(at));
@@ -140,7 +140,7 @@ impl DrainDeadline {
 }
 
 async fn execute(node: Arc<Node>) {
-    // A request joins through the state; one waiting task serves all requests that arrived meanwhile.
+    // Later requests change the cell state, so one waiting task serves all requests that arrived in the meantime.
     let Some(_alone) = node.cell.draining.next().await else { return };
     let mut draining = Draining {
         node: Arc::clone(&node),
@@ -176,16 +176,15 @@ async fn execute(node: Arc<Node>) {
 }
 
 impl Draining {
-    /// Returns the containers and pods that have not exited. Recomputed each time, because a container may have been
-    /// admitted just
-    /// before the drain started.
+    /// Returns the containers and pods that have not exited. The list is recomputed each time, because a container may
+    /// have been admitted just before the drain started.
     fn living(&self) -> Vec<Arc<Handle>> {
         let all = self.node.registry.all().into_iter();
         all.filter(|handle| !handle.is_over() && !handle.is_self_test()).collect()
     }
 
-    /// Stops containers up to the parallel limit, and all whose grace period would exceed the deadline; pods when
-    /// nothing else is left. Returns the time until the next container is due.
+    /// Stops containers up to the parallel limit, and every container whose grace period would end after the deadline.
+    /// Stops pods when only pods are left. Returns the time until the next container is due.
     fn stop(&mut self, living: &[Arc<Handle>], parallel: usize, left: Duration) -> Option<Duration> {
         let is_last = living.iter().all(|handle| handle.is_pod());
         let mut next: Option<Duration> = None;
@@ -310,11 +309,11 @@ mod tests {
                 "{now}"
             );
         }
-        // Control: another request can bring the deadline forward, but not back.
+        // Control: another request can make the deadline earlier, but not later.
         let sooner = DrainDeadline::new(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
         assert_eq!(sooner.at, start + hours(1));
         assert_eq!(DrainDeadline::new(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
-        // A later daemon whose clock was set back waits no longer than the total time.
+        // If the clock was set back, a later daemon waits no longer than the total time.
         assert_eq!(DrainDeadline::new(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
     }
 }

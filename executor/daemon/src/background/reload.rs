@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Provider key whose changes take effect at once.
 const ALLOW: &str = "allow";
-/// Table whose changes take effect at once, and the table with `allow`.
+/// Names of the table whose changes take effect at once, and of the table with `allow`.
 const CALLERS: &str = "callers";
 const PROVIDERS: &str = "secret_providers";
 
@@ -33,7 +33,7 @@ pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
     loop {
         let path = node.config.watched_file();
         let mut changes = renewal::watch(&node, [path], "the configuration file");
-        // Later changes complete a task of `changes`.
+        // Changes after this point complete a task of `changes`.
         let config = Arc::clone(&node.config);
         let read = tokio::task::spawn_blocking(move || config.read_again()).await;
         let is_half_read = read.is_ok_and(|read| reload.take(&node, read));
@@ -58,7 +58,7 @@ struct Reload {
     candidate: Option<String>,
     /// Last logged error.
     error: String,
-    /// Logged keys that take effect at the next start.
+    /// Changed keys that were logged and take effect at the next start.
     pending: BTreeSet<String>,
 }
 
@@ -67,7 +67,7 @@ impl Reload {
         Self { done: Some(config.text.clone()), candidate: None, error: String::new(), pending: BTreeSet::new() }
     }
 
-    /// Logs the next error and the next keys even if they are unchanged.
+    /// Forgets what was logged and applied, so that unchanged errors and keys are logged again.
     fn forget(&mut self) {
         self.error.clear();
         self.pending.clear();

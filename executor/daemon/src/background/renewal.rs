@@ -32,8 +32,8 @@ pub(crate) fn hangup() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Watches the directories in which a change can make a path lead to another file. The first change completes a task of
-/// the set. `what` names the files in the log.
+/// Watches the directories in which a change can make one of the paths resolve to another file. The first change
+/// completes a task of the set. `what` names the files in the log.
 pub(crate) fn watch<'a>(node: &Node, files: impl IntoIterator<Item = &'a Path>, what: &str) -> JoinSet<()> {
     let mut changes = JoinSet::new();
     for directory in files.into_iter().flat_map(directories).collect::<BTreeSet<_>>() {
@@ -55,7 +55,7 @@ pub(crate) async fn run_certificate_reload(
     let mut expired = certificates.expires_in().is_none();
     loop {
         let mut changes = watch(&node, certificates.files(), "certificates");
-        // Later changes produce notifications.
+        // Changes after this point produce notifications.
         let reader = Arc::clone(&certificates);
         let _ = tokio::task::spawn_blocking(move || reader.reload()).await;
         if certificates.expires_in().is_none() && !std::mem::replace(&mut expired, true) {
@@ -71,8 +71,8 @@ pub(crate) async fn run_certificate_reload(
     }
 }
 
-/// Returns the directories in which a change can make a path lead to another file: its own, and that of each symlink on
-/// the path.
+/// Returns the directories in which a change can make a path resolve to another file: its own directory, and the
+/// directory of each symlink on the path.
 fn directories(path: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut at = PathBuf::from("/");

@@ -1,5 +1,5 @@
-//! Deletes completed containers that clients do not delete: after an age, beyond a number or a disk size, or at once if
-//! the request says so.
+//! Deletes completed containers that no client has deleted: containers that are too old, that exceed a number or a
+//! total disk size, or whose request asks for deletion on completion.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -70,9 +70,9 @@ impl Reason {
     }
 }
 
-/// When completed containers were first seen. Ages are measured from then on the monotonic clock, so that setting the
-/// wall clock does not age containers. Only the age at first sight is computed from dates, for containers of an earlier
-/// daemon.
+/// Times at which completed containers were first seen. From then on, ages are measured on the monotonic clock, so that
+/// setting the wall clock does not age containers. The age at first sight is computed from dates, because a container
+/// may have completed under an earlier daemon.
 #[derive(Default)]
 struct FirstSightings(HashMap<ContainerId, FirstSighting>);
 
@@ -204,9 +204,9 @@ mod tests {
         for (now, passed) in [(106, HOUR), (94, 2 * HOUR)] {
             assert_eq!(seen.age(&a, date(100), (date(now), start + passed)), passed);
         }
-        // A container that completes after the clock was set back is younger, though its date is earlier.
+        // If a container completes after the clock was set back, it is younger, although its date is earlier.
         assert_eq!(seen.age(&b, date(94), (date(94), start + 2 * HOUR)), Duration::ZERO);
-        // Control: a container of an earlier daemon is as old as its dates say.
+        // Control: the age of a container of an earlier daemon is computed from its dates.
         seen.keep_only(&BTreeSet::new());
         assert_eq!(seen.age(&a, date(100), (date(106), start)), 6 * HOUR);
     }

@@ -22,7 +22,7 @@ const GROUP: &str = "/etc/group";
 const DEFAULT: &str = "executor";
 /// Ids without a user in /etc/passwd: systemd's range for dynamic users.
 const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
-/// The user of programs that have no user of their own, and of ids without a name.
+/// The overflow uid: the user of programs without a user of their own, and of ids without a name.
 pub(super) const NOBODY: u32 = 65_534;
 
 /// A user.
@@ -56,8 +56,8 @@ impl Account {
         }
     }
 
-    /// Returns an id that no other program has: the one of an earlier daemon of this state directory, or one derived
-    /// from the directory's path.
+    /// Returns an id that no other program uses: the id of an earlier daemon of this state directory, or an id that is
+    /// derived from the directory's path.
     fn dynamic(paths: &Paths) -> Result<Self, BootError> {
         let (users, groups) = (ids(&read(PASSWD)?), ids(&read(GROUP)?));
         let is_free = |id: &u32| !users.contains(id) && !groups.contains(id);
@@ -84,7 +84,7 @@ impl Account {
     }
 }
 
-/// Returns an error for a configured user and for a configured group that this host does not have.
+/// Returns an error for the configured user and for the configured group, if they do not exist on this host.
 pub fn missing(config: &Config) -> Vec<BootError> {
     let user = config.user.as_deref().and_then(|name| Account::named(name).err());
     let group = config.allow_group.as_deref().and_then(|name| group(name).err());

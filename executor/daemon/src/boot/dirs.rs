@@ -2,8 +2,8 @@
 //!
 //! This code runs as root in directories that the daemon's user can write to. An attacker with that user's rights may
 //! have planted symlinks, hard links or pipes there. Therefore each directory is opened once, beneath a directory that
-//! only root can write to and without following links; owners are changed through descriptors; and the lock is taken as
-//! the user.
+//! only root can write to and without following links; owners are changed through descriptors; and the lock is taken
+//! with the user's rights.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read as _};
@@ -46,7 +46,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     let (run, state) = (open(&paths.run_dir)?, open(&paths.state_dir)?);
     let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
     let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
-    // On a full disk an older state directory gets these directories at the next start.
+    // If the disk is full, a state directory of an older version gets these directories at the next start.
     let others = |name: &str, path: std::path::PathBuf| match make_below(&state, name, 0o700) {
         Err(error) if is_disk_full(&error) => Ok(None),
         made => made.map(Some).map_err(failed("make directory", path)),
@@ -78,7 +78,7 @@ fn open(path: &Path) -> Result<OwnedFd, BootError> {
     open_dir(path).map_err(|source| BootError::Path { what: "open directory", path: path.to_owned(), source })
 }
 
-/// Opens a directory below one that only root can write to. Creates it if it is missing.
+/// Opens a directory in a directory that only root can write to. Creates it if it is missing.
 fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     let made = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => false,
@@ -97,9 +97,9 @@ fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mo
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
-/// Changes the owner of a directory to the account, and of the files in it, `levels` of directories deep, that an
-/// earlier daemon with another user created. Entries with another owner than the directory, and files with several hard
-/// links, do not come from a daemon and stay unchanged.
+/// Changes the owner of a directory and of the files in it, down to `levels` levels of directories, to the account. An
+/// earlier daemon created these files as another user. Entries that have another owner than the directory, and files
+/// with several hard links, were not created by a daemon and stay unchanged.
 fn change_owners(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
     let before = fstat(dir)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
@@ -127,7 +127,7 @@ fn change_owners(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io:
             }
         }
     }
-    // Done last, so that the next start repeats an interrupted change.
+    // Change the directory last, so that the next start repeats an interrupted change.
     Ok(fchown(dir, Some(uid), Some(gid))?)
 }
 
@@ -141,7 +141,7 @@ fn make(path: &Path, mode: u32) -> Result<(), BootError> {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// Checks that the account can enter all parent directories, so that the start fails with the reason.
+/// Checks that the account can enter all parent directories, so that a failed start reports the reason.
 fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     if account.uid == 0 {
         return Ok(());
@@ -267,7 +267,7 @@ mod tests {
         assert!(reported.contains(&format!("pid {}", std::process::id())), "{reported}");
         drop(held);
         let held = take().unwrap();
-        // Also if the pid file was replaced meanwhile.
+        // The lock also holds if the pid file is removed.
         std::fs::remove_file(paths.ledger().join(LOCK)).unwrap();
         assert!(take().unwrap_err().to_string().contains("pid unknown"));
         drop(held);
@@ -283,8 +283,8 @@ mod tests {
         check_reachable(Path::new("/usr"), &other).unwrap();
     }
 
-    /// The daemon's user planted symlinks, hard links and pipes, and another daemon's user owned the directories
-    /// before: files outside stay unchanged, and the earlier daemon's files are transferred to the user. The test
+    /// If the daemon's user planted symlinks, hard links and pipes, and another daemon's user owned the directories
+    /// before, then files outside stay unchanged and the earlier daemon's files are transferred to the user. The test
     /// program re-executes itself, because changing the user affects the whole process.
     #[test]
     #[ignore = "needs root, to act as another user"]
@@ -316,7 +316,7 @@ mod tests {
         }
         symlink(dir.path(), paths.images().join("outside")).unwrap();
         symlink(&victim, ledger.join(LOCK)).unwrap();
-        // As left by an earlier daemon of another user.
+        // Files of an earlier daemon that ran as another user.
         let of_the_other = [ledger.join("executord.redb"), records.join("one"), records.clone(), ledger.clone()];
         for path in of_the_other.iter().chain([&paths.images(), &ledger.join("link"), &records.join("link")]) {
             lchown(path, Some(4243), Some(4243)).unwrap();

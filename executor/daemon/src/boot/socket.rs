@@ -16,7 +16,7 @@ use super::{Account, BootError};
 use crate::config::{Config, MetricsAddress};
 use crate::scrape::http::Listener;
 
-/// Environment variables of socket activation. Libraries would claim the descriptors.
+/// Environment variables of socket activation. They are removed, because libraries would use the descriptors.
 const ACTIVATION: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_FDS_FIRST_FD"];
 
 /// Creates the control plane's socket, or receives it from systemd.
@@ -72,8 +72,7 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
         let listener = bind(&path, 0o666).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
         listener.map_err(|source| BootError::Path { what: "listen on", path: path.clone(), source })
     };
-    // The directory belongs to the daemon's user, whose processes may put anything into it, so the socket is created as
-    // that user.
+    // The daemon's user owns the directory and can put any file into it, so the socket is created as that user.
     let listened = if root && account.uid != 0 {
         with_user(account.uid, account.gid, || Ok(listen()))
             .unwrap_or_else(|source| Err(BootError::Path { what: "listen on", path: path.clone(), source }))
@@ -90,7 +89,7 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
     }
 }
 
-/// Creates the metrics socket, if configured. A unix socket has the same readers as the control plane's.
+/// Creates the metrics socket, if configured. A unix socket admits the same users as the control plane's socket.
 ///
 /// # Errors
 /// Returns an error if another process serves the socket or it cannot be created.
@@ -123,7 +122,7 @@ pub(super) fn metrics(
     Ok(Some(listener))
 }
 
-/// Listens on a socket that is created with this mode, so that its name need not be looked up again.
+/// Listens on a socket that is created with this mode, so that the mode is not changed later by path.
 fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
     let before = umask(Mode::from_raw_mode(!mode & 0o777));
     let listener = UnixListener::bind(path);
@@ -131,7 +130,8 @@ fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
     listener
 }
 
-/// Changes owner and group of the new socket. A file that another process put in its place stays unchanged.
+/// Changes owner and group of the new socket. If another process has replaced the socket with a file, the file stays
+/// unchanged.
 fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Result<()> {
     let made = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&made)?;
@@ -143,7 +143,7 @@ fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> i
     Ok(chownat(&made, c"", owner, group, AtFlags::EMPTY_PATH)?)
 }
 
-/// Returns the socket of a socket activation, if there is one.
+/// Returns the socket that systemd passed, if any.
 fn activated() -> Result<Option<UnixListener>, BootError> {
     let mut passed = ListenFd::from_env();
     match passed.len() {
@@ -195,8 +195,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// The owner of the runtime socket's directory replaces the socket with symlinks to a file of root throughout a
-    /// start. The file is never touched.
+    /// If the owner of the runtime socket's directory keeps replacing the socket with symlinks to a file of root during
+    /// a start, the file is never changed.
     #[test]
     #[ignore = "needs root, to act as another user"]
     fn a_link_in_the_place_of_the_runtime_socket_leads_nowhere() {

@@ -1,5 +1,5 @@
-//! A configuration file as TOML. An entry of the wrong form is removed, so that the rest is checked as well and all
-//! errors are reported at once, each with its line.
+//! Parses a configuration file. An entry that cannot be deserialized is removed, so that the rest is checked as well
+//! and all errors are reported at once, each with its line.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,26 +14,27 @@ use super::{ConfigError, File};
 pub(super) struct Document<'i> {
     text: &'i str,
     whole: Spanned<DeTable<'i>>,
-    /// The file without the entries of the wrong form.
+    /// The file without the entries that cannot be deserialized.
     kept: Spanned<DeTable<'i>>,
 }
 
 /// Location of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// 1-based line of the key, or of the deepest table that contains it, and the key with the indices of the file.
+    /// 1-based line of the key, or of the deepest table that should contain it; and the key with the list indices of
+    /// the file.
     Line(usize, String),
-    /// The file has not even the first part.
+    /// The file does not contain even the first part of the key.
     Absent,
-    /// The entry has the wrong form, so its default was checked.
+    /// The entry cannot be deserialized, so its default was checked.
     Removed,
 }
 
 impl<'i> Document<'i> {
-    /// Reads the file without the entries of the wrong form, and returns their errors.
+    /// Reads the file without the entries that cannot be deserialized, and returns their errors.
     ///
     /// # Errors
-    /// Returns the errors if the text is not TOML, or if nothing can be removed to make it readable.
+    /// Returns the errors if the text is not TOML, or if it stays unreadable after every possible removal.
     pub(super) fn read(path: &Path, text: &'i str) -> Result<(Self, File, Vec<ConfigError>), ConfigError> {
         let located = |error: toml::de::Error| {
             let line = error.span().map(|span| line_at(text, span.start));
@@ -49,7 +50,7 @@ impl<'i> Document<'i> {
                 Err(error) => error,
             };
             let span = error.span();
-            // A table that lacks a removed entry is not an error of its own.
+            // Skip errors of tables that only lack a removed entry.
             if !span.as_ref().is_some_and(|span| incomplete.contains(span)) {
                 error.set_input(Some(text));
                 errors.push(located(error));
@@ -60,7 +61,7 @@ impl<'i> Document<'i> {
         }
     }
 
-    /// Locates a key such as `policy.default_pids` or `volumes[1].path`, with the indices of the lists that were kept.
+    /// Locates a key such as `policy.default_pids` or `volumes[1].path`. Its list indices do not count removed entries.
     pub(super) fn locate(&self, key: &str) -> Location {
         let (mut whole, mut kept) = (self.whole.get_ref(), self.kept.get_ref());
         let mut parts: Vec<String> = key.split('.').map(str::to_owned).collect();
@@ -95,8 +96,8 @@ fn entry<'t, 'i>(table: &'t DeTable<'i>, name: &str) -> Option<Entry<'t, 'i>> {
     table.iter().find(|(known, _)| known.get_ref() == name)
 }
 
-/// Removes the innermost entry whose key or value has this span, and adds the spans of the values that contained it to
-/// `incomplete`. Returns false if there is none.
+/// Removes the innermost entry whose key or value has this span, and adds the spans of the values that contained the
+/// entry to `incomplete`. Returns false if no entry has this span.
 fn remove_entry(table: &mut DeTable<'_>, span: &Range<usize>, incomplete: &mut Vec<Range<usize>>) -> bool {
     if table.iter_mut().any(|(_, value)| remove_below(value, span, incomplete)) {
         return true;

@@ -20,8 +20,8 @@ impl Faults {
 }
 
 impl ConfigError {
-    /// Returns each error, with its line if its key occurs in the file. Errors of defaults in the place of removed
-    /// entries are left out.
+    /// Returns each error, with its line if its key occurs in the file. Omits errors about defaults that replace
+    /// removed entries.
     pub(super) fn located(self, document: &Document<'_>) -> Vec<Self> {
         match self {
             Self::Value { origin, key, value, why } => match document.locate(&key) {

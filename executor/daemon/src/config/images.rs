@@ -17,7 +17,7 @@ use crate::paths::Paths;
 const REGISTRIES_MAX: usize = 1000;
 /// Maximum number of mirrors of one registry.
 const MIRRORS_MAX: usize = 16;
-/// Maximum patience, in seconds.
+/// Maximum value of `patience_seconds`.
 const PATIENCE_MAX: u64 = 3600;
 
 /// The table in the file. [`Settings::new`] has the defaults.

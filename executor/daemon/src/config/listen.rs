@@ -20,14 +20,14 @@ const CALLERS_MAX: usize = 1000;
 const METHODS_MAX: usize = 100;
 /// Maximum length of an identity, in bytes.
 const IDENTITY_MAX: usize = 2048;
-/// Maximum of the concurrent handshakes setting.
+/// Maximum value of the limit on concurrent handshakes.
 const HANDSHAKES_MAX: u64 = 10_000;
-/// Maximum of the handshake time limit, in seconds.
+/// Maximum value of the handshake time limit, in seconds.
 const HANDSHAKE_SECONDS_MAX: u64 = 300;
-/// Maximum of the connections per address setting.
+/// Maximum value of the limit on connections per address.
 const EACH_MAX: u64 = 100_000;
 
-/// The table in the file. The text `listen = "unix:///PATH"` is short for its key `unix`.
+/// The table in the file. The string value `listen = "unix:///PATH"` is short for `listen.unix`.
 #[derive(Debug, Default)]
 pub(super) struct Listen {
     pub(super) unix: Option<String>,

@@ -15,7 +15,7 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 const MESSAGE_BYTES: std::ops::RangeInclusive<u64> = 2048..=1 << 20;
 /// Maximum size of a message to a syslog unix socket, in bytes: larger messages do not fit into a datagram.
 const DATAGRAM_BYTES_MAX: u64 = 64 << 10;
-/// Maximum of the retained log bytes of deleted containers.
+/// Maximum value of the limit on waiting logs of deleted containers, in bytes.
 const WAITING_BYTES_MAX: u64 = 1 << 40;
 /// Maximum length of an application name (RFC 5424, section 6).
 const APP_NAME_MAX: usize = 48;
@@ -23,7 +23,7 @@ const APP_NAME_MAX: usize = 48;
 const SD_ID_MAX: usize = 32;
 /// Maximum length of a host name, in bytes.
 const HOST_MAX: usize = 253;
-/// Facility names in numeric order (RFC 5424, table 1). Those between ftp and local0 have no common name.
+/// Facility names in numeric order (RFC 5424, table 1). The facilities between ftp and local0 have no common name.
 const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "", "", "",
     "", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
@@ -102,7 +102,7 @@ impl Default for Syslog {
             key: None,
             facility: "user".to_owned(),
             app_name: "executor".to_owned(),
-            // The enterprise number that RFC 5612 reserves for examples: this project has none of its own.
+            // RFC 5612 reserves this enterprise number for examples. This project has no number of its own.
             structured_data_id: "container@32473".to_owned(),
         }
     }
@@ -141,11 +141,11 @@ pub struct SyslogSettings {
 pub enum SyslogAddress {
     /// TLS over TCP (RFC 5425).
     Tls {
-        /// Host name, which the receiver's certificate must have.
+        /// Host name, which the receiver's certificate must contain.
         host: String,
         /// TCP port.
         port: u16,
-        /// CA certificates for the receiver's certificate (PEM).
+        /// CA certificates that verify the receiver's certificate (PEM).
         ca_file: PathBuf,
         /// This node's client certificate and key (PEM), if the receiver requires one.
         own: Option<(PathBuf, PathBuf)>,

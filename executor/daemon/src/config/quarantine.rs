@@ -8,7 +8,7 @@ use super::faults::Faults;
 use super::{Check, ConfigError};
 use crate::model::quarantine::PhaseLimits;
 
-/// Maximum limit, in seconds.
+/// Maximum value of a phase's time limit, in seconds.
 const LIMIT_MAX: u64 = 3600;
 
 /// The table in the file.

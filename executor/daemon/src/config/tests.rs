@@ -81,7 +81,7 @@ fn every_fault_is_reported_with_line() {
     assert!(typo.starts_with("FILE:3: "), "{typo}");
 }
 
-/// Entries of the wrong form, unknown keys and values out of range are reported together.
+/// Entries of the wrong type, unknown keys and values out of range are reported together.
 #[test]
 fn form_and_range_are_reported_together() {
     let text = "user = 5\n[capacity]\npids = 0\ncontainers = 'many'\ncontainer = 1\n[server]\nconnections = 0\n\
@@ -106,7 +106,7 @@ fn form_and_range_are_reported_together() {
     ];
     assert_eq!(lines, expected, "{error}");
     assert!(!error.contains("missing field") && !error.contains("\n\n"), "{error}");
-    // Nothing can be removed so that the rest is readable.
+    // No removal of an entry makes the rest readable.
     let error = load("[shells]\nready = 2\n[warm_pool]\nsize = 2\n[capacity]\npids = 'x'\n", &[]).unwrap_err();
     assert!(error.contains("duplicate field"), "{error}");
     let error = load("[capacity]\npids = 0\n[capacity\n", &[]).unwrap_err();

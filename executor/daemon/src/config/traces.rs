@@ -7,7 +7,7 @@ use super::{Check, ConfigError};
 
 /// Maximum length of a collector address, in bytes.
 const ENDPOINT_MAX: usize = 1024;
-/// Maximum of the span queue limit.
+/// Maximum value of the limit on queued spans.
 const QUEUE_MAX: u64 = 65_536;
 /// Path for traces in OTLP over HTTP.
 const HTTP_PATH: &str = "/v1/traces";

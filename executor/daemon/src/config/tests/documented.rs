@@ -164,7 +164,7 @@ fn table(text: &str) -> BTreeMap<String, String> {
     rows
 }
 
-/// Lists the keys that only one side has.
+/// Lists the keys that only one of the two sets contains.
 fn difference(wanted: &BTreeSet<String>, found: &BTreeSet<String>) -> String {
     let list = |what: &str, keys: Vec<&String>| keys.iter().map(|key| format!("{what} {key}\n")).collect::<String>();
     list("missing:", wanted.difference(found).collect()) + &list("not a key:", found.difference(wanted).collect())
@@ -204,8 +204,7 @@ fn the_example_is_a_configuration() {
     load(&uncommented.collect::<Vec<_>>().join("\n"), &[]).unwrap();
 }
 
-/// The values in the example are the defaults, or the comment states the default; the reference states the same
-/// defaults.
+/// Each value in the example is the default, or its comment states the default. The reference states the same defaults.
 #[test]
 fn defaults_are_reported() {
     for (key, Shown { value, text }) in example(EXAMPLE) {
