@@ -1,4 +1,4 @@
-//! Serves from startup to shutdown.
+//! Runs the daemon from startup to shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,7 +151,7 @@ pub async fn serve(
     }
     node.traces.flush(TRACES_END).await;
     forwarding::stop(&node, LOGS_END).await;
-    // The last batch waits for the disk, and nothing else remains to be done.
+    // Close the ledger last, on a blocking thread, because the last batch waits for the disk.
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;
     if config.ephemeral {

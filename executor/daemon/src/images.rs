@@ -1,11 +1,11 @@
-//! Images: how a request gets its image, which containers use an image, and the disk budget.
+//! Resolves the images of requests, finds the containers that use an image, and applies the disk budget.
 //!
 //! ```text
 //!  api::images ──> executor_images ──> LauncherLayers ──> launcher      pull, import, remove
 //!  admit ──> resolve ──> apply                                          from a reference to a plan's image
 //! ```
-//! `executor_images` fetches and verifies the data; the launcher unpacks it and verifies the layers again.
-//! This module does not read image contents.
+//! `executor_images` fetches and verifies the data; the launcher unpacks it and verifies the layers again. This module
+//! does not read image contents.
 
 mod apply;
 mod problem;
@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 use crate::api_error::ApiError;
 use crate::node::Node;
 
-/// Time limit for an image removal to wait until completed containers have released the image.
+/// Maximum time that an image removal waits until completed containers have released the image.
 const LEAVING: Duration = Duration::from_secs(10);
 
 pub(crate) use apply::apply;
@@ -103,7 +103,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
     }
 }
 
-/// Takes the credentials out of a message, without a copy left in it.
+/// Takes the credentials from a message, and leaves no copy there.
 ///
 /// # Errors
 /// Returns an error if they are malformed.
@@ -159,7 +159,8 @@ pub(crate) async fn until_left(node: &Node) {
     let _ = tokio::time::timeout(LEAVING, all).await; // images still in use are reported as such
 }
 
-/// Returns the id of a container that uses an image: it is not completed, or its root file system is not removed yet.
+/// Returns the id of a container that uses an image: one that is not completed, or whose root file system is not
+/// removed yet.
 pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;

@@ -1,4 +1,5 @@
-//! The connection to the launcher: one task keeps it up, and any task launches or removes containers over it.
+//! Manages the connection to the launcher. One task keeps the launcher connected, and any task can launch or remove
+//! containers over the connection.
 //!
 //! While the launcher is disconnected, calls fail at once with the reason. The exception is daemon startup: `Run` and
 //! `CreatePod` wait for the launcher's first greeting. Running containers are not affected, because their shims are
@@ -24,7 +25,7 @@ pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
 pub use signer::Signer;
 
-/// Maximum wait of a request for the launcher's first greeting.
+/// Maximum time that a request waits for the launcher's first greeting.
 const FIRST_GREETING: Duration = Duration::from_secs(10);
 
 /// State of the connection.
@@ -97,9 +98,8 @@ impl Launcher {
         }
     }
 
-    /// Waits for the first result of connecting to the launcher after the daemon's own start, for a limited time. The
-    /// launcher may
-    /// have just started as well, or be cleaning up containers.
+    /// Waits, for a limited time, for the result of the first attempt to connect to the launcher after the daemon's
+    /// start. The launcher may have started at the same time, or may be cleaning up containers.
     pub(crate) async fn first_heard(&self) {
         let mut connection = self.watch();
         let heard = connection.wait_for(|connection| !matches!(connection, Connection::First));
@@ -136,7 +136,7 @@ impl Launcher {
         }
     }
 
-    /// Asks the launcher to exit, and waits until it has agreed or is gone.
+    /// Requests the launcher to exit, and waits until the launcher has responded or is gone.
     pub async fn shutdown(&self) {
         if let Ok(session) = self.session() {
             let _ = session.call(LauncherCall::Shutdown(Shutdown {}), &[]).await;

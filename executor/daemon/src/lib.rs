@@ -1,4 +1,4 @@
-//! executord: receives requests over gRPC, validates them, and has the launcher create containers.
+//! executord: receives requests over gRPC, validates them, and creates containers through the launcher.
 //!
 //! ```text
 //!  server ──> executor_transport                          connections, HTTP/2, who may call

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// Requests hold secrets, and libraries free memory without overwriting it.
+/// Overwrites memory when it is freed: requests hold secrets, and libraries do not overwrite their memory.
 #[global_allocator]
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 

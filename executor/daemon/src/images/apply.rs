@@ -1,4 +1,4 @@
-//! Applies an image's defaults to a request, and thereby completes it.
+//! Completes a request with the defaults of its image.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use executor_proto::v1::{EnvironmentVariable, RunAction, RunRequest, SecretArgum
 
 use crate::api_error::ApiError;
 
-/// Fills in the fields that the request leaves to the image. Arguments are moved, never copied.
+/// Fills in the fields that the request does not set. Arguments are moved, never copied.
 ///
 /// # Errors
 /// Returns an error if neither the request nor the image names a program.
@@ -57,7 +57,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), ApiErr
     Ok(())
 }
 
-/// Fills in environment, directory and user of a process. The action names the program of a step.
+/// Fills in environment, directory and user of a process. The program of a step is already in its action.
 fn surroundings(run: &mut RunAction, defaults: &ImageDefaults) {
     let used: BTreeSet<&str> = run.env.iter().chain(&run.secret_environment).map(|one| &*one.name).collect();
     let under = defaults.env_under(|name| used.contains(name));

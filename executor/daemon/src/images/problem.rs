@@ -16,7 +16,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
         | ImageError::Redirect { .. }
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
-        // These errors may be transient. The caller must correct other registry statuses.
+        // These errors may be transient. For other registry statuses the caller must correct the request.
         ImageError::TooSlow { .. } | ImageError::Connection { .. } => Kind::Unavailable,
         ImageError::Status { .. } if error.is_transient() => Kind::Unavailable,
         ImageError::Status { .. } | ImageError::Untrusted { .. } => Kind::Precondition,
@@ -94,7 +94,7 @@ fn reason(error: &ImageError) -> ViolationReason {
 mod tests {
     use super::*;
 
-    /// UNAVAILABLE is for errors that may be transient; clients distinguish the others by reason.
+    /// Errors that may be transient are UNAVAILABLE. Clients distinguish all other errors by reason.
     #[test]
     fn faults_of_registries_are_distinguished() {
         let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };

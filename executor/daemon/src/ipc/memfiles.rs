@@ -1,4 +1,4 @@
-//! Memory files for the launcher and for shims: JSON documents, and payloads with secrets.
+//! Creates memory files for the launcher and for shims: JSON documents, and payloads with secrets.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Asynchronous messages over SOCK_SEQPACKET, and pending calls.
+//! Sends and receives messages asynchronously over SOCK_SEQPACKET, and keeps track of pending calls.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,14 +16,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 thread_local! {
-    /// Buffer for received packets: one per runtime thread rather than one per connection, because there are as many
-    /// connections as
-    /// containers.
+    /// Buffer for received packets. Each runtime thread has one, and not each connection, because there are as many
+    /// connections as containers.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 
-/// A connection. It is registered for reading. It is registered for writing only while a message waits for buffer
-/// space, because the kernel would otherwise notify the writer each time the peer reads a message.
+/// A connection. It is registered for writing only while a message waits for buffer space: otherwise the kernel would
+/// notify the writer each time the peer reads a message.
 #[derive(Debug)]
 pub(crate) struct Packets(AsyncFd<Seqpacket>);
 
@@ -56,8 +55,8 @@ impl Packets {
         Ok(received.map(|(length, _)| length))
     }
 
-    /// Receives a message and its descriptors, or the error that prevented receiving these; `None` if the peer has
-    /// disconnected.
+    /// Receives a message with its descriptors, or with the error that prevented receiving the descriptors. Returns
+    /// `None` if the peer has disconnected.
     pub(crate) async fn recv_with_fds<M: Message + Default>(
         &self,
     ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
@@ -129,7 +128,8 @@ mod tests {
 
     use super::*;
 
-    /// A message that finds no buffer space is sent after the peer has read others; no message is lost or sent twice.
+    /// If there is no buffer space for a message, it is sent after the peer has read other messages. No message is lost
+    /// or sent twice.
     #[tokio::test]
     async fn a_message_waits_for_room() {
         let (ours, theirs) = Seqpacket::pair().unwrap();

@@ -1,4 +1,4 @@
-//! Image layers, which the launcher unpacks.
+//! Stores image layers through the launcher, which unpacks them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ const LOOKUP: Duration = Duration::from_secs(60);
 /// Maximum number of layers in the cache.
 const CACHED_MAX: usize = 4096;
 
-/// Existing layers, by digest and parents, each with the warning about its omitted entries.
+/// Existing layers, by digest and parents. The value is the warning about the layer's omitted entries, if any.
 type Cached = HashMap<(Digest, Vec<Digest>), Option<String>>;
 
 /// Layer store behind the launcher.
@@ -113,7 +113,7 @@ impl LayerStore for LauncherLayers {
     }
 
     async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
-        // Before the call, so that concurrent lookups go to the launcher.
+        // Clear the cache before the call, so that concurrent lookups query the launcher.
         self.cached(|layers| layers.retain(|(layer, parents), _| layer != diff_id && !parents.contains(diff_id)));
         let remove = RemoveLayer { diff_id: diff_id.to_string() };
         match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {

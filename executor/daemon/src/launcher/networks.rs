@@ -15,7 +15,7 @@ use super::session::AnswerWithFds;
 use crate::api_error::{ApiError, Kind};
 
 impl Launcher {
-    /// Returns the networks with these names, or all if `names` is empty. Names without a network are left out.
+    /// Returns the networks with these names, or all if `names` is empty. Omits names without a network.
     ///
     /// # Errors
     /// Returns an error if no launcher is connected or the launcher refuses.

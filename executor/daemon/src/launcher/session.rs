@@ -1,4 +1,4 @@
-//! A session with a launcher, from its greeting to its loss, and the task that reconnects.
+//! A session with a launcher, from the greeting until the connection is lost, and the task that reconnects.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -22,14 +22,15 @@ use tokio::time::timeout;
 use super::{Connection, Launcher};
 use crate::ipc::packets::{Packets, PendingCalls};
 
-/// Time limit for a response. The launcher forks and removes, which is fast, and the daemon must not hang on it.
+/// Time limit for a response. Forks and removals in the launcher are fast, and the daemon must not hang if the launcher
+/// hangs.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Time limit for the greeting, before which the launcher cleans up the containers of dead shims.
+/// Time limit for the greeting. Before the greeting the launcher cleans up the containers of dead shims.
 const GREETING: Duration = Duration::from_secs(120);
 /// Pauses between connection attempts.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
-/// A response and its descriptors, or the error that prevented receiving these.
+/// A response with its descriptors, or with the error that prevented receiving the descriptors.
 pub(super) type AnswerWithFds = (LauncherAnswer, io::Result<Vec<OwnedFd>>);
 
 /// A connected launcher after the greeting.
@@ -38,11 +39,11 @@ pub struct Session {
     packets: Packets,
     calls: PendingCalls<AnswerWithFds>,
     welcome: Welcome,
-    /// How the launcher's configuration differs from executord's.
+    /// Description of the differences between the launcher's configuration and executord's, if any.
     difference: Option<String>,
 }
 
-/// Why a call has no response. Unless it was not sent, it may have been executed.
+/// Reason why a call has no response. The launcher may have executed the call, except for `NotSent`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// The call did not reach the launcher.
@@ -130,8 +131,8 @@ impl Session {
         }
     }
 
-    /// Asks the launcher for its warm container counts; `None` if it does not respond in time, or is too old to have
-    /// them.
+    /// Returns the launcher's counts of warm containers; `None` if the launcher does not respond in time, or is too old
+    /// to support the call.
     pub(crate) async fn warm_pool(&self, limit: Duration) -> Option<WarmPool> {
         match self.call_within(limit, LauncherCall::CountWarmPool(CountWarmPool {}), &[]).await {
             Ok(LauncherAnswer::WarmPool(warm_pool)) => Some(warm_pool),
@@ -143,13 +144,14 @@ impl Session {
     async fn greet(launcher: &Launcher, socket: Seqpacket) -> Result<Self, String> {
         let broken = |error: io::Error| error.to_string();
         let packets = Packets::new(socket).map_err(broken)?;
-        // Sequence 0; the first call has number 1.
+        // The greeting has sequence number 0; the first call has number 1.
         let hello = LauncherRequest { sequence: 0, call: Some(LauncherCall::Hello(launcher.hello())) };
         packets.send(&hello.encode_to_vec(), &[]).await.map_err(broken)?;
         let answer = async {
             loop {
                 match packets.recv::<LauncherReply>().await?.map(|reply| reply.answer) {
-                    // The greeting covers lost shims: it is sent when all of them have exit records.
+                    // Reports of lost shims need no action here: the launcher greets only when all lost shims have exit
+                    // records.
                     Some(Some(LauncherAnswer::ShimLost(_))) => {}
                     other => return Ok(other.flatten()),
                 }

@@ -1,7 +1,8 @@
-//! executord's client of the signer process, which the launcher forks and which is connected only to executord.
+//! Client of the signer process. The launcher forks this process, and only executord is connected to it.
 //!
-//! The connection is made at first use, and again when the process is gone. The process answers requests one at a time.
-//! An abandoned request closes the connection, so that its response cannot be matched to another request.
+//! The connection is opened at first use, and reopened if the process is gone. The process handles one request at a
+//! time. If a request is abandoned, its connection is closed, so that the late response cannot be matched to another
+//! request.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -41,13 +42,13 @@ pub(crate) struct Certified {
 }
 
 impl Signer {
-    /// Has a certificate signed.
+    /// Requests a signed certificate from the signer process.
     ///
     /// # Errors
     /// Returns an error if the names are not allowed, the CA cannot sign, or no launcher is connected.
     pub(crate) async fn sign(&self, launcher: &Launcher, request: &SignRequest) -> Result<Certified, ApiError> {
         let mut slot = self.0.lock().await;
-        // Taken out of the slot, so that a cancelled request leaves no connection behind.
+        // Take the connection out of the slot, so that a cancelled request closes it.
         if let Some(open) = slot.take()
             && let Ok(answer) = open.request(request).await
         {
@@ -62,7 +63,8 @@ impl Signer {
         Ok(Certified { signed: answer?, chain })
     }
 
-    /// Has a new process read the CA files. If the new process cannot sign, the current one stays.
+    /// Starts a new signer process, which reads the CA files. If the new process cannot sign, the current process
+    /// stays.
     ///
     /// # Errors
     /// Returns an error if the CA cannot sign or no launcher is connected.
@@ -75,7 +77,7 @@ impl Signer {
 }
 
 impl OpenedSigner {
-    /// Sends one request. Returns the certificate or its refusal, or the error if the process is gone.
+    /// Sends one request. Returns the certificate or the refusal, or an error if the process is gone.
     async fn request(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
             self.packets
@@ -117,7 +119,7 @@ async fn answer(packets: &Packets) -> Result<SignerAnswer, String> {
     reply.and_then(|reply| reply.answer).ok_or_else(|| "it has exited".to_owned())
 }
 
-/// A CA that cannot sign is a fault of this node, not of the request.
+/// Converts a refusal of the signer. If the CA cannot sign, the cause is this node and not the request.
 fn refused_by(problem: ApiError) -> ApiError {
     let kind = if problem.kind == Kind::Precondition { Kind::Unavailable } else { problem.kind };
     ApiError { kind, message: format!("identity: {}", problem.message), ..problem }

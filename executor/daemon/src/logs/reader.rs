@@ -1,11 +1,12 @@
-//! Reads a container's log from its beginning, over rotations: `log.1`, then `log`, then the files that replace `log`.
+//! Reads a container's log from its beginning, across rotations: `log.1`, then `log`, then the files that replace
+//! `log`.
 //!
 //! A shim rotates by renaming `log` to `log.1` and creating a new `log`. An open file is read to its end first, under
 //! either name; the next file is found by comparing inodes. Lines are returned when they are complete; lines truncated
 //! by a crash, and lines in another format, are skipped.
 //!
-//! The reader counts the output that it returns. Each file starts with its position in the whole output: if that is
-//! beyond the reader's own position, the output between was rotated away before it was read, and the reader reports a
+//! The reader counts the output that it returns. Each file starts with its position in the whole output: if this
+//! position is beyond the reader's position, some output was rotated away before it was read, and the reader reports a
 //! gap.
 
 use std::collections::VecDeque;
@@ -159,7 +160,7 @@ impl LogReader {
         Ok(true)
     }
 
-    /// Continues with the next file at the end of one; returns true if there may be more to read.
+    /// At the end of a file, continues with the next file. Returns true if there may be more to read.
     fn next_file(&mut self) -> io::Result<bool> {
         if self.files.len() > 1 {
             self.forget_first();
@@ -313,7 +314,7 @@ mod tests {
         assert!(all(&mut reader).is_empty());
     }
 
-    /// However far a reader is behind, entries and gaps together are the whole output.
+    /// If a reader falls behind, entries and gaps together still cover the whole output.
     #[test]
     fn a_reader_that_falls_behind_is_reported_what_it_missed() {
         let mut log = writer();

@@ -4,9 +4,9 @@
 //!  shim ──> log, log.1 ──> reader ──> lines ──> messages ──> connection ──> receiver
 //!  (masked, limited)       one of each container and target  one of each target
 //! ```
-//! The log files are the queue. They exist anyway, each has a size limit, and a shim waits only for the disk: no
-//! receiver can stop a container, and a container that floods its log loses only its own lines. A log that was rotated
-//! away before it was sent is a gap with exact counts, which the reader detects; the gap is reported in the stream, in
+//! The log files are the queue. They exist anyway, each has a size limit, and a shim waits only for the disk. Therefore
+//! no receiver can block a container, and a container that floods its log loses only its own lines. If output is
+//! rotated away before it is sent, the reader detects a gap with exact counts. The gap is reported in the stream, in
 //! the daemon's log and in metrics. Containers take turns on the connection, and each turn reads one chunk, which
 //! bounds the memory.
 //!
@@ -40,7 +40,7 @@ use message::{Assembler, Message};
 use places::SinkPositions;
 use receiver::{Address, Receiver};
 
-/// Minimum size that a deleted container's log counts as, in bytes, to account for its descriptors.
+/// Minimum size that is counted for a deleted container's log, in bytes, to account for its descriptors.
 const WAITING_MIN: u64 = 64 << 10;
 
 /// All log sinks.
@@ -73,7 +73,7 @@ enum SinkFormat {
     Syslog(SyslogSettings),
 }
 
-/// The container that messages name.
+/// Description of a container in its messages.
 #[derive(Debug)]
 pub(crate) struct MessageOrigin {
     id: ContainerId,
@@ -82,8 +82,8 @@ pub(crate) struct MessageOrigin {
     tags: Vec<(String, String)>,
 }
 
-/// State of a deleted container for the task that sends its log. Locked while the log is read, so that nothing of a
-/// later container with the same id is read.
+/// Deletion state of a container, for the task that sends its log. The state is locked while the log is read, so that
+/// the task reads nothing of a later container with the same id.
 #[derive(Debug, Default)]
 struct DeletionState(Mutex<HeldFiles>);
 
@@ -189,8 +189,8 @@ impl LogSinks {
         &self.targets
     }
 
-    /// Opens the files of a container that is about to be deleted, for the tasks that have not sent all of it. Blocks
-    /// on the disk.
+    /// Opens the files of a container that is about to be deleted, for the tasks that have not sent the whole log.
+    /// Blocks on the disk.
     pub(crate) fn hold(&self, id: &ContainerId, directory: &Path) {
         for target in &self.targets {
             let Some(followed) = locked(&target.followed).get(id).cloned() else { continue };
@@ -281,7 +281,7 @@ impl LogSink {
         SinkTurn(self.receiver.lock().await)
     }
 
-    /// Counts the rest of a deleted container's log; `None` if the limit is reached.
+    /// Counts the unsent bytes of a deleted container's log; `None` if the limit would be exceeded.
     pub(crate) fn wait(self: &Arc<Self>, bytes: u64) -> Option<WaitingBytes> {
         let bytes = bytes.max(WAITING_MIN);
         let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= self.settings.waiting_bytes_max);
@@ -290,7 +290,7 @@ impl LogSink {
         Some(WaitingBytes { target: Arc::clone(self), bytes })
     }
 
-    /// Counts a container whose output waits, until the result is dropped.
+    /// Counts a container with waiting output, until the result is dropped.
     pub(crate) fn behind(&self) -> impl Drop + use<> {
         struct Behind(prometheus_client::metrics::gauge::Gauge);
         impl Drop for Behind {
@@ -355,7 +355,7 @@ impl OutwardLog {
         Ok(batch)
     }
 
-    /// Returns when a partial line times out.
+    /// Returns the time at which the next partial line times out.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.assembler.due()
     }

@@ -1,8 +1,8 @@
 //! Selects the last lines of a log.
 //!
-//! A log is read twice from its beginning: once to count its lines, and once to return the last ones. A line can
-//! consist of several entries, and entries of two streams can alternate; each entry belongs to the line that it is a
-//! part of.
+//! A log is read twice from its beginning: once to count its lines, and once to return the last lines. A line can
+//! consist of several entries, and entries of two streams can alternate, so the incomplete line of each stream is
+//! tracked separately.
 
 use executor_core::logline::{Entry, Stream};
 

@@ -1,8 +1,8 @@
 //! Notifies of changes in directories.
 //!
-//! The daemon has one inotify instance: a user has 128 of them by default, and a client may follow the logs of every
-//! container. A directory has one watch, regardless of its number of subscriptions, until the last subscription is
-//! dropped.
+//! The daemon uses one inotify instance, because a user may have only 128 by default, and a client may follow the logs
+//! of every container. A directory has one watch, regardless of its number of subscriptions, until the last
+//! subscription is dropped.
 
 use std::collections::HashMap;
 use std::io;
@@ -55,7 +55,7 @@ impl DirectoryWatch {
     /// Creates a watch without directories. Must be called on the runtime, where a task forwards changes.
     ///
     /// # Errors
-    /// Returns an error if this user has no inotify instances left.
+    /// Returns an error if this user's limit on inotify instances is reached.
     pub fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let followed = FollowedLogs { watches: inotify.watches(), directories: HashMap::new() };
@@ -89,7 +89,7 @@ impl Subscription {
 
     /// Waits for an unseen change.
     pub async fn changed(&mut self) {
-        // The sender exists as long as a subscription.
+        // The wait cannot fail: the sender exists as long as a subscription exists.
         let _ = self.changed.changed().await;
     }
 }
@@ -101,7 +101,7 @@ impl Drop for Subscription {
         directory.followers -= 1;
         if directory.followers == 0 {
             followed.directories.remove(&self.watched);
-            // Fails if the directory was deleted.
+            // This fails only if the directory was deleted.
             let _ = followed.watches.remove(self.watched.clone());
         }
     }

@@ -1,7 +1,7 @@
-//! Entries of the systemd journal, in its native protocol: a datagram of fields, or a sealed memory file if the entry
-//! is too large.
+//! Encodes and sends entries in the native protocol of the systemd journal: as a datagram of fields, or as a sealed
+//! memory file if the entry is too large.
 //!
-//! Field names are those of Docker's and Podman's log drivers, so that existing consumers work.
+//! The field names are the same as in the log drivers of Docker and Podman, so that existing consumers work.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -93,7 +93,7 @@ fn field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Sends an entry that exceeds a datagram as a memory file. The journal accepts only a sealed file.
+/// Sends an entry that is too large for a datagram as a memory file. The journal accepts only a sealed file.
 ///
 /// # Errors
 /// Returns the error of the socket, or of creating the file.

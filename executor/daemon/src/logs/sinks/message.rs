@@ -1,8 +1,8 @@
 //! Builds messages from log entries: whole lines, or marked parts of lines that are too long or incomplete.
 //!
-//! An entry is one read of the shim, so a line may consist of several. They are joined here, up to the maximum message
-//! size. Partial lines of a container are bounded by that size, too, over all streams, and are sent as a part after a
-//! second without further data.
+//! An entry holds the data of one read by the shim, so a line may consist of several entries. They are joined here, up
+//! to the maximum message size. All partial lines of a container together are limited to that size, too. If no further
+//! data arrives within a second, a partial line is sent as a part.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,9 +24,9 @@ pub(super) struct Message {
     /// Time at which the start of the message was read from the process.
     pub(super) time: Timestamp,
     pub(super) stream: Stream,
-    /// Log source of its process.
+    /// Log source of the process that wrote the message.
     pub(super) source: String,
-    /// Sequence number of its first entry in the log, starting at 1.
+    /// Sequence number of the message's first entry in the log, starting at 1.
     pub(super) sequence: u64,
     /// Position in the line; `None` if the message is a whole line.
     pub(super) part: Option<MessagePart>,
@@ -104,12 +104,12 @@ impl Assembler {
         Self { max, rewrite, open: VecDeque::new(), at, dropped: Dropped::default() }
     }
 
-    /// Returns the position at which reading continues after everything that was emitted.
+    /// Returns the position at which reading continues after all emitted messages are sent.
     pub(super) fn resume(&self) -> LogPosition {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.before).min().unwrap_or(self.at)
     }
 
-    /// Returns when a partial line times out.
+    /// Returns the time at which the next partial line times out.
     pub(super) fn due(&self) -> Option<Instant> {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.since + PATIENCE).min()
     }
@@ -128,7 +128,7 @@ impl Assembler {
                 self.at = *before;
                 self.entry(entry, *before, out);
                 self.at.advance(entry);
-                // The last message of an entry is after the whole entry.
+                // After the last message of an entry, reading continues after the whole entry.
                 let resume = self.resume();
                 if let Some(last) = out[given..].last_mut() {
                     last.resume = resume;
@@ -305,7 +305,7 @@ mod tests {
         let parts = ["[7.1]aaaaaaa".to_owned(), format!("[7.2.]{a}bbbb")];
         assert_eq!(reported(&out)[..5], ["one", "err", "other", "begin", ""]);
         assert_eq!(reported(&out)[5..], parts);
-        // Until the partial line is emitted, reading would continue from its start.
+        // While the partial line is not emitted, reading would continue from its start.
         let resumes: Vec<u64> = out.iter().map(|message| message.resume.entries).collect();
         assert_eq!(resumes, [1, 1, 1, 5, 6, 6, 7]);
         assert_eq!((assembler.resume(), assembler.due()), (place, None));

@@ -1,4 +1,4 @@
-//! Positions up to which each container's log was sent, kept over restarts of executord.
+//! Stores the position up to which each container's log was sent, across restarts of executord.
 //!
 //! Each target has a small file in the ledger's directory, written about once a second and on exit. The positions are
 //! not in the ledger's database, because a lost position only causes duplicate lines, and a sync per second of output
@@ -54,12 +54,12 @@ impl SinkPositions {
                 (false, BTreeMap::new())
             }
         };
-        // An empty file records that there was a daemon.
+        // Write the file even if it is empty, because it shows that an earlier daemon had this target.
         Self { path, state: Mutex::new(PositionsState { is_new, is_changed: is_new, containers }) }
     }
 
     /// Returns the start position for a container; `None` if its whole log was sent. `is_over` is true if the container
-    /// completed under an earlier daemon: if nothing was sent to the target before, such a log is not sent.
+    /// completed under an earlier daemon. The log of such a container is not sent to a new target.
     pub(super) fn start(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<LogPosition> {
         let mut state = locked(&self.state);
         let known = state.containers.get(id).filter(|kept| kept.created_at == created_at.0).copied();

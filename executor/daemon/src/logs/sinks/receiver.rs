@@ -28,9 +28,10 @@ use crate::config::SyslogAddress;
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
 /// Time limit for a connection attempt.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// Time to wait after the handshake for a rejection of the node's certificate, which TLS 1.3 sends only then.
+/// Time to wait after the handshake for a rejection of the node's certificate. With TLS 1.3 the rejection arrives only
+/// after the handshake.
 const REFUSAL: Duration = Duration::from_millis(300);
-/// A connection that breaks sooner counts as a failed attempt.
+/// Minimum duration of a connection. A connection that breaks sooner counts as a failed attempt.
 const SHORT: Duration = Duration::from_secs(10);
 
 /// Address of a receiver.
@@ -120,8 +121,8 @@ impl Receiver {
     }
 
     /// Sends a batch, over as many connections as needed. `sent` counts the sent messages. If a stream breaks within a
-    /// batch, the whole
-    /// batch is sent again, so its messages may be duplicated. Cancel this only if nothing more is sent.
+    /// batch, the whole batch is sent again, so its messages may be duplicated. Cancel this only if no further batch is
+    /// sent.
     pub(super) async fn send(&mut self, batch: &MessageBatch, sent: &mut usize) {
         while *sent < batch.messages.len() {
             self.connect().await;

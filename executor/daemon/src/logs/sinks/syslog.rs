@@ -114,8 +114,8 @@ fn escaped(value: &str) -> String {
     out
 }
 
-/// Converts bytes to text; `None` if they already are text without control characters other than tab. The text has at
-/// most four times as many bytes.
+/// Converts bytes to text without control characters other than tab; `None` if the bytes already are such text. The
+/// text has at most four times as many bytes.
 pub(super) fn text(bytes: &[u8]) -> Option<Vec<u8>> {
     let is_escaped = |c: char| is_harmful(c) && c != '\t';
     if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_escaped)) {
