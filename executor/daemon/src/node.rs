@@ -32,9 +32,10 @@ use crate::store::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Minimum free bytes under the state directory for a new container, whose exit record and first log output must fit.
+/// Minimum free space in the state directory for a new container, in bytes. Its exit record and first log output must
+/// fit.
 const STATE_FREE_MIN: u64 = 4 << 20;
-/// Minimum free inodes, for the same reason.
+/// Minimum number of free inodes in the state directory for a new container.
 const INODES_FREE_MIN: u64 = 8;
 
 /// Time limit for writing a change of the cell's state to disk.
@@ -49,7 +50,7 @@ pub enum NodeError {
     /// The kernel's boot id cannot be read.
     #[error("cannot read the boot id")]
     BootId(#[source] std::io::Error),
-    /// No inotify instance is left to follow logs.
+    /// The user's limit on inotify instances is reached, so logs cannot be followed.
     #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
     Inotify(#[source] std::io::Error),
     /// The trace exporter cannot be created.
@@ -289,8 +290,7 @@ impl Node {
     }
 
     /// Changes the state of the cell, and waits until the change is on disk, so that a reported change survives a
-    /// restart. The wait
-    /// is limited if the disk does not respond; the ledger reports such failures itself.
+    /// restart. The wait is limited, in case the disk does not respond; the ledger itself reports such failures.
     pub(crate) async fn change_cell(&self, change: impl FnOnce(&mut CellState)) {
         let mut written = None;
         self.cell.change(change, |state| written = Some(self.ledger.put_cell(state)));
@@ -300,11 +300,10 @@ impl Node {
     }
 
     /// Resolves when no further container of an earlier daemon can appear. Resolves at once while no launcher is
-    /// connected, because
-    /// dependent calls are refused then.
+    /// connected, because calls that depend on the launcher are refused then.
     pub async fn until_found(&self) {
         if self.launcher.session().is_ok() {
-            // The sender lives as long as `self`.
+            // The wait cannot fail, because `self` owns the sender.
             let _ = self.found.subscribe().wait_for(|found| *found).await;
         }
     }
@@ -325,7 +324,7 @@ impl Node {
 
     /// Resolves when the daemon stops.
     pub async fn until_stopping(&self) {
-        // The sender lives as long as `self`.
+        // The wait cannot fail, because `self` owns the sender.
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 }

@@ -1,6 +1,6 @@
-//! The program `executord`: from the command line to an exit code.
+//! Main function of `executord`: parses the command line, runs the daemon, and returns an exit code.
 //!
-//! It is part of the library so that the server is compiled once, and not again for the binary.
+//! This module is part of the library, so that the server is compiled once, and not again for the binary.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == executor_providers::WORKER_ARGUMENT) {
         return executor_providers::work();
     }
-    // Until the handler that reloads the configuration is installed.
+    // Survive SIGHUP until the handler that reloads the configuration is installed.
     if let Err(error) = executor_sys::process::survive_hangup() {
         return fail(1, &format!("cannot install the handler of SIGHUP: {error}"));
     }
@@ -92,9 +92,9 @@ fn fail(code: u8, why: &str) -> ExitCode {
 
 fn run(config: Config) -> anyhow::Result<()> {
     let booted = boot::boot(&config)?;
-    // One thread serves: calls wait for shims and disks far more than they compute, and with several threads each busy
-    // thread wakes
-    // another one that finds no work. The ledger and reads of logs, outputs and images have their own threads.
+    // One thread serves calls, because calls mostly wait for shims and disks. With several threads, each busy thread
+    // would wake another thread that finds no work. The ledger and reads of logs, outputs and images have their own
+    // threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(READERS)
         .thread_stack_size(STACK)

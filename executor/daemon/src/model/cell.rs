@@ -92,7 +92,7 @@ impl Drain {
     }
 }
 
-/// The cell's state and the progress of its drain. One task changes them, and others watch them.
+/// The cell's state and the progress of its drain, which tasks can watch.
 #[derive(Debug)]
 pub struct Cell {
     state: watch::Sender<CellState>,
@@ -103,7 +103,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Continues with the state of an earlier daemon.
+    /// Creates the cell with the state of an earlier daemon.
     pub fn new(state: CellState) -> Self {
         Self {
             state: watch::Sender::new(state),
@@ -133,7 +133,7 @@ impl Cell {
         self.progress.subscribe()
     }
 
-    /// Changes the state; `keep` gets the new one, in the order of the changes.
+    /// Changes the state, and passes the new state to `keep`. Calls of `keep` have the same order as the changes.
     pub(crate) fn change(&self, change: impl FnOnce(&mut CellState), keep: impl FnOnce(CellState)) {
         let _in_order = locked(&self.changing);
         self.state.send_modify(change);
@@ -149,10 +149,10 @@ impl Cell {
     }
 }
 
-/// Turns of tasks that do the same work: one task works and at most one waits, regardless of how many are started.
+/// Serializes tasks that do the same work: one task works and at most one waits, regardless of how many are started.
 ///
-/// The waiting task reads the state when its turn starts, so it does the work of all tasks that were rejected
-/// meanwhile.
+/// The waiting task reads the state when its turn starts, so it does the work of all tasks that were rejected in the
+/// meantime.
 #[derive(Debug, Default)]
 pub(crate) struct SingleWorker {
     working: tokio::sync::Mutex<()>,

@@ -1,12 +1,12 @@
-//! A container in the daemon: status that one task changes and all others watch.
+//! Handle of a container in the daemon. One task changes the container's status, and all other tasks watch it.
 //!
 //! ```text
 //!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
 //!              │  └── shim: link ────────> Stop, Signal
 //!              └── driven by one task (actor), from its launch or its recovery to its completion
 //! ```
-//! The handle outlives the task: a completed container has only its status. Between the container's completion and the
-//! end of the task the shim releases the node's resources.
+//! The handle outlives the task, and then holds only the status of the completed container. Between the container's
+//! completion and the end of the task the shim releases the node's resources.
 
 pub mod link;
 pub(crate) mod reading;
@@ -31,16 +31,16 @@ use reading::LatestReading;
 /// Time for a quarantined container to exit after a stop.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
 
-/// Time limit for the container's task to apply a change of sources, and for writing it to disk. At worst the task is
-/// between two connections to the shim.
+/// Time limit for the container's task to apply a change of sources, and for writing the change to disk. In the worst
+/// case the task is between two connections to the shim.
 const SOURCES_TAKEN: Duration = Duration::from_secs(5);
 
-/// Presence of a container, as its watchers see it.
+/// Presence of a container, as published to watchers.
 #[derive(Clone, Debug)]
 pub enum Presence {
     /// The container exists.
     Present(Arc<ContainerStatus>),
-    /// The container could not be created as requested; nothing of it is left.
+    /// The container could not be created as requested, and was removed.
     Refused(ApiError),
     /// The container was deleted; holds its last status.
     Deleted(Arc<ContainerStatus>),
@@ -67,7 +67,7 @@ pub struct Handle {
     shim: Mutex<Option<Arc<ShimLink>>>,
     /// Latest reading of the counters.
     pub(crate) reading: LatestReading,
-    /// True if the node holds only the files of a completed container, which deletion removes.
+    /// True if all node resources of the container were removed, except for the files that its deletion removes.
     removed: watch::Sender<bool>,
     /// Notified when the launcher has cleaned up the container after its shim was lost.
     pub(crate) shim_lost: Notify,
@@ -82,8 +82,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Returns the error for an update whose response was lost; `shows` names what shows if the shim applied the
-    /// update.
+    /// Returns the error for an update whose response was lost. `shows` describes how a client can check if the shim
+    /// applied the update.
     pub(crate) fn answer_is_lost(&self, shows: &str) -> ApiError {
         if self.state().is_none_or(|state| state >= State::Wiping) {
             return shim_is_gone(self.id());
@@ -170,9 +170,10 @@ impl Handle {
         self.is_over() && !*self.removed.borrow()
     }
 
-    /// Waits until a completed, refused or deleted container holds only what its deletion removes.
+    /// Waits until all node resources of a completed, refused or deleted container were removed, except for the files
+    /// that its deletion removes.
     pub(crate) async fn until_removed(&self) {
-        // The sender lives as long as `self`.
+        // The wait cannot fail, because `self` owns the sender.
         let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
     }
 
@@ -232,7 +233,7 @@ impl Handle {
         let mut watch = self.watch();
         let over =
             |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state != State::Completed);
-        // Both changes are published: a link is set before the shim's first report.
+        // Both changes wake this wait: a connection is set before the shim's first report is published.
         let _ = watch.wait_for(|presence| over(presence) || self.shim().is_some()).await;
     }
 
@@ -243,13 +244,13 @@ impl Handle {
         match presence.as_deref() {
             Ok(Presence::Present(facts) | Presence::Deleted(facts)) => Ok(Arc::clone(facts)),
             Ok(Presence::Refused(problem)) => Err(problem.clone()),
-            // The sender lives as long as `self`.
+            // This cannot happen, because `self` owns the sender.
             Err(_) => Err(ApiError::no_container(self.id.as_str())),
         }
     }
 
-    /// Has the container's task apply a change of the secret sources, and waits for it. No effect if the task has
-    /// ended.
+    /// Sends a change of the secret sources to the container's task, and waits until the task has applied it. Has no
+    /// effect if the task has ended.
     pub(crate) async fn report_sources(&self, change: SourceChange) {
         let (done, taken) = oneshot::channel();
         if self.sources.send(SourceNews { change, done }).is_ok() {

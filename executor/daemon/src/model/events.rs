@@ -41,9 +41,9 @@ pub enum EventKind {
     Unhealthy,
     /// The container's action has ended, and is being restarted.
     Restarting,
-    /// A provider of the container's secrets does not answer.
+    /// A provider of the container's secrets does not respond.
     SecretsStale,
-    /// All providers of the container's secrets answer again.
+    /// All providers of the container's secrets respond again.
     SecretsFresh,
     /// The container's certificate and key were replaced.
     IdentityReplaced,
@@ -94,8 +94,8 @@ pub struct Event {
 pub struct KeptEvents {
     /// Events in cursor order.
     pub events: Vec<Event>,
-    /// First cursor that was certainly never assigned.
+    /// Lowest cursor that was certainly never assigned.
     pub next: u64,
-    /// First cursor that is not reserved.
+    /// Lowest cursor that is not reserved.
     pub reserved: u64,
 }

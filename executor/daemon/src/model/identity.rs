@@ -20,14 +20,14 @@ pub struct IdentityRecord {
     pub not_before: Timestamp,
     /// End of validity.
     pub not_after: Timestamp,
-    /// Time at which it is renewed.
+    /// Time at which the certificate is renewed.
     pub renew_at: Timestamp,
     /// Paths of certificate, key and chain in the container.
     pub files: [PathBuf; 3],
     /// Number of renewals.
     #[serde(default)]
     pub replaced: u64,
-    /// Reason, while the certificate cannot be renewed.
+    /// Reason why the last renewal failed; unset if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<StaleValue>,
 }

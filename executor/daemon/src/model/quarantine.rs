@@ -1,5 +1,7 @@
-//! Quarantine: each lifecycle phase has a time limit. A container that exceeds it is reported, is killed if that can
-//! help, keeps its capacity, and does not block other work. It leaves quarantine when the phase ends.
+//! Quarantine of containers that exceed the time limit of a lifecycle phase.
+//!
+//! A container in quarantine is reported, and killed if a kill can end the phase. It keeps its capacity and does not
+//! block other work. It leaves quarantine when the phase ends.
 
 use std::time::Duration;
 

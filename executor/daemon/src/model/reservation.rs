@@ -18,7 +18,8 @@ pub struct Reservation {
     pub created_at: Timestamp,
     /// Time of expiry.
     pub expires_at: Timestamp,
-    /// Caller that created or last renewed it, whose quota it counts against; `None` for host root, which has no quota.
+    /// Caller that created or last renewed the reservation. The reservation counts against this caller's quota. `None`
+    /// for host root, which has no quota.
     #[serde(default)]
     pub owner: Option<Requester>,
 }

@@ -1,5 +1,5 @@
-//! Records of a container's inputs by reference. A record holds names and no values; changed values are detected by a
-//! keyed digest, whose key is only in memory.
+//! Records of a container's inputs that are references to secret providers. A record holds names and no values. Changed
+//! values are detected by a keyed digest, whose key is only in memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum ValueTarget {
     Argument(u32),
 }
 
-/// An input by reference.
+/// An input that is a reference to a secret provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRecord {
     /// Destination of the value.
@@ -45,13 +45,13 @@ pub struct SourceRecord {
     pub fetched_at: Timestamp,
     /// True if the value is refreshed while the container runs.
     pub followed: bool,
-    /// Client that named the reference, if the value is refreshed. Unset in records of earlier versions.
+    /// Client that submitted the reference, if the value is refreshed. Unset in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requester: Option<Arc<Requester>>,
     /// Lease of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
-    /// Reason, while the provider does not answer.
+    /// Reason why the value may be outdated; unset if the provider responded to the last poll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<StaleValue>,
 }
@@ -83,7 +83,7 @@ pub(crate) enum SourceChange {
     },
     /// The providers were polled; holds the new records.
     Looked(Vec<SourceRecord>),
-    /// The container's certificate was replaced, or could not be.
+    /// The container's certificate was replaced, or a renewal failed.
     Identity(Box<IdentityRecord>),
 }
 

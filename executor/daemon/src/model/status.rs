@@ -1,7 +1,7 @@
 //! Status of a container, during its lifecycle and after completion.
 //!
 //! Registry, ledger and API share this type. It is built from the admitted plan and the shim's records, and holds no
-//! secret, because neither of these does.
+//! secrets, because the plan and the records hold none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub struct ContainerStatus {
     /// True while the container is paused, from the record.
     #[serde(default)]
     pub paused: bool,
-    /// Results of its checks; unset before the first result, and without checks.
+    /// Results of the container's checks; unset before the first result, or if the container has no checks.
     #[serde(default)]
     pub health: Option<Arc<Health>>,
     /// Restarts, from the record.
@@ -78,7 +78,7 @@ pub struct ContainerStatus {
     pub quarantine: Option<Quarantine>,
     /// Trace of the container, if traces are exported.
     pub trace: Option<TraceContext>,
-    /// Inputs by reference.
+    /// Inputs that are references to secret providers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceRecord>,
     /// Certificate of the container, if any.
@@ -117,7 +117,7 @@ pub struct ContainerResult {
     pub termination_message: String,
     /// Time of completion.
     pub finished_at: Timestamp,
-    /// True if there is an exit record. Without one, no process was left that could write it.
+    /// True if there is an exit record. False if no process was left that could write the record.
     #[serde(default)]
     pub recorded: bool,
     /// True if the host stopped before the exit record was on disk.
@@ -246,7 +246,7 @@ impl ContainerStatus {
     }
 
     /// Returns true if the record's plan differs from the current plan, because files, egress or limits were replaced.
-    /// The first files of a container that is being created are those of the plan.
+    /// The first files of a container that is being created are not a difference: the plan already has them.
     pub fn is_replanned<P>(&self, record: &ContainerRecord<P>) -> bool {
         let first = self.prepared.is_none() && record.files_generation == 1 && self.files_generation == 0;
         (record.files_generation != self.files_generation && !first)
@@ -330,7 +330,8 @@ impl ContainerStatus {
         }));
     }
 
-    /// Completes without an exit record, if no process is left that could write one.
+    /// Completes the container without an exit record. Call this only if no process is left that could write the
+    /// record.
     pub fn conclude_without_record(&mut self, kind: FailureKind, message: impl Into<String>, now: Timestamp) {
         self.end = Some(Arc::new(ContainerResult {
             exit: None,

@@ -1,12 +1,14 @@
-//! Instance identity: a certificate and key for a container, as secret files, renewed before the certificate expires.
+//! Manages instance identities: issues a certificate and a key to a container as secret files, and renews them before
+//! the certificate expires.
 //!
 //! ```text
 //!  request ── check, place ──> files without content ── key, signature ──> files with content, as if sent with the request
 //!                                                             └──> record (no key), kept with the container ──> renewal
 //! ```
-//! The key is generated here, written into the file's content, and overwritten with the request; the CA's key is never
-//! in this process's memory. One update replaces all three files, with the generation that they were made for. After a
-//! restart of executord renewal continues from the container's record; an overdue certificate is renewed at once.
+//! The key is generated here, written into the file's content, and overwritten together with the request; the CA's key
+//! is never in this process's memory. One update replaces all three files, based on the generation for which they were
+//! created. After a restart of executord renewal continues from the container's record; an overdue certificate is
+//! renewed at once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -138,12 +140,11 @@ struct Issued {
 }
 
 impl Issued {
-    /// Generates a key, and has a certificate signed for it.
+    /// Generates a key, and requests a signed certificate for it.
     ///
     /// # Errors
     /// Returns an error if the names are no longer allowed, the CA cannot sign, no launcher is connected, or no random
-    /// numbers are
-    /// available.
+    /// numbers are available.
     async fn make(node: &Node, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Result<Self, ApiError> {
         let pair = make_key();
         executor_secrets::scrub_stack();
@@ -226,7 +227,7 @@ fn make_key() -> Option<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     Some((pem, public_key))
 }
 
-/// The task that renews a container's certificate. Dropping this stops it.
+/// The task that renews a container's certificate. Dropping this stops the task.
 #[derive(Debug)]
 pub(crate) struct Renewing(AbortHandle);
 
@@ -250,20 +251,20 @@ impl Renewing {
 enum Renewal {
     Replaced,
     Failed,
-    /// A concurrent update won.
+    /// A concurrent update was applied instead.
     Overtaken,
 }
 
 async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
     let mut backoff: Option<Backoff> = None;
-    // True after a renewal because the clock was set back; another renewal would have the same dates.
+    // True if the last renewal was needed because the clock was set back. Another renewal would yield the same dates.
     let mut set_back = false;
     while let Some(facts) = handle.facts().filter(|facts| facts.state == State::Running) {
         let Some(record) = &facts.identity else { return };
         if backoff.is_none() {
             let now = crate::now();
             let left = record.renew_at.since(now);
-            // A certificate that is not yet valid is rejected: the clock was set back.
+            // The clock was set back: peers reject the certificate, because it is not yet valid.
             if now < record.not_before && !set_back {
                 set_back = true;
             } else if !left.is_zero() {

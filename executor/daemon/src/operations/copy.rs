@@ -1,4 +1,4 @@
-//! Reports of the processes that copy files in containers: status, summary, failure.
+//! Reads reports of the processes that copy files in containers: status, summary, failure.
 
 use std::sync::Arc;
 

@@ -13,16 +13,17 @@ use crate::model::events::EventKind;
 use crate::node::Node;
 use crate::operations::members;
 
-/// Maximum wait for the removal of the container's node resources before the launcher is asked to delete it anyway.
+/// Maximum time to wait for the removal of the container's node resources. After this time the launcher deletes the
+/// container anyway.
 const REMOVAL: Duration = Duration::from_secs(30);
 
 /// Deletes a container with its logs and its record. If `force` is true, a running container is killed first.
 ///
 /// # Errors
-/// Returns an error if the container has not completed and `force` is false, no launcher is connected, or the launcher cannot
-/// remove the files.
+/// Returns an error if the container has not completed and `force` is false, no launcher is connected, or the launcher
+/// cannot remove the files.
 pub async fn delete(node: &Arc<Node>, handle: Arc<Handle>, force: bool) -> Result<(), ApiError> {
-    // Spawned, so that a client that disconnects does not leave a partial deletion.
+    // Use a task, so that a client that disconnects does not interrupt the deletion.
     node.run_detached(delete_whole(Arc::clone(node), handle, force)).await
 }
 
@@ -36,7 +37,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
                 format!("container {id} is {}: stop it first, or delete it with force", state.name()),
             ));
         }
-        // Checked before anything is killed: without a launcher the files cannot be removed afterwards.
+        // Check this before the kill: without a launcher the files cannot be removed afterwards.
         node.launcher.session()?;
         // A container in quarantine may never receive the stop.
         tokio::select! {
@@ -45,7 +46,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
         }
         handle.ended().await?;
     }
-    // The shim or the launcher removes the resources; a launcher that fails reports the reason.
+    // The shim or the launcher removes the resources. If the launcher fails, it reports the reason.
     node.launcher.session()?;
     let _ = timeout(REMOVAL, handle.until_removed()).await;
     let _alone = handle.deleting.lock().await;
@@ -65,10 +66,12 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
 
 /// Forgets a container that has no files left on disk, and publishes `last` to its watchers.
 ///
-/// The order matters, because the id is free as soon as the registry has forgotten it: the deletion event precedes any
-/// event of a later container with the same id, the ledger forgets the old container and not the later one, and a
-/// client that receives the deletion finds the id free. The event precedes the deletion from the ledger, so that a
-/// crash between the two loses neither.
+/// The order of the steps matters, because the id is free as soon as the container is removed from the registry:
+/// - The deletion event precedes any event of a later container with the same id.
+/// - The ledger forgets the old container and not the later one.
+/// - A client that receives the deletion finds the id free.
+///
+/// The event precedes the deletion from the ledger, so that a crash between the two loses neither.
 pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
     let id = handle.id();
     node.registry.remove(id, || {
@@ -106,9 +109,8 @@ mod tests {
         ContainerStatus::admitted(plan, tag.into(), crate::now(), "boot".into())
     }
 
-    /// Another thread claims each id as soon as it is free: the ledger keeps the new container, and its events follow
-    /// the deletion.
-    /// A subscriber that receives a deletion no longer finds the old container.
+    /// If another thread claims each id as soon as it is free, the ledger keeps the new container, and its events
+    /// follow the deletion. A subscriber that receives a deletion no longer finds the old container.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_container_is_forgotten_before_its_id_is_free() {
         const CONTAINERS: usize = 500;

@@ -1,4 +1,4 @@
-//! UpdateEgress: new rules for the connections that a running container may open.
+//! UpdateEgress: replaces the rules for the connections that a running container may open.
 //!
 //! The rules are validated here and, by the same code, in the shim, which applies and records them. Updates of a
 //! container run one at a time, and an update that has started continues even if its client disconnects.
@@ -23,7 +23,8 @@ use crate::requests::draft;
 /// Replaces the egress rules of a container.
 ///
 /// # Errors
-/// Returns the errors that the interface lists for UpdateEgress. The rules are unchanged then, except after UNAVAILABLE.
+/// Returns the errors that the interface lists for UpdateEgress. In that case the rules are unchanged, except after
+/// UNAVAILABLE.
 pub(crate) async fn update(
     node: &Arc<Node>,
     request: v1::UpdateEgressRequest,

@@ -1,4 +1,5 @@
-//! Executes a process in a container: from the request to a session with its supervisor.
+//! Executes a process in a container: converts the request, sends it to the launcher, and opens a session with the
+//! process's supervisor.
 //!
 //! The decoded message is passed by value, because it holds the only copies of arguments and values; the result is a
 //! running process with its own descriptors. The launcher forks the supervisor; the process's input and output pass
@@ -60,7 +61,7 @@ pub(crate) struct ExecSession {
 /// The daemon's descriptors of a process's input and output.
 #[derive(Debug)]
 pub(crate) struct Stdio {
-    /// True if the process has a terminal; all descriptors refer to it then.
+    /// True if the process has a terminal. In that case all descriptors refer to the terminal.
     pub(crate) terminal: bool,
     pub(crate) input: Option<Arc<StdioFd>>,
     pub(crate) stdout: Arc<StdioFd>,
@@ -195,7 +196,8 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     send_to_launcher(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
 }
 
-/// Copies files through an executor process in the container that runs as `user`; as the container's user if empty.
+/// Copies files through an executor process in the container. The process runs as `user`, or as the container's user if
+/// `user` is empty.
 ///
 /// # Errors
 /// Returns the errors of [`start`].
@@ -329,7 +331,7 @@ fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFi
     let joined: Vec<Zeroizing<String>> =
         variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
-    // Variables of the container's process are added with its environment.
+    // Inherited variables are not defaults: they are added with the environment of the container's process.
     let inherits = |name: &str| start.container_environment && is_inherited(name, facts);
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);
     env.extend(payload::default_environment(has, start.terminal));

@@ -1,7 +1,8 @@
-//! UpdateLimits: new limits for a running container.
+//! UpdateLimits: replaces limits of a running container.
 //!
 //! Limits are validated here and, by the same code, in the shim, which applies and records them. Capacity for the
-//! larger of old and new limits is reserved first; after the shim's response the container holds the limits in force.
+//! larger of the old and the new limits is reserved first. After the shim's response the container holds the capacity
+//! of the limits in force.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::operations::rotate::{REPORT_PATIENCE, running};
 /// Replaces limits of a container.
 ///
 /// # Errors
-/// Returns the errors that the interface lists for UpdateLimits. The limits are unchanged then, except after UNAVAILABLE.
+/// Returns the errors that the interface lists for UpdateLimits. In that case the limits are unchanged, except after
+/// UNAVAILABLE.
 pub(crate) async fn update(
     node: &Arc<Node>,
     request: v1::UpdateLimitsRequest,
@@ -43,7 +45,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
         swap_bytes: limits.swap_bytes,
         memory_reservation_bytes: limits.memory_reservation_bytes,
     };
-    // If the request has only fixed limits, those are the error, and not an empty request.
+    // If the request has only limits that cannot change, report these limits, and not that the request is empty.
     let is_checked = violations.is_empty() || update != UpdateLimits::default();
     let validated = is_checked.then(|| validate_limits(&update, &record.plan, &node.config.policy));
     let plan = match validated {
@@ -79,7 +81,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
     handle.facts().ok_or_else(gone)
 }
 
-/// Returns a violation for each limit that cannot change while the container runs.
+/// Returns a violation for each limit in the request that cannot change while the container runs.
 fn fixed(limits: &v1::Limits) -> Vec<Violation> {
     let given = [
         ("limits.disk_bytes", limits.disk_bytes != 0),

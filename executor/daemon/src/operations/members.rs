@@ -15,7 +15,8 @@ use crate::node::Node;
 /// Pauses between attempts to stop a container whose shim connection broke.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// Stops containers in parallel, each with this grace period or its own, and waits until they are completed.
+/// Stops containers in parallel, and waits until they are completed. Without `grace`, each container has its own grace
+/// period.
 ///
 /// # Errors
 /// Returns the first error of a container that could not be stopped; all others are stopped.
@@ -40,13 +41,14 @@ pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(),
     request_stop(handle, (grace.unwrap_or(facts.plan.grace), 0)).await?;
     match handle.ended().await {
         Err(problem) if !handle.is_over() => Err(problem),
-        // A container that was refused meanwhile is over, too.
+        // A container that was refused in the meantime has ended, too.
         _ => Ok(()),
     }
 }
 
-/// Requests the stop of a container, with a grace period and a signal (0 is the container's own). Waits until its shim
-/// is connected, and repeats the request if the connection breaks. Does nothing if the container is over.
+/// Requests the stop of a container, with a grace period and a signal (0 selects the container's own signal). Waits
+/// until the shim is connected, and repeats the request if the connection breaks. Does nothing if the container has
+/// ended.
 ///
 /// # Errors
 /// Returns an error if the shim refuses.

@@ -142,14 +142,14 @@ fn ended(node: &Node, id: &ContainerId, kind: EventKind) {
     node.ledger.forget_reservation(id);
 }
 
-/// Restores the reservations of an earlier daemon, whose lifetimes continued meanwhile. Called after the ledger's
-/// containers are registered.
+/// Restores the reservations of an earlier daemon. Their lifetimes continued while no daemon was running. Called after
+/// the ledger's containers are registered.
 pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
     for reservation in reservations {
         let left = reservation.expires_at.since(crate::now()).min(TTL_MAX);
         let id = reservation.id.clone();
         if node.registry.get(&id).is_some() {
-            node.ledger.forget_reservation(&id); // the container claimed it before the kill, and the ledger missed that
+            node.ledger.forget_reservation(&id); // the container claimed it before the kill; the ledger lacks this
         } else if left.is_zero() {
             ended(node, &id, EventKind::ReservationExpired);
         } else {
@@ -171,13 +171,13 @@ pub(crate) async fn run_expiry(node: Arc<Node>) {
                 () = tokio::time::sleep_until(due) => {}
                 _ = changes.changed() => {}
             },
-            // The node owns the sender, and this task holds the node.
+            // `changed` cannot fail: the node owns the sender, and this task holds the node.
             None => drop(changes.changed().await),
         }
     }
 }
 
-/// Use of a reservation by a Run in progress: the reservation does not expire until this is dropped.
+/// Claim of a Run in progress to a reservation. The reservation does not expire until this is dropped.
 pub(crate) struct Claim {
     node: Arc<Node>,
     id: ContainerId,

@@ -1,9 +1,9 @@
-//! UpdateFiles: new secret files for a running container.
+//! UpdateFiles: replaces secret files of a running container.
 //!
 //! The decoded message is passed by value, because it holds the only copies of the new contents; the result is the
-//! container with its new generation. The list is built from the shim's own record and validated at once; the shim
-//! validates it again. Updates of a container run one at a time, and an update that has started continues even if its
-//! client disconnects.
+//! container with its new generation. The list of files is built from the shim's own record and validated here; the
+//! shim validates it again. Updates of a container run one at a time, and an update that has started continues even if
+//! its client disconnects.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -53,8 +53,8 @@ impl Drop for Request {
 /// Replaces, adds and removes secret files.
 ///
 /// # Errors
-/// Returns the errors that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE if the
-/// shim's response was lost.
+/// Returns the errors that the interface lists for UpdateFiles. In that case the files are unchanged, except after
+/// UNAVAILABLE if the shim's response was lost.
 pub(crate) async fn update(
     node: &Arc<Node>,
     request: v1::UpdateFilesRequest,
@@ -77,7 +77,7 @@ pub(crate) async fn replace(
 ) -> Result<(), ApiError> {
     let request = Request(request);
     let node = Arc::clone(node);
-    // Spawned, because the container's task, which refreshes its references, may end meanwhile.
+    // Use a separate task: the caller is part of the container's task, which may end in the meantime.
     tokio::spawn(async move { execute(&node, &request.0, Some(change)).await.map(drop) }).await?
 }
 

@@ -43,8 +43,8 @@ impl ContainerSelection {
         Ok(Self::Named(ids.into_iter().map(|id| node.find(id)).collect::<Result<_, _>>()?))
     }
 
-    /// Returns the containers after an id that match a filter, in the order of their ids: at most `most`, and whether
-    /// there are more.
+    /// Returns at most `most` containers after an id that match a filter, in the order of their ids, and whether there
+    /// are more.
     pub(crate) fn page(
         &self,
         node: &Node,
@@ -97,8 +97,8 @@ pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<UsageRea
     read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
 
-/// Reads the counters of these containers likewise; only those of the log if the flag is set. Does not wait for shims
-/// that have not responded by the deadline.
+/// Reads the counters of these containers. If the flag of a container is set, reads only the counters of its log. Does
+/// not wait for shims that have not responded by the deadline.
 pub(crate) async fn read_within(
     node: &Node,
     handles: Vec<(Arc<Handle>, bool)>,

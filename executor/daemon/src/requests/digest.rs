@@ -1,7 +1,8 @@
-//! The digest of a request, by which a repeated request is recognized.
+//! Computes the digest of a request, which identifies a repeated request.
 //!
-//! Every field is hashed, including secrets, except the id, which is the same for all compared requests. Each part is
-//! hashed with its length, and each list with its number of entries, so that no two requests have the same encoding.
+//! Every field is hashed, including secrets. Only the id is not hashed, because it is the same for all compared
+//! requests. Each part is hashed with its length, and each list with its number of entries, so that no two requests
+//! have the same encoding.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -49,9 +50,9 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         stop_signal,
         file_directories,
         docker_socket,
-        // Nor is the reader of the output.
+        // `await_reader` is not part of the digest.
         await_reader: _,
-        // Nor is the source of the capacity.
+        // The source of the capacity is not part of the digest.
         reserved: _,
         remove_when_completed,
         tmpfs,
@@ -59,7 +60,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         shm_bytes,
         sysctls,
         init,
-        // Only this host's platform is accepted.
+        // Not part of the digest, because only this host's platform is accepted.
         platform: _,
         writable_files,
         setup,
@@ -233,7 +234,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     parts.tag(key)
 }
 
-/// Parts in order. Text and content are borrowed from the request, numbers come from a separate buffer.
+/// Parts of the digest, in order. Strings and contents are borrowed from the request; numbers are in a separate buffer.
 #[derive(Default)]
 struct DigestParts<'a> {
     order: Vec<DigestPart<'a>>,

@@ -1,4 +1,4 @@
-//! Drafts of requests, the input of validation. They borrow from the message, so that no secret is copied.
+//! Creates drafts of requests, the input of validation. Drafts borrow from the message, so that no secret is copied.
 
 mod actions;
 mod checks;
@@ -25,7 +25,7 @@ use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, Ru
 /// Maximum length of a nonce, in bytes.
 const NONCE_MAX: usize = 128;
 
-/// The run action of a tree's draft; the tree's processes have their own fields.
+/// Empty run action for the draft of an action tree, whose processes have their own fields.
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 
 pub(crate) use monitor::rename as rename_monitor;
@@ -34,7 +34,7 @@ pub(crate) use egress::{message as egress_message, rules as egress_rules};
 pub(crate) use pods::{join, pod};
 
 /// Creates the draft of a request. Also returns the violations of fields that cannot be converted, so that they are
-/// reported together with those of validation.
+/// reported together with the violations that validation finds.
 pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
     let mut violations = Vec::new();
     // A single run action is not a tree: its fields are the draft's own.

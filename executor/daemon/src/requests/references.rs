@@ -4,8 +4,9 @@
 //!  request ── collect, check ──> references ── fetch ──> values ── fill ──> request with values, as if sent with it
 //!                                                  └──> records (no values), kept with the container ──> following
 //! ```
-//! After `fill` no code distinguishes such values: launcher and shim do not know the references. The container's
-//! records state which inputs are refreshed while it runs (`following`).
+//! After `fill` no code distinguishes these values from values in the request, and neither the launcher nor the shim
+//! receives the references. The container's records state which inputs are refreshed while the container runs
+//! (`following`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(crate) struct RequestedValue {
     target: ValueTarget,
     action: String,
     reference: SecretReference,
-    /// Path of the grant that allows it.
+    /// Path of the grant that allows the reference.
     rule: String,
     followed: bool,
 }
@@ -168,7 +169,7 @@ impl Collecting {
         }
     }
 
-    /// Checks each reference: its form, its provider, and the caller's permission.
+    /// Checks each reference: its syntax, its provider, and the caller's permission.
     fn judged(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
         let Self { mut asked, mut violations } = self;
         if asked.len() > REFERENCES_MAX {

@@ -1,4 +1,4 @@
-//! The connection to a container's shim: any task sends calls, the container's own task receives the reports.
+//! The connection to a container's shim. Any task can send calls; the container's own task receives the reports.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ impl ShimLink {
     /// Sends a call to the shim, and waits until the shim has executed it.
     ///
     /// # Errors
-    /// Returns the shim's refusal; `None` if the shim is gone, so that the container completes soon.
+    /// Returns the shim's refusal, or `None` if the shim is gone. In the latter case the container completes soon.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<ApiError>> {
         self.call_with_fds(call, &[]).await.map(drop).map_err(|refused| refused.map(ApiError::from))
     }
@@ -109,7 +109,7 @@ impl ShimLink {
                 (0, Some(news)) => return Ok(Some(news)),
                 (sequence, Some(ShimNews::Done(_))) => {
                     let fd = fds.map(|fds| fds.into_iter().next());
-                    // Receiving the descriptor may exceed this process's limit.
+                    // The descriptor may be missing because this process has reached its limit on descriptors.
                     let missing = |error: std::io::Error| {
                         let why = ApiError::from_system("the response of the container's shim", &error).message;
                         Refused::new(executor_core::protocol::Reason::Exhausted, why)

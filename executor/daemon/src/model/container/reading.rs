@@ -1,8 +1,8 @@
 //! The latest reading of a container's counters, which all calls, streams and scrapes share.
 //!
-//! The daemon sends a shim at most one request in [`FRESH`], whatever the number of clients, and one request at a time.
-//! A request continues after its client disconnects, so that clients that connect and disconnect cause no further
-//! requests.
+//! The daemon sends a shim one request at a time, and at most one request per [`FRESH`], regardless of the number of
+//! clients. A request continues after its client disconnects, so that clients that connect and disconnect cause no
+//! further requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,9 +53,8 @@ impl LatestReading {
         Ok(fresh.usage.clone())
     }
 
-    /// Returns a fresh reading, and queries the shim if necessary; `None` if there is no response within the limit.
-    /// `requests` counts
-    /// the requests to shims.
+    /// Returns a fresh reading, and queries the shim if necessary; `None` if the shim does not respond within the
+    /// limit. `requests` counts the requests to shims.
     pub(crate) async fn read(
         &self,
         shim: Arc<ShimLink>,

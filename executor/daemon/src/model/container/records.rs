@@ -75,7 +75,7 @@ pub fn exit(paths: &Paths, id: &ContainerId) -> Result<Option<ExitRecord>, Recor
 /// of the record, is parsed only if it has changed.
 ///
 /// # Errors
-/// Returns [`RecordError`] if the record cannot be used. The status is unchanged then.
+/// Returns [`RecordError`] if the record cannot be used. In that case the status is unchanged.
 pub fn progress(paths: &Paths, facts: &mut ContainerStatus) -> Result<bool, RecordError> {
     let path = paths.live_record(&facts.plan.id);
     let Some(bytes) = read(&path)? else { return Ok(false) };
@@ -91,7 +91,7 @@ pub fn progress(paths: &Paths, facts: &mut ContainerStatus) -> Result<bool, Reco
 /// Applies the exit record of a container to its status, as [`progress`] does; returns false if there is none yet.
 ///
 /// # Errors
-/// Returns [`RecordError`] if the record cannot be used. The status is unchanged then.
+/// Returns [`RecordError`] if the record cannot be used. In that case the status is unchanged.
 pub fn conclude(paths: &Paths, facts: &mut ContainerStatus) -> Result<bool, RecordError> {
     let path = paths.exit_record(&facts.plan.id);
     let Some(bytes) = read(&path)? else { return Ok(false) };
@@ -180,7 +180,7 @@ mod tests {
         paths
     }
 
-    /// A plan is applied if files were replaced, and only then (controls: the same files, the first files).
+    /// A plan is applied only if files were replaced. The controls are unchanged files and the first files.
     #[test]
     fn a_plan_is_parsed_where_it_has_changed() {
         let dir = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// The status stays unchanged.
+    /// If a record cannot be used, the status stays unchanged.
     #[test]
     fn a_record_that_cannot_be_used_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -33,7 +33,8 @@ pub(super) enum Set<'a> {
     Upload(&'a UploadAction),
 }
 
-/// Returns the action that is set, with its name; returns all set names unless there is exactly one.
+/// Returns the action that is set, with its name. If not exactly one action is set, returns the names of all set
+/// actions as the error.
 pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
@@ -85,7 +86,7 @@ pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Vio
     (actions, steps, transfers)
 }
 
-/// Creates the tree of a single run action with a restart policy; its files are those of the container.
+/// Creates the tree of a single run action with a restart policy. The files of the action belong to the container.
 pub(super) fn from_lone<'a>(
     request: &'a RunRequest,
     run: &'a RunAction,

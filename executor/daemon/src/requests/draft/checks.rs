@@ -61,7 +61,7 @@ fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check
     }
 }
 
-/// Returns a duration; 0 if unset. `another` replaces a value that is already reported.
+/// Returns a duration; 0 if unset. Also 0 if the duration cannot be converted, which is reported as a violation.
 fn span(field: &str, time: Option<&prost_types::Duration>, violations: &mut Vec<Violation>) -> Duration {
     match duration(field, time) {
         Ok(time) => time.unwrap_or_default(),

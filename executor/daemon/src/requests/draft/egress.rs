@@ -12,7 +12,7 @@ use executor_proto::v1::{self, egress_rule};
 /// later violations refer to indices.
 pub(crate) fn rules(rules: &[v1::EgressRule], violations: &mut Vec<Violation>) -> Vec<EgressRule> {
     let elements = |rule: &v1::EgressRule| rule.destinations.len().saturating_add(rule.ports.len());
-    // Otherwise each element of an overlong list would be a violation.
+    // Reject an overlong list as a whole: otherwise each of its elements could be a violation.
     if rules.len() > EGRESS_RULES_MAX || rules.iter().map(elements).any(|count| count > EGRESS_ELEMENTS_MAX) {
         let why = format!(
             "has {} entries; at most {EGRESS_RULES_MAX} are allowed, with {EGRESS_ELEMENTS_MAX} combinations in total",

@@ -1,9 +1,9 @@
 //! Converts Diego's monitor, an action whose programs must all succeed repeatedly, to liveness checks.
 //!
-//! The container has not started until all programs have succeeded once; if one fails after that, the container is
-//! stopped, with the failures of all programs. Diego's executor does the same with a monitor of `run` actions in
-//! `parallel`. Programs in `serial` must all succeed, too; they run in turn, as all checks do, and the first failure
-//! counts.
+//! The container counts as started when all programs have succeeded once. If a program fails after that, the container
+//! is stopped, and the result contains the failures of all programs. Diego's executor does the same with a monitor of
+//! `run` actions in `parallel`. Programs in `serial` must also all succeed. They run one after another, as all checks
+//! do, and the first failure is decisive.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use executor_proto::v1::{Action, RunAction};
 
 use super::actions::{Set, set, timeout_of};
 
-/// Maximum number of programs of a monitor, as of checks of one kind.
+/// Maximum number of programs of a monitor. Checks of one kind have the same limit.
 const PROGRAMS_MAX: usize = 4;
 /// Maximum depth of a monitor's actions.
 const DEPTH_MAX: usize = 8;
-/// Maximum time of a monitor's program, as of a check.
+/// Maximum time of a monitor's program. A check has the same limit.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
 struct Program<'a> {
@@ -32,7 +32,7 @@ struct Program<'a> {
     is_serial: bool,
 }
 
-/// Inherited properties of an action.
+/// Properties that an action inherits from the actions above it.
 #[derive(Clone, Copy)]
 struct Above<'a> {
     limit: Duration,
@@ -53,8 +53,8 @@ impl<'a> Above<'a> {
     }
 }
 
-/// Adds a monitor to the checks of a request. Unsupported parts become violations.
-/// If `keeps_environment` is true, the container retains its environment, which the monitor's programs then have.
+/// Adds a monitor to the checks of a request. Unsupported parts become violations. If `keeps_environment` is true, the
+/// container retains its environment, and the monitor's programs receive it.
 pub(super) fn add(
     monitor: &Action,
     keeps_environment: bool,
@@ -151,8 +151,8 @@ fn read<'a>(
     }
 }
 
-/// Rejects fields that a check does not support. An environment would be stored with the container, where its values
-/// must not be readable.
+/// Rejects fields that a check does not support. An environment is not supported, because it would be stored with the
+/// container, where its values must not be readable.
 fn refuse_unused(program: &Program<'_>, violations: &mut Vec<Violation>) {
     let RunAction { env, volume_mounted_files, secret_environment, secret_arguments, .. } = program.run;
     let unused = [

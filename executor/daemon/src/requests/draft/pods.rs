@@ -1,4 +1,4 @@
-//! Drafts of pods, and the parts of a member's draft that come from its pod.
+//! Creates drafts of pods, and copies the settings of a pod into the drafts of its members.
 
 use executor_core::limits::MEMORY_MIN;
 use executor_core::plan::{Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};
