@@ -1,4 +1,4 @@
-//! New containers and pods: admission, and recovery of those of an earlier daemon.
+//! Admits new containers and pods, and recovers the containers of earlier daemons.
 
 pub(crate) mod admit;
 pub(crate) mod dry_run;

@@ -4,9 +4,9 @@
 //!  http ──> Scraper ──> Metrics (always counted)
 //!              └──────> node: capacity, states, shims' counters, warm pool, images ──> families ──> text
 //! ```
-//! A scrape is bounded: `http` bounds requests and connections, `PATIENCE` bounds the reading, and the configuration
-//! bounds the series. At most one reading is made per second, regardless of the number of scrapes. Containers whose
-//! shim does not respond in time are omitted.
+//! The cost of a scrape is limited: `http` limits requests and connections, `PATIENCE` limits the time of a reading,
+//! and the configuration limits the number of series. At most one reading is made per second, regardless of the number
+//! of scrapes. Containers whose shim does not respond in time are omitted.
 
 mod containers;
 pub(crate) mod families;
@@ -86,7 +86,7 @@ async fn read(node: &Arc<Node>) -> String {
     let help = "Times that a container began to write faster than its limits allow";
     counter(&mut families, "executor_log_rate_limits", help, logs.overages);
     let metrics = Arc::clone(&node.metrics);
-    // The text may be long, and this thread serves calls.
+    // Encode on another thread: the text may be long, and this thread serves calls.
     let text = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
         let encoded = encode_registry(&mut text, metrics.registry()).and_then(|()| families.encode(&mut text));
@@ -209,7 +209,7 @@ async fn images(families: &mut Families, node: &Arc<Node>) {
     ];
     amounts.into_iter().for_each(|(name, help, value)| families.put(Kind::Gauge, name, help, value));
     let of = Arc::clone(node);
-    // Reads a directory, on a disk that may be slow.
+    // Use another thread: this reads a directory, and the disk may be slow.
     let (files, bytes) = tokio::task::spawn_blocking(move || of.artifacts.cache.size()).await.unwrap_or_default();
     families.put(
         Kind::Gauge,

@@ -1,12 +1,13 @@
 //! The server: accepts connections, determines their owners, dispatches their calls, and closes them.
 //!
-//! tonic's own server is not used, because no content of a connection may stay in memory, so no content passes through
-//! the HTTP/2 library (see [`executor_transport::wire`]). A connection ends when its client closes it, gracefully when the daemon
-//! stops, when others need its slot or the memory of its responses, and when its caller loses its permission.
+//! tonic's own server is not used: contents of a connection must not stay in memory, so they must not pass through the
+//! HTTP/2 library (see [`executor_transport::wire`]). A connection ends when its client closes it, when the daemon
+//! stops (gracefully), when other connections need its slot or the memory of its responses, or when its caller loses
+//! its permission.
 //!
-//! There are two sockets: the control plane's, and the one that containers see. Connections to the latter have separate
-//! limits in total, per container, and in time. If configured, there is also TCP with mutual TLS ([`executor_transport::tls`]),
-//! with the control plane's services.
+//! There are two unix sockets: the socket of the control plane, and the socket that containers see. Connections to the
+//! latter have separate limits: in total, per container, and in time. If configured, a TCP listener with mutual TLS
+//! ([`executor_transport::tls`]) also offers the control plane's services.
 
 mod methods;
 mod status;
@@ -61,7 +62,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Lifetime of a connection that only reports the shortage of descriptors.
 const SHORTAGE_LIFETIME: Duration = Duration::from_secs(1);
-/// Number of reserved descriptors for such a connection: its own, and that of its [`LingeringSocket`].
+/// Number of descriptors that are reserved for such a connection: one for the connection, and one for its
+/// [`LingeringSocket`].
 const SPARES: usize = 2;
 /// Time limit for a client's preface and its acknowledgement of the settings.
 const GREETING: Duration = Duration::from_secs(10);
@@ -69,9 +71,9 @@ const GREETING: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);
 /// Time limit for a caller that lost its permission to read its responses.
 const REVOKED: Duration = Duration::from_secs(1);
-/// Idle time after which a closing connection is closed: a call may still arrive.
+/// Idle time before a closing connection is closed, because a call may still arrive.
 const QUIET: Duration = Duration::from_millis(200);
-/// Maximum message size on the containers' socket in bytes: an id.
+/// Maximum message size on the containers' socket, in bytes. Requests contain only an id.
 pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
 /// Minimum interval between two log entries about refused connections.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -83,7 +85,7 @@ const RUNTIME_EACH: usize = 32;
 /// Accept pace of the containers' socket: clients that connect as fast as possible take only a fraction of one CPU from
 /// the control plane.
 const RUNTIME_PACE: AcceptPace = AcceptPace { pause: Duration::from_millis(1), refused: 32 };
-/// Connection rate of one container: it connects once, and again after a rotation.
+/// Connection rate of one container: a container connects once, and again after a rotation.
 const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
 /// Maximum lifetime of a connection on the containers' socket.
 const RUNTIME_LIFETIME: Duration = Duration::from_secs(10);
@@ -160,7 +162,7 @@ impl Endpoint {
     }
 }
 
-/// Limits for operators' connections: one owner can have all, and others still get some.
+/// Limits for operators' connections: one owner can use all slots, but other owners still get a few.
 fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
     Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
@@ -175,7 +177,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
     let (slots, budget) = (Slots::new(endpoint.limits), AnswerBudget::new(shares));
     let (alive, mut ended) = mpsc::channel::<Infallible>(1);
     let mut refusals = Refusals::default();
-    // Only containers are not trusted to connect at a reasonable rate.
+    // Limit the rate of containers only: operators are trusted to connect at a reasonable rate.
     let mut rates = endpoint.pace.map(|_| Rates::new(RUNTIME_RATE));
     let mut unpaced = 0;
     let mut spares = Vec::new();
@@ -193,8 +195,8 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             accepted = endpoint.listener.accept() => accepted,
             _ = stopping.changed() => continue,
         };
-        // If no descriptor is left, a connection is accepted with the reserve, and its calls are refused with the
-        // reason.
+        // If the limit on descriptors is reached, accept the connection with a reserved descriptor, and refuse its
+        // calls with the reason.
         let mut shortage = None;
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -321,7 +323,7 @@ pub(crate) fn serve_tcp(
     })
 }
 
-/// Opens reserve descriptors. They are closed if no other descriptor is left for a connection.
+/// Opens the reserved descriptors. They are closed to accept a connection when the limit on descriptors is reached.
 fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
     (0..SPARES).map_while(|_| listener.as_fd().try_clone_to_owned().ok()).collect()
 }
@@ -359,7 +361,7 @@ struct Connection {
     /// Released when the connection has ended.
     slot: Slot,
     lifetime: Option<Duration>,
-    /// Error for every call, if none can be executed.
+    /// Error for every call, if no call can be executed.
     shortage: Option<ApiError>,
     /// Admission of a caller over TCP.
     admission: Option<Admission<Rules>>,
@@ -446,7 +448,8 @@ impl Connection {
         tokio::select! {
             biased; // prefer pending writes
             over = connection.as_mut() => log_end(over),
-            // The connection's memory is freed even if its client does not close it.
+            // After a quiet time the connection is closed, so that its memory is freed even if the client does not
+            // close it.
             () = quiet(&calls, deadline) => {}
         }
         drop(connection);
@@ -497,7 +500,7 @@ fn call(
     let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
     let (budget, client) = (budget.clone(), client.clone());
     async move {
-        // Without a call the library has ended the stream, or rejects it.
+        // If there is no call, the library has ended the stream, or rejects it.
         let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
             return Err(Status::resource_exhausted("the stream has ended"));
         };

@@ -1,4 +1,4 @@
-//! Run: from a request to a container.
+//! Run: admits a container for a request.
 //!
 //! ```text
 //! Received ── validate ──> Validated    every violation at once; nothing was fetched or reserved
@@ -11,9 +11,9 @@
 //!                              │ launch
 //!                          Admitted     id and capacity are reserved; a task drives the container
 //! ```
-//! Each state consumes the one before it. A state that is dropped, after an error or when the caller goes away, undoes what it
-//! holds: the request and the payload are overwritten, the claim of a reservation and the images are released. An admitted
-//! container no longer depends on its caller.
+//! Each state consumes the previous state. If a state is dropped, after an error or when the caller disconnects, its
+//! resources are released: the request and the payload are overwritten, and the claim of a reservation and the images
+//! are released. An admitted container no longer depends on its caller.
 
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ use crate::telemetry::traces::TraceParent;
 /// Runs a request. Returns the container, and true if this call created it.
 ///
 /// # Errors
-/// Returns the errors that the interface lists for Run. Nothing is left then, and the id is free.
+/// Returns the errors that the interface lists for Run. After an error the container leaves no resources, and the id is
+/// free.
 pub(crate) async fn run(
     node: &Arc<Node>,
     request: v1::RunRequest,
@@ -64,7 +65,7 @@ pub(crate) async fn run(
     if let Ok((_, true)) = &outcome {
         node.metrics.phase(Phase::Admit, received.elapsed());
     }
-    executor_secrets::scrub_stack(); // the hash of the request leases a block of it at a time
+    executor_secrets::scrub_stack(); // hashing leaves blocks of the request on the stack
     let explain = |problem| node.launcher.explain(problem);
     let (handle, created) = outcome.map_err(explain)?;
     let facts = tokio::select! {
@@ -74,7 +75,7 @@ pub(crate) async fn run(
     Ok((facts, created))
 }
 
-/// Takes a request through all states. Returns its container, and true if this call created it.
+/// Runs all steps of an admission. Returns the container, and true if this call created it.
 async fn admit(received: Received<'_>, client: Option<&Client>) -> Result<(Arc<Handle>, bool), ApiError> {
     let node = received.node;
     let mut validated = received.validate(client)?;
@@ -95,7 +96,7 @@ struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    /// Gives the request an id if it has none, and checks all that needs no fetching.
+    /// Assigns an id if the request has none, and runs all checks that fetch nothing.
     fn validate(mut self, client: Option<&Client>) -> Result<Validated<'a>, ApiError> {
         let request = &mut self.request.0;
         fill_in_id(&mut request.id);
@@ -104,7 +105,7 @@ impl<'a> Received<'a> {
         Ok(Validated { received: self, pod, checked })
     }
 
-    /// Plans the request again, after fields of it were filled in.
+    /// Plans the request again, after some of its fields were filled in.
     fn plan(&self, pod: Option<&Plan>, image: Option<PlannedImage>) -> Result<Plan, ApiError> {
         plan_with_image(&self.request.0, pod, &self.node.config.policy, image)
     }
@@ -128,7 +129,7 @@ impl<'a> Validated<'a> {
         }
     }
 
-    /// Fetches and unpacks the image of the root file system and those of volumes.
+    /// Fetches and unpacks the images of the root file system and of the volumes.
     async fn resolve(self) -> Result<Resolved<'a>, ApiError> {
         let Self { mut received, pod, checked } = self;
         let CheckedRequest { mut plan, image, pull_policy, credentials, referred, identity } = checked;
@@ -150,14 +151,14 @@ impl<'a> Validated<'a> {
             images.extend(ready);
         }
         if !images.is_empty() {
-            // Checked again: fetching an image takes time.
+            // Check again, because fetching an image may take long.
             node.check_room()?;
         }
         Ok(Resolved { received, pod, plan, referred, identity, leases: Leases { _claim: claim, _images: images } })
     }
 }
 
-/// What must not expire or be pruned until the container is admitted.
+/// Leases on resources that must not expire or be pruned until the container is admitted.
 struct Leases {
     _claim: Option<Claim>,
     /// From its admission on, the container itself keeps its images in use.
@@ -175,8 +176,8 @@ struct Resolved<'a> {
 }
 
 impl<'a> Resolved<'a> {
-    /// Fetches the secrets that the request refers to, and then certifies its identity, so that nothing is signed for a
-    /// container whose other inputs are missing.
+    /// Fetches the referenced secrets, and then issues the container's certificate. In this order no certificate is
+    /// signed for a container whose other inputs are missing.
     async fn fill(self, key: &TagKey) -> Result<Filled<'a>, ApiError> {
         let Self { mut received, pod, mut plan, referred, identity, leases } = self;
         let node = received.node;
@@ -192,7 +193,8 @@ impl<'a> Resolved<'a> {
             Some(identity) => Some(identity.fill(node, &mut received.request.0).await?),
         };
         if has_references || identity.is_some() {
-            // Sizes are known now, and fetched values are checked like those of the request.
+            // Plan again: the sizes are known now, and fetched values must pass the same checks as values in the
+            // request.
             plan = with_volumes_of(plan, |image| received.plan(pod.as_deref(), image))?;
             node.check_room()?;
         }
@@ -223,7 +225,7 @@ impl<'a> Filled<'a> {
     }
 }
 
-/// A container that only lacks its place on the node.
+/// A container that is ready to launch; its id and capacity are not reserved yet.
 struct LoadedContainer<'a> {
     node: &'a Arc<Node>,
     plan: Plan,
@@ -264,7 +266,7 @@ pub(super) fn check_request(
     let is_image = ImageReference::is_image(&request.rootfs);
     let mut record = |problem: ApiError| faults.extend(problem.violations);
     let pull_policy = images::policy(request).map_err(&mut record).unwrap_or(PullPolicy::IfMissing);
-    // Credentials for other requests stay in the request and are wiped with it.
+    // Without an image, the credentials stay in the request and are wiped with it.
     let credentials = if is_image { request.registry_credentials.take() } else { None };
     let credentials = images::credentials(credentials, "registry_credentials").map_err(record).unwrap_or_default();
     let identity = certify::for_request(&node.config.identity, request);

@@ -1,7 +1,7 @@
 //! Validate: the checks of Run and CreatePod without side effects.
 //!
-//! Returns all violations of a request. Only checks that need nothing but the request, the configuration and the total
-//! capacity are made: no id is reserved, no image and no secret is fetched, and free capacity is not checked.
+//! Returns all violations of a request. The checks use only the request, the configuration and the total capacity: no
+//! id is reserved, no image and no secret is fetched, and free capacity is not checked.
 
 use executor_core::capacity::Amount;
 use executor_core::plan::Plan;
@@ -16,7 +16,7 @@ use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
 
-/// Checks a request for a container, a pod, or a container in a pod that need not exist.
+/// Checks a request for a container, a pod, or a container in a pod that does not have to exist yet.
 ///
 /// # Errors
 /// Returns the error that Run or CreatePod would return; its fields start with `run.` or `pod.`.
@@ -29,7 +29,8 @@ pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option
     }
     let planned = pod.as_ref().map(|pod| plan_pod(node, pod));
     let of_run = run.as_mut().map(|run| match (&pod, &planned) {
-        // The members of an invalid pod are checked against the fields that affect members, if those are valid.
+        // If the pod is invalid, its member is checked against the fields that affect members, if these fields are
+        // valid.
         (Some(pod), Some(Err(_))) => match plan_pod(node, &for_members(pod)) {
             Ok(plan) => validate_run(node, &mut run.0, Some(&plan), client),
             Err(_) => Ok(()),
@@ -57,7 +58,7 @@ fn plan_pod(node: &Node, pod: &v1::CreatePodRequest) -> Result<Plan, ApiError> {
     Ok(plan)
 }
 
-/// Returns a pod request without the fields that do not affect its members.
+/// Returns a pod request with only the fields that affect its members.
 fn for_members(pod: &v1::CreatePodRequest) -> v1::CreatePodRequest {
     v1::CreatePodRequest {
         id: pod.id.clone(),

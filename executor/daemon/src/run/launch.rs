@@ -1,4 +1,4 @@
-//! Launch of a container or a pod: its id and capacity are reserved together, and the task that drives it is started.
+//! Launches a container or a pod: reserves its id and its capacity together, and starts the task that drives it.
 
 use std::sync::Arc;
 
@@ -68,11 +68,11 @@ pub(super) async fn launch(
     }
 }
 
-/// Overwrites the payload of a container that is not admitted, after an error or when the caller goes away.
+/// Overwrites the payload of a container that is not admitted, after an error or when the caller disconnects.
 struct WipeGuard<'a>(Option<&'a LaunchPayload>);
 
 impl WipeGuard<'_> {
-    /// Leaves the payload to the container's task.
+    /// Keeps the payload, which now belongs to the container's task.
     fn disarm(mut self) {
         self.0 = None;
     }

@@ -1,4 +1,4 @@
-//! Launch payloads: the plan, the process and the files of a container in sealed memory files.
+//! Creates launch payloads: the plan, the process and the files of a container in sealed memory files.
 
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::Plan;

@@ -1,7 +1,8 @@
-//! Plans of requests: a request under a policy, with its pod and its image, becomes a plan, or every violation at once.
+//! Plans requests: converts a request under a policy, with its pod and its image, to a plan, or returns all violations
+//! at once.
 //!
-//! A request is planned up to three times: before its image is known, with the image, and with values that were fetched. No
-//! function here has an effect.
+//! A request is planned up to three times: before its image is known, with the image, and with fetched values. The
+//! functions of this module have no side effects.
 
 use executor_core::image::ImageReference;
 use executor_core::plan::{Plan, PlannedImage, Rootfs, VolumeImage, VolumeSource};
@@ -73,7 +74,7 @@ pub(super) fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, polic
     Ok(plan)
 }
 
-/// Merges the errors of a part of a request, its references or its identity, into the errors of the rest.
+/// Merges the errors of a part of a request (its references or its identity) into the errors of the plan.
 pub(super) fn plan_with(plan: Result<Plan, ApiError>, part: Option<ApiError>) -> Result<Plan, ApiError> {
     match (plan, part) {
         (Ok(plan), None) => Ok(plan),
@@ -85,7 +86,7 @@ pub(super) fn plan_with(plan: Result<Plan, ApiError>, part: Option<ApiError>) ->
     }
 }
 
-/// Removes the violations of a malformed image reference, which are reported in full separately.
+/// Removes the violations of a malformed image reference, because they are reported separately and in full.
 pub(super) fn without_rootfs(mut problem: ApiError) -> ApiError {
     problem.violations.retain(|violation| violation.field != "rootfs");
     problem

@@ -1,7 +1,8 @@
-//! Pods: made, stopped and removed as one.
+//! Creates, stops and deletes pods, each together with its members.
 //!
-//! A pod is a container without a program (its holder), with a shim, a record and an entry in the ledger like any other; so
-//! it outlives executord and the launcher, and its fate is known. What concerns its members is here and in `members`.
+//! A pod is a container without a program (its holder). Like any other container it has a shim, a record and a ledger
+//! entry, so it outlives executord and the launcher, and its exit is recorded. Operations on its members are in this
+//! module and in `members`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +25,11 @@ use crate::requests::{digest, draft};
 /// Maximum number of members that an error names.
 const NAMES_SHOWN: usize = 20;
 
-/// Makes a pod. Returns it, and true if this call made it.
+/// Creates a pod. Returns the pod, and true if this call created it.
 ///
 /// # Errors
-/// Those that the interface lists for CreatePod. Nothing is left then, and the id is free.
+/// Returns the errors that the interface lists for CreatePod. After an error the pod leaves no resources, and the id is
+/// free.
 pub(crate) async fn create(
     node: &Arc<Node>,
     request: v1::CreatePodRequest,
@@ -82,16 +84,16 @@ async fn make_pod(
     launch(node, plan, RequestOrigin::default(), &tag, session, payload).await
 }
 
-/// Stops a pod: its members with this grace period or their own, then what they shared.
+/// Stops a pod: first its members, with this grace period or their own, then the pod itself.
 ///
 /// # Errors
-/// A member could not be stopped; the pod is there still, and takes no new members.
+/// Returns an error if a member could not be stopped. In that case the pod still exists, but accepts no new members.
 pub(crate) async fn stop(
     node: &Arc<Node>,
     pod: Arc<Handle>,
     grace: Option<Duration>,
 ) -> Result<Arc<ContainerStatus>, ApiError> {
-    // A task of its own: a caller that goes away does not leave a pod half stopped.
+    // Use a task, so that a caller that disconnects does not leave a partially stopped pod.
     let task = tokio::spawn({
         let (node, pod) = (Arc::clone(node), Arc::clone(&pod));
         async move {
@@ -107,23 +109,25 @@ pub(crate) async fn stop(
     pod.facts().ok_or_else(|| ApiError::no_pod(pod.id().as_str()))
 }
 
-/// Deletes a pod with its members; with `force` those that run are killed first.
+/// Deletes a pod with its members. If `force` is true, running members are killed first.
 ///
 /// # Errors
-/// A member runs, and `force` is not given; there is no launcher; the launcher cannot remove the files.
+/// Returns an error if a member is running and `force` is false, no launcher is connected, or the launcher cannot
+/// remove the files.
 pub(crate) async fn delete(node: &Arc<Node>, pod: Arc<Handle>, force: bool) -> Result<(), ApiError> {
     node.run_detached(delete_whole(Arc::clone(node), pod, force)).await
 }
 
 async fn delete_whole(node: Arc<Node>, pod: Arc<Handle>, force: bool) -> Result<(), ApiError> {
-    // Checked before anything is killed: without a launcher nothing can be removed afterwards.
+    // Check this before the kill: without a launcher the files cannot be removed afterwards.
     node.launcher.session()?;
     let members = node.registry.close_pod(&pod, !force).map_err(|living| still_runs(pod.id(), &living))?;
     members::stop_all(members.clone(), Some(Duration::ZERO)).await?;
     members::stop(&pod, Some(Duration::ZERO)).await?;
     for member in members.into_iter().filter(|member| member.state().is_some()) {
         match delete::delete(&node, member, true).await {
-            // Deleted meanwhile, as its request asks for or by another caller.
+            // The member was deleted in the meantime, by another caller or because its request asks for deletion on
+            // completion.
             Err(problem) if problem.kind == Kind::NotFound => {}
             deleted => deleted?,
         }

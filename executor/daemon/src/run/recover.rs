@@ -1,10 +1,10 @@
 //! Recovers the containers of earlier daemons.
 //!
 //! There are three sources: the ledger (admitted and completed containers), the run directory (containers with a shim)
-//! and the state directory (containers with an exit record). None is complete: the ledger lacks the moments before a
-//! kill, the run directory does not survive a reboot, and an exit record is written last and may be lost in a power
-//! failure. All known containers are registered before the first call is served; each container's own task decides what
-//! is still unknown, with the launcher's help.
+//! and the state directory (containers with an exit record). No source is complete: the ledger may lack the last
+//! changes before a kill, the run directory does not survive a reboot, and an exit record is written last and may be
+//! lost in a power failure. All known containers are registered before the first call is served; each container's own
+//! task then determines the container's actual state, with the launcher's help.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -89,9 +89,10 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     tokio::spawn(wait_until_settled(Arc::clone(node), open));
 }
 
-/// Returns true if a completed container's exit record is gone because it was deleted just before the daemon was
-/// killed, which the ledger missed. A container that never had a record (its exit is unknown) stays, and so does one
-/// that may have lost it in a power failure, because records are not synced and the ledger is.
+/// Returns true if a completed container was deleted just before the daemon was killed, and the ledger does not record
+/// the deletion: its exit record is gone. Returns false for a container that never had a record, because its exit is
+/// unknown. Also returns false after a reboot: a power failure may have destroyed the record, because records are not
+/// synced and the ledger is.
 fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
     !node.booted && has_record(facts) && !node.config.paths.exit_record(&facts.plan.id).exists()
 }
@@ -102,8 +103,8 @@ fn has_record(facts: &ContainerStatus) -> bool {
     facts.state == State::Completed && facts.end.as_ref().is_some_and(recorded)
 }
 
-/// Records in the ledger if the host stopped before the exit record of a completed container was on disk. The ledger
-/// has the result.
+/// Marks a completed container in the ledger if the host stopped before its exit record was on disk. The ledger still
+/// has the container's result.
 fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
     if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
         return;
@@ -115,9 +116,8 @@ fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
     node.ledger.put(Arc::new(facts.clone()));
 }
 
-/// Returns the status of a container of which only a directory with its first record is left: no ledger entry, no live
-/// record, no exit record. It counts as created, so that its task looks for its shim and then concludes that it is
-/// lost.
+/// Returns the status of a container that has a directory with its first record, but no ledger entry, no live record
+/// and no exit record. It counts as created, so that its task searches for its shim, and then completes it as lost.
 fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     match records::first(&node.config.paths, id) {
         Ok(Some(record)) => Some(ContainerStatus { state: State::Created, ..ContainerStatus::from_record(record) }),
@@ -180,8 +180,9 @@ fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     })
 }
 
-/// Merges a record into the containers of the ledger. If the ledger's entry with the same id is an earlier container,
-/// deleted and created again just before the daemon was killed, the record is the newer one.
+/// Merges a record into the containers of the ledger. The ledger's entry may belong to an earlier container with the
+/// same id, which was deleted and created again just before the daemon was killed. In that case the record replaces the
+/// entry.
 fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRecord) {
     match known.get_mut(&record.plan.id) {
         Some(facts) if facts.created_at == record.created_at => {
@@ -197,9 +198,8 @@ fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRe
 async fn wait_until_settled(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
     // The time limit starts with the launcher's greeting.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
-    // By now the launcher has cleaned up the containers that it found, and has forked those that a killed executord
-    // requested last.
-    // The three sources may therefore have more containers than before.
+    // By now the launcher has cleaned up the containers that it found, and has forked shims for the last requests of a
+    // killed executord. Therefore the directories may contain more containers than before.
     let unknown = |directory: &Path| {
         let ids = containers(directory);
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
@@ -253,7 +253,8 @@ mod tests {
     struct Disk(tempfile::TempDir);
 
     impl Disk {
-        /// Creates a disk with completed containers of an earlier boot's daemon, whose results are in the ledger.
+        /// Creates the state of an earlier daemon with this boot id: completed containers, whose results are in the
+        /// ledger.
         fn left_by(boot_id: Option<&str>, ids: &[&str]) -> Self {
             let disk = Self(tempfile::tempdir().unwrap());
             std::fs::create_dir_all(disk.config().paths.ledger()).unwrap();
@@ -288,7 +289,7 @@ mod tests {
             std::fs::write(path, content).unwrap();
         }
 
-        /// Starts and stops a daemon. Returns the exit codes that it knows, by id.
+        /// Starts and stops a daemon. Returns the exit codes of the recovered containers, by id.
         fn codes(&self) -> Vec<(String, Option<Exit>)> {
             let (node, remembered) = self.open();
             recover(&node, remembered);
@@ -328,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Returns forms in which a power failure can leave an unsynced exit record.
+    /// Returns variants of an unsynced exit record after a power failure.
     fn torn() -> Vec<(&'static str, Vec<u8>)> {
         let whole = serde_json::to_vec(&record("torn")).unwrap();
         let mut holed = whole.clone();
@@ -365,7 +366,8 @@ mod tests {
         }
     }
 
-    /// Without the ledger a truncated record is no result: the container must not count as exited normally.
+    /// If the ledger has no entry, a truncated record is not used as a result: the container does not count as exited
+    /// normally.
     #[tokio::test]
     async fn a_part_of_a_record_is_never_a_result() {
         for (form, content) in torn() {

@@ -15,7 +15,7 @@ impl Drop for WipedRequest {
 /// Overwrites the secrets in a request.
 fn wipe(request: &mut v1::RunRequest) {
     request.for_each_run(wipe_run);
-    // A monitor must not contain secrets, and is rejected if it does.
+    // A monitor with secrets is rejected, but its secrets must be wiped, too.
     request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
     request.for_each_url(|url| url.zeroize());
     request.environment.iter_mut().for_each(|variable| variable.value.zeroize());

@@ -1,4 +1,4 @@
-//! Metrics that are collected at a scrape, as families of series.
+//! Collects the metrics of a scrape as families of series.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -56,7 +56,7 @@ impl MetricValue for f64 {
     }
 }
 
-/// Metric families of a scrape. Counter names are without `_total`.
+/// Metric families of a scrape. The names of counters do not include the suffix `_total`.
 #[derive(Debug, Default)]
 pub(crate) struct Families(Vec<Family>);
 
@@ -126,7 +126,7 @@ impl Collector for Families {
 mod tests {
     use super::*;
 
-    /// Clients choose the labels of containers.
+    /// If a client puts special characters into a container label, they do not end the label's value.
     #[test]
     fn no_value_of_a_label_ends_it() {
         let mut families = Families::default();

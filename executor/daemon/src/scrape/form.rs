@@ -1,7 +1,7 @@
-//! The two text formats: OpenMetrics 1.0, and Prometheus' own (0.0.4), which every scraper supports.
+//! Converts between the two text formats: OpenMetrics 1.0, and Prometheus' own (0.0.4), which every scraper supports.
 //!
-//! The library writes the former. In the latter a counter also has `_total` in its description, and there is no end
-//! marker.
+//! The library writes OpenMetrics. In the format of Prometheus, the description of a counter also has the suffix
+//! `_total`, and there is no end marker.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ pub(crate) enum ScrapeFormat {
 }
 
 impl ScrapeFormat {
-    /// Selects the format from a request's Accept header: OpenMetrics only if it is named, with a weight not below that
-    /// of plain text.
+    /// Selects the format from a request's Accept header. Selects OpenMetrics only if the header names it with at least
+    /// the weight of plain text.
     pub(crate) fn accepted(field: &str) -> Self {
         let weight = |wanted: &[&str]| {
             field

@@ -1,6 +1,6 @@
 //! The scrape listener: HTTP/1.1 on a unix socket or a loopback address, with one request per connection.
 //!
-//! Idle clients lose their slots to new ones (`places`).
+//! Idle clients lose their slots to new clients (`places`).
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdTcpListener;

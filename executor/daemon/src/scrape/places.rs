@@ -1,8 +1,9 @@
-//! Connection slots for scrapes: idle connections do not keep new clients out.
+//! Manages connection slots for scrapes, so that idle connections do not block new clients.
 //!
-//! A connection that has not sent a complete request, or does not read its response, loses its slot to a new one after
-//! [`LIFE_MIN`]. Connections of the owner with the most connections go first, among these the silent ones, and among
-//! these the oldest. A connection whose request is being processed keeps its slot, for a bounded time.
+//! A connection that has not sent a complete request, or does not read its response, can lose its slot to a new
+//! connection after [`LIFE_MIN`]. The connections of the owner with the most connections lose their slots first; among
+//! these the silent connections, and among the silent connections the oldest. A connection whose request is being
+//! processed keeps its slot, for a limited time.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -74,7 +75,7 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
-    /// Returns when a new connection can get a slot; `None` while all requests are being processed.
+    /// Returns the time at which a new connection can get a slot; `None` while all requests are being processed.
     pub(super) fn free_at(&self, now: Instant) -> Option<Instant> {
         let taken = locked(&self.0.taken);
         if taken.len() < MOST {
@@ -100,7 +101,7 @@ impl ConnectionSlots {
         }
     }
 
-    /// Claims a slot, which another connection loses if all are in use.
+    /// Claims a slot. If all slots are in use, another connection loses its slot.
     pub(super) fn enter(&self, owner: Owner, now: Instant) -> ConnectionSlot {
         let mut taken = locked(&self.0.taken);
         if taken.len() >= MOST {

@@ -42,7 +42,7 @@ impl Stat {
     }
 
     fn parse(text: &str, ticks: u64, page: u64) -> Option<Self> {
-        // The name may contain any characters, so fields are counted from its end.
+        // The process name may contain any characters, so fields are counted after the last `)`.
         let (_, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();

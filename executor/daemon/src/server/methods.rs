@@ -51,7 +51,7 @@ pub(super) fn streams_requests(method: &str) -> bool {
     REQUEST_STREAMS.contains(&method)
 }
 
-/// Returns the maximum message size of a method in bytes; `configured` is that of the service `Executor`.
+/// Returns the maximum message size of a method in bytes; `configured` is the maximum for the service `Executor`.
 pub(super) fn message_max(method: &str, configured: usize) -> usize {
     if method.starts_with(EXECUTOR) { configured } else { OTHER_MESSAGE_MAX }
 }

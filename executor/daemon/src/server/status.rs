@@ -37,7 +37,7 @@ impl From<ApiError> for Status {
     }
 }
 
-/// Converts as many violations as fit; if some do not, the last one states their number.
+/// Converts as many violations as fit. If some do not fit, the last violation states the number of omitted violations.
 fn violations(problem: &ApiError) -> Vec<FieldViolation> {
     let mut size = 0;
     let mut fields = Vec::new();

@@ -3,8 +3,8 @@
 //! An empty message has two bytes on the wire and several hundred in memory, and messages are nested: 1.9 MB of empty
 //! actions take 736 MB. Therefore the bytes are walked first, guided by the interface's descriptors, with no allocation
 //! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first one
-//! with an internal error that does not name the field. With `Weigher::strict` it also finds unknown fields, which the
-//! decoder drops.
+//! with an internal error that does not name the field. With `Weigher::strict` the walk also finds unknown fields,
+//! which the decoder drops.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -104,7 +104,7 @@ impl MessageCheck for Weigher {
         let (mut all_utf8, mut all_known) = (true, true);
         while let Some((shape, rest, _)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
-                // The end, or a malformed message, which the decoder rejects.
+                // The message has ended, or is malformed. The decoder rejects a malformed message.
                 places.pop();
                 continue;
             };
@@ -226,7 +226,7 @@ fn find(shape: usize, path: &str, mut rest: &[u8], is_strict: bool, found: &mut 
     }
 }
 
-/// Does the same for an entry of `map`: the interface's maps have string keys and values.
+/// Finds fields whose strings are not UTF-8 in an entry of `map`. The interface's maps have string keys and values.
 fn entry(map: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     let (mut name, mut value) = (&[][..], &[][..]);
     while let Some((number, 2)) = key(&mut rest) {
@@ -325,8 +325,8 @@ fn collect<'a>(scope: &str, messages: &'a [DescriptorProto], named: &mut Vec<(St
     }
 }
 
-/// Estimates the size of a message without the content behind pointers. `above` are the enclosing types: a recursive
-/// type is behind a pointer.
+/// Estimates the size of a message without the content behind pointers. `above` holds the enclosing types, because a
+/// field with an enclosing type is recursive and therefore behind a pointer.
 fn size<'a>(
     message: &'a DescriptorProto,
     named: &[(String, &'a DescriptorProto)],
@@ -403,7 +403,8 @@ mod tests {
         checked(&[]).unwrap();
     }
 
-    /// The last lines are the control: few elements are decoded normally.
+    /// If decoding would take too much memory, the request is refused with the name of the field. The last lines are
+    /// the control: few elements are decoded normally.
     #[test]
     fn what_grows_in_memory_is_refused_by_name() {
         // Field numbers of RunRequest.action, Action.parallel, ParallelAction.actions
@@ -427,7 +428,8 @@ mod tests {
         assert_eq!(request.action.unwrap().parallel.unwrap().actions.len(), 100);
     }
 
-    /// The Rust client cannot encode such strings, so bytes of valid ones are changed afterwards.
+    /// If a string is not UTF-8, the error names its field. The Rust client cannot encode such strings, so bytes of
+    /// valid strings are changed afterwards.
     #[test]
     fn every_string_that_is_not_utf8_is_reported_by_its_field() {
         let variable = |value: &str| v1::EnvironmentVariable {
@@ -474,7 +476,7 @@ mod tests {
         assert!(checked(&flood).is_err());
     }
 
-    /// The first message is the control: a field that is known passes.
+    /// In strict mode unknown fields are refused. The first message is the control: a known field passes.
     #[test]
     fn unknown_fields_are_refused_when_strict() {
         let strict = |message: &[u8]| Weigher::from_method(RUN).strict(true).check(message);

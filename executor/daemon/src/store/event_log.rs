@@ -1,9 +1,10 @@
-//! The event log: events of all containers in one order, with increasing numbers.
+//! The event log: events of all containers in one sequence, with increasing numbers.
 //!
 //! State changes are appended; each subscriber reads events from any position that is still retained. The number of an
-//! event (its cursor) never repeats, even over restarts and crashes: numbers are reserved in the ledger in blocks
+//! event (its cursor) never repeats, even across restarts and crashes: numbers are reserved in the ledger in blocks
 //! before they are assigned. After a crash, numbering continues without a gap if the ledger has the last assigned event
-//! (the module `last`), and after the block otherwise: subscribers see a gap, because events are lost.
+//! (see the module `last`). Otherwise events are lost, numbering continues after the reserved block, and subscribers
+//! see a gap.
 
 mod last;
 mod ring;
@@ -56,8 +57,8 @@ pub struct Position {
     after: u64,
     /// True if the subscriber lost events that are not reported yet.
     gap: bool,
-    /// True if the subscriber has received nothing and requested all retained events, so that none can be missing
-    /// before the first.
+    /// True if the subscriber has received no event yet and requested all retained events. In that case no event can be
+    /// missing before the first event.
     fresh: bool,
 }
 
@@ -70,8 +71,8 @@ struct About {
 }
 
 impl EventLog {
-    /// Continues the log of the ledger in `dir`. `start` is the number of this daemon on the ledger. Keeps at most
-    /// `most` events.
+    /// Opens the log with the events of the ledger in `dir`. `start` is the number of daemons that were started on the
+    /// ledger, including this one. Keeps at most `most` events.
     pub fn open(dir: &Path, boot_id: &str, start: u64, kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
         let KeptEvents { events, next, reserved } = kept;
         // If the ledger cannot reserve cursors, the next boot cannot know which numbers the last daemon assigned.
@@ -96,8 +97,7 @@ impl EventLog {
             // At equal times, an end precedes the starts that it causes, and inner steps end first.
             let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
             // A step that runs again has restarted, even if its earlier end was not seen. The start time of a run may
-            // be set twice: when the
-            // run was ordered, and when its process exists.
+            // be set twice: when the run was ordered, and when its process exists.
             let began_before = before.started_at.is_some() && before.finished_at.is_none() && before.pid == 0;
             let started = step.started_at.filter(|_| step.started_at != before.started_at && !began_before);
             let finished = step.finished_at.filter(|_| step.finished_at != before.finished_at);
@@ -113,7 +113,7 @@ impl EventLog {
         }
     }
 
-    /// Appends the event of an exit that is followed by a restart, if there was one since `before`.
+    /// Appends the restart event of an exit, if an exit since `before` is followed by a restart.
     pub fn append_restart(&self, container: &ContainerId, before: Option<&RestartRecord>, now: Option<&RestartRecord>) {
         let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
         if before.and_then(|before| before.last.as_ref()) != Some(last) {
@@ -133,7 +133,7 @@ impl EventLog {
         inner.last.set(cursor);
         let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end, step, restarts });
         inner.ring.push(Arc::clone(&event));
-        // Early enough that the reservation is on disk long before its first number is used.
+        // Reserve early, so that the reservation is on disk long before its first number is used.
         if inner.reserved < inner.next + CURSORS_RESERVED_AT_ONCE / 2 {
             inner.reserved += CURSORS_RESERVED_AT_ONCE;
             self.ledger.reserve_cursors(inner.reserved);
@@ -182,7 +182,7 @@ impl EventLog {
 }
 
 impl Position {
-    /// Returns the position after the event with this cursor; 0 for the first retained event.
+    /// Returns the position after the event with this cursor; for 0, the position before the first retained event.
     pub fn behind(cursor: u64) -> Self {
         Self { after: cursor, gap: false, fresh: cursor == 0 }
     }
@@ -225,9 +225,8 @@ mod tests {
         assert_eq!(log.newest(), 7);
     }
 
-    /// Simulates a crash with a copy of the file, made while it is open. The next daemon must not reuse a number,
-    /// although the ledger
-    /// lacks the last events.
+    /// If the daemon crashes, the next daemon reuses no number, although the ledger lacks the last events. The test
+    /// simulates a crash with a copy of the file that is made while the file is open.
     #[test]
     fn cursors_never_go_back() {
         let mut dir = tempfile::tempdir().unwrap();

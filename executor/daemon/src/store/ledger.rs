@@ -1,14 +1,15 @@
-//! The ledger: containers and events, persisted over restarts of the daemon.
+//! The ledger: stores containers and events across restarts of the daemon.
 //!
-//! No request waits for the ledger: changes are collected, newer ones replacing older ones, and one thread writes them
-//! in durable, atomic batches. Data that a kill -9 removes from the last batch is in the shims' own records, which are
-//! written before shims report to the daemon. Those records are not synced: results reach the disk with the batch, in
-//! one sync for all containers that completed meanwhile.
+//! Changes are collected, where a newer change replaces an older one, and one thread writes them in durable, atomic
+//! batches. Requests do not wait for a batch, except for changes that must survive a kill ([`Ledger::put_durably`],
+//! [`Ledger::put_cell`]). If a kill -9 loses the last batch, its data is still in the shims' own records, which are
+//! written before shims report to the daemon. These records are not synced: results reach the disk with the batch, in
+//! one sync for all containers that completed in the meantime.
 //!
 //! A full or broken disk stops no container: the batch is kept, and the store is reopened until it accepts the batch.
-//! Meanwhile [`Ledger::trouble`] returns the reason, so that no new container is admitted. A daemon that starts on a
-//! full disk does the same, with the readable data; if nothing is readable (a store that must be repaired first), it
-//! uses the containers' own records.
+//! In the meantime [`Ledger::trouble`] returns the reason, so that no new container is admitted. A daemon that starts
+//! on a full disk does the same, with the readable data. If nothing is readable (a store that must be repaired first),
+//! the daemon uses the containers' own records.
 
 mod store;
 mod writer;
@@ -92,7 +93,7 @@ impl LedgerBatch {
             && self.boot_id.is_none()
     }
 
-    /// Merges a batch that could not be written into this one, whose changes are newer.
+    /// Merges a batch that could not be written into this batch, which has the newer changes.
     fn take_back(&mut self, failed: Self) {
         for (id, facts) in failed.containers {
             self.containers.entry(id).or_insert(facts);
@@ -109,7 +110,7 @@ impl LedgerBatch {
         self.drop_old_events();
     }
 
-    /// Limits the batch's events while nothing can be written.
+    /// Drops events that are no longer retained, to limit the batch while nothing can be written.
     fn drop_old_events(&mut self) {
         if self.events.first_key_value().is_some_and(|(first, _)| *first < self.oldest_event) {
             self.events = self.events.split_off(&self.oldest_event);
@@ -128,9 +129,8 @@ impl Ledger {
     ///
     /// # Errors
     /// Returns an error if the directory is missing or not writable, or another process has the ledger open. A full
-    /// disk is not an
-    /// error here, see [`Ledger::trouble`]. A broken store is renamed and the error logged, because most of its data is also in
-    /// records on disk.
+    /// disk is not an error here, see [`Ledger::trouble`]. A broken store is renamed and the error logged, because most
+    /// of its data is also in records on disk.
     pub fn open(dir: &Path) -> Result<(Self, LedgerContent), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
@@ -144,7 +144,8 @@ impl Ledger {
                 std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
                 let store = Store::open(&path).map_err(failed)?;
                 let mut loaded = store.load().map_err(failed)?;
-                // The assigned cursors are unknown. The microseconds since the epoch exceed them all.
+                // The assigned cursors are unknown. The number of microseconds since the epoch is larger than all of
+                // them.
                 loaded.events.next = now_micros();
                 (Ok(store), loaded)
             }
@@ -157,7 +158,7 @@ impl Ledger {
         let begun = match begun {
             Ok(store) => Ok(store),
             Err(full) if full.is_full() => {
-                // No cursor can be reserved, so the next daemon might otherwise assign the same ones.
+                // No cursor can be reserved, so the next daemon might otherwise assign the same cursors.
                 loaded.events.next = loaded.events.next.max(now_micros());
                 loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
                 Err((full, start(&loaded)))
@@ -208,7 +209,7 @@ impl Ledger {
         written
     }
 
-    /// Stores an event, and removes those before `oldest`.
+    /// Stores an event, and removes the events before `oldest`.
     pub fn put_event(&self, event: Arc<Event>, oldest: u64) {
         self.writer.add(|batch| {
             batch.events.insert(event.cursor, event);

@@ -1,8 +1,8 @@
 //! Reads a container's captured outputs: the list, and each file in chunks.
 //!
-//! A process with more privilege than the daemon wrote them, from files that a container created. Nevertheless every
-//! size is bounded and compared, no link is followed, and a file that differs from the list is an error and never a
-//! shorter or longer response. The functions block and must not run on the runtime's threads.
+//! A process with more privilege than the daemon wrote the outputs, from files that a container created. Nevertheless
+//! every size is limited and compared, and no link is followed. A file that differs from the list causes an error, and
+//! never a shorter or longer response. The functions block and must not run on the runtime's threads.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -173,7 +173,7 @@ mod tests {
         assert!(large.list().unwrap_err().to_string().contains("at most"));
     }
 
-    /// A file that is truncated while it is read is an error, not a shorter response.
+    /// If a file is truncated while it is read, the result is an error, and not a shorter response.
     #[test]
     fn a_file_that_is_cut_is_reported() {
         let (home, outputs) = with(&[("0", b"abcdefgh")], &list(8));

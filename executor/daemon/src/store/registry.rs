@@ -1,4 +1,4 @@
-//! The containers by id, and the host capacity that they hold.
+//! The registry: all containers by id, and the host capacity that they hold.
 
 mod reserved;
 
@@ -21,7 +21,7 @@ use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;
 use reserved::Reserved;
 
-/// Time that a request waits for the removal of completed containers whose capacity it needs.
+/// Maximum time that a request waits for the removal of completed containers whose capacity it needs.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// All containers by id, and the capacity that they hold. One lock guards both, so that an id and its capacity are
@@ -44,7 +44,7 @@ struct RegistryState {
     containers: BTreeMap<ContainerId, Arc<Handle>>,
     account: Account,
     reserved: Reserved,
-    /// True while nothing new is accepted.
+    /// True while no new containers or reservations are accepted.
     closed: bool,
 }
 
@@ -61,7 +61,7 @@ pub enum Admission {
     BeyondReservation(Exhausted),
     /// The request requires a reservation, and there is none.
     NotReserved,
-    /// Nothing new is accepted.
+    /// No new containers are accepted.
     Closed,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum Reserving {
     Different(ContainerId),
     /// The owner's reservations would exceed its share.
     BeyondShare(Exhausted),
-    /// Nothing new is accepted.
+    /// No new reservations are accepted.
     Closed,
 }
 
@@ -140,9 +140,8 @@ impl Registry {
         locked(&self.inner).containers.get(id).cloned()
     }
 
-    /// Reserves an id and capacity for a new container, from the reservation of its id if there is one;
-    /// `needs_reservation` is true
-    /// if there must be one. `matches` is called with a reservation that is used up.
+    /// Reserves an id and capacity for a new container. If there is a reservation of the id, it is used up, and
+    /// `matches` is called with it. `needs_reservation` is true if there must be a reservation.
     ///
     /// # Errors
     /// Returns the resource whose capacity does not suffice.
@@ -186,23 +185,21 @@ impl Registry {
     /// limits in force.
     ///
     /// # Errors
-    /// Returns the resource whose capacity does not suffice; the container's capacity is unchanged then.
+    /// Returns the resource whose capacity does not suffice; in that case the container's capacity is unchanged.
     pub(crate) fn reserve_update(&self, facts: &ContainerStatus, limits: &Limits) -> Result<(), Exhausted> {
         let (old, new) = (amount_of(facts), Amount::new(limits, &facts.plan.volumes));
         locked(&self.inner).account.reserve(&facts.plan.id, old.most(&new))
     }
 
-    /// Sets the held capacity to the container's limits in force, even if it exceeds the free capacity. No effect if
-    /// the container has
-    /// released its capacity.
+    /// Sets the held capacity to the container's limits in force, even if it exceeds the free capacity. Has no effect
+    /// if the container has released its capacity.
     pub(crate) fn hold(&self, facts: &ContainerStatus) {
         locked(&self.inner).account.change(&facts.plan.id, amount_of(facts));
         self.releases.send_modify(|releases| *releases += 1);
     }
 
     /// Reserves an id and capacity for a new container. If the capacity suffices only after completed containers are
-    /// removed, waits
-    /// for that.
+    /// removed, waits for their removal.
     ///
     /// # Errors
     /// Returns the resource whose capacity does not suffice.
@@ -216,9 +213,8 @@ impl Registry {
         self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &matches)).await
     }
 
-    /// Reserves capacity for a later container, waiting as [`Self::admit_when_removed`] does. `keep` is called under
-    /// the lock with
-    /// the reservation, and with true if it is new.
+    /// Reserves capacity for a later container, and waits as [`Self::admit_when_removed`] does. `keep` is called under
+    /// the lock with the reservation, and with true if it is new.
     ///
     /// # Errors
     /// Returns the resource whose capacity does not suffice.
@@ -315,7 +311,7 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Returns when the next reservation expires.
+    /// Returns the time at which the next reservation expires.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         locked(&self.inner).reserved.next()
     }
@@ -364,7 +360,8 @@ impl Registry {
         }
     }
 
-    /// Returns true if the capacity would suffice without the completed containers that still hold some.
+    /// Returns true if the capacity would suffice after the removal of the completed containers that still hold
+    /// capacity.
     fn suffices_when_removed(&self, id: &ContainerId, amount: Amount) -> bool {
         let inner = locked(&self.inner);
         let mut after = inner.account.clone();
@@ -373,14 +370,15 @@ impl Registry {
         after.reserve(id, amount).is_ok()
     }
 
-    /// Adds a container of an earlier daemon. If it exists or has resources left, it holds its capacity, even beyond
-    /// the free capacity. Returns `None` if the id has been claimed since.
+    /// Adds a container of an earlier daemon. If its resources are not removed, it holds its capacity, even if this
+    /// exceeds the free capacity. Returns `None` if the id has been claimed in the meantime.
     pub fn adopt(&self, facts: ContainerStatus, is_removed: bool) -> Option<Arc<Handle>> {
         let mut inner = locked(&self.inner);
         if inner.containers.contains_key(&facts.plan.id) {
             return None;
         }
-        // The container claimed its reservation just before the daemon was killed, and the ledger missed it.
+        // The container claimed its reservation just before the daemon was killed, and the ledger does not record the
+        // claim.
         if inner.reserved.take(&facts.plan.id).is_some() {
             inner.account.release(&facts.plan.id);
         }
@@ -399,10 +397,11 @@ impl Registry {
         Some(handle)
     }
 
-    /// Makes a pod reject new members, and returns its members. If `idle` is true, only if all of them are completed.
+    /// Makes a pod reject new members, and returns its members. If `idle` is true, does this only if all members are
+    /// completed.
     ///
     /// # Errors
-    /// Returns the members that are not completed; nothing is changed then.
+    /// Returns the members that are not completed. In that case nothing is changed.
     pub fn close_pod(&self, pod: &Handle, idle: bool) -> Result<Vec<Arc<Handle>>, Vec<Arc<Handle>>> {
         let inner = locked(&self.inner);
         let members = inner.members(pod.id());
@@ -419,7 +418,8 @@ impl Registry {
         locked(&self.inner).members(pod)
     }
 
-    /// Releases the capacity of a container, which stays in the registry. A later container with its id keeps its own.
+    /// Releases the capacity of a container, which stays in the registry. A later container with the same id keeps its
+    /// own capacity.
     pub fn release(&self, handle: &Handle) {
         let mut inner = locked(&self.inner);
         if inner.containers.get(handle.id()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
@@ -431,8 +431,7 @@ impl Registry {
     }
 
     /// Removes a container, and releases its capacity. `before` runs under the lock, while the id is still in use; it
-    /// must not use
-    /// the registry.
+    /// must not use the registry.
     pub fn remove(&self, id: &ContainerId, before: impl FnOnce()) {
         let mut inner = locked(&self.inner);
         before();
@@ -444,8 +443,7 @@ impl Registry {
     }
 
     /// Calls `visit` for containers sorted by id, starting after `after`, until it returns false. Skips the self-test's
-    /// container. The
-    /// registry is not locked during a call.
+    /// container. The registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {

@@ -313,7 +313,7 @@ impl Metrics {
         self.phases.get_or_create(&[("phase", phase.name())]).observe(took.as_secs_f64());
     }
 
-    /// Starts counting for an admitted container.
+    /// Starts counting the log output of an admitted container.
     pub(crate) fn admitted(&self, facts: &ContainerStatus) {
         locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
     }
@@ -386,7 +386,7 @@ impl Metrics {
         self.cache.get_or_create(&[("result", if hit { "hit" } else { "miss" })]).inc();
     }
 
-    /// Counts a connection that got no slot.
+    /// Counts a connection that was refused because no slot was free.
     pub(crate) fn connection_refused(&self, socket: &'static str) {
         self.refused.get_or_create(&[("socket", socket)]).inc();
     }

@@ -1,11 +1,12 @@
-//! Traces over OTLP: one span per phase of a container, below a span of the container itself.
+//! Exports traces over OTLP: one span per phase of a container, below a span of the container itself.
 //!
 //! ```text
 //!  Run (traceparent) ──> TraceContext in the status ──> spans, when a phase is over ──> queue ──> export task ──> collector
 //! ```
-//! Spans are built from existing data, the timestamps of the record and of the result, so a daemon continues the traces
-//! of containers that it recovers. Nothing waits for the collector: spans that do not fit into the queue or are not
-//! accepted are dropped, counted and logged. Attributes are ids, numbers and fixed words, never text from a request.
+//! Spans are built from existing data (the timestamps of the record and of the result), so a daemon continues the
+//! traces of containers that it recovers. Nothing waits for the collector: spans that do not fit into the queue or are
+//! not accepted are dropped, counted and logged. Attributes are ids, numbers and fixed words, never text from a
+//! request.
 
 mod export;
 

@@ -6,8 +6,7 @@
 //! DIGEST.json    its validators and size. Written last and removed first: without it the artifact does not exist
 //! ```
 //! No URL is stored. An artifact is used only after its server has confirmed that it is current. The least recently
-//! used artifacts
-//! are removed when the size exceeds the budget.
+//! used artifacts are removed when the size exceeds the budget.
 
 use std::collections::HashMap;
 use std::fs::{self, File, FileTimes};
@@ -126,7 +125,7 @@ impl Cache {
     }
 
     /// Waits until no other download holds the key of this location. Each location has its own artifacts per key, so
-    /// that a slow server delays only downloads from it.
+    /// that a slow server delays only downloads from this server.
     pub(crate) async fn hold(&self, place: &str, key: &str) -> KeyLock {
         let digest = key_digest(&format!("{place} {key}"));
         let lock = {
@@ -241,7 +240,7 @@ mod tests {
             cache.store(digest, &entry(&cache, text, Some("e")));
         }
         assert_eq!((content(&cache, "a").as_deref(), content(&cache, "b").as_deref()), (Some("54321"), Some("1234")));
-        // The last use counts, not the age.
+        // Eviction depends on the last use, not on the age.
         let earlier = SystemTime::now() - std::time::Duration::from_secs(60);
         let of_a = File::open(dir.path().join("a.json")).unwrap();
         of_a.set_times(FileTimes::new().set_modified(earlier)).unwrap();
@@ -249,7 +248,7 @@ mod tests {
         File::open(dir.path().join("b.json")).unwrap().set_times(FileTimes::new().set_modified(earlier)).unwrap();
         cache.store("c", &entry(&cache, "123", Some("e")));
         assert_eq!((content(&cache, "b"), content(&cache, "a").as_deref()), (None, Some("54321")));
-        // Neither an artifact that is too large, nor one without validators.
+        // Artifacts that are too large or have no validators are not stored.
         cache.store("d", &entry(&cache, "12345678901", Some("e")));
         cache.store("e", &entry(&cache, "1", None));
         assert!(cache.get("d").is_none() && cache.get("e").is_none());

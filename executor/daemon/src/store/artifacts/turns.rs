@@ -36,7 +36,7 @@ impl TransferSlots {
     pub(crate) async fn wait(&self, id: &ContainerId) -> Option<TransferSlot> {
         let places = {
             let mut containers = locked(&self.containers);
-            // A held slot and a waiting transfer hold a reference, too.
+            // Remove unused entries. Held slots and waiting transfers hold a reference, too.
             containers.retain(|_, places| Arc::strong_count(places) > 1);
             let places = containers.entry(id.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.per_container)));
             Arc::clone(places)
@@ -59,7 +59,7 @@ mod tests {
         id.parse().unwrap()
     }
 
-    /// Returns the slots if they are granted without releasing others.
+    /// Returns the slots if they are free now.
     async fn now(turns: &TransferSlots, of: &str) -> Option<TransferSlot> {
         timeout(Duration::from_millis(20), turns.wait(&id(of))).await.ok().flatten()
     }

@@ -1,8 +1,8 @@
-//! The last assigned cursor, in a file that survives a kill of the daemon.
+//! Stores the last assigned cursor in a file that survives a kill of the daemon.
 //!
-//! The ledger writes events in batches, so a kill can lose the newest. This file is written before each event is
-//! visible, without a sync: it survives as long as the page cache, so it is valid for one boot. At startup it is
-//! compared with the ledger: if the ledger has the event with the last cursor, no event was lost, and numbering
+//! The ledger writes events in batches, so a kill can lose the newest events. This file is written before each event
+//! becomes visible, without a sync: it survives as long as the page cache, so it is valid for one boot. At startup it
+//! is compared with the ledger: if the ledger has the event with the last cursor, no event was lost, and numbering
 //! continues without a gap.
 
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ const SIZE_MAX: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     boot_id: String,
-    /// Number of this daemon on its ledger.
+    /// Number of daemons that were started on the ledger, including this one.
     start: u64,
     /// First cursor that the daemon could assign.
     first: u64,
@@ -53,8 +53,8 @@ pub(super) struct LastCursor {
 
 impl LastCursor {
     /// Opens the file in the ledger's directory. Also returns the first cursor to assign: `next` or a later one, or the
-    /// cursor after the last one if the ledger's newest event shows that no event was lost. `start` is this daemon's
-    /// number on the ledger.
+    /// cursor after the last one if the ledger's newest event shows that no event was lost. `start` is the number of
+    /// daemons that were started on the ledger, including this one.
     pub(super) fn open(dir: &Path, boot_id: &str, start: u64, newest: Option<u64>, next: u64) -> (Self, u64) {
         let path = dir.join(NAME);
         let before = read(&path).filter(|line| line.boot_id == boot_id && line.start + 1 == start);
@@ -110,7 +110,7 @@ mod tests {
         LastCursor::open(dir, "b", start, newest, 10_000)
     }
 
-    /// The ledger has reserved the cursors below 10,000.
+    /// If no event was lost, numbers continue without a gap. The ledger has reserved the cursors below 10,000.
     #[test]
     fn numbers_go_on_when_nothing_was_lost() {
         let dir = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ mod tests {
             file.write();
             let first = LastCursor::open(dir.path(), boot_id, start, newest, 20_000).1;
             assert_eq!(first, expected, "{boot_id} {start} {newest:?}");
-            // The next row of the table uses the file as it was.
+            // The next row of the table starts with the original file.
             std::fs::write(dir.path().join(NAME), file.line.encode()).unwrap();
         }
         std::fs::write(dir.path().join(NAME), "b 1 2\n").unwrap();

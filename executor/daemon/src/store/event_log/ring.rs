@@ -1,6 +1,6 @@
-//! The retained events, oldest first. The newest are stored as values. Older ones, which are rarely read again, are
-//! stored as JSON in a few large chunks of memory: ten thousand events in separate allocations, interleaved with those
-//! of requests, took three times as much memory.
+//! Holds the retained events, oldest first. The newest events are stored as values. Older events, which are rarely read
+//! again, are stored as JSON in a few large chunks of memory: ten thousand events in separate allocations, between the
+//! allocations of requests, took three times as much memory.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -42,7 +42,7 @@ struct EventSegment {
     dropped: usize,
 }
 
-/// Index entry of an event that is stored as JSON: fields that are searched without parsing, and its end.
+/// Index entry of an event that is stored as JSON: fields that are searched without parsing, and the end of the JSON.
 #[derive(Debug)]
 pub(super) struct Packed {
     cursor: u64,
@@ -53,7 +53,7 @@ pub(super) struct Packed {
 }
 
 impl Ring {
-    /// Retains the last `most` of these sorted events, and then the last `most` of all.
+    /// Creates a ring from sorted events. The ring always retains only the last `most` events.
     pub(super) fn new(events: Vec<Event>, most: usize) -> Self {
         let mut ring = Self { pieces: VecDeque::new(), at_hand: VecDeque::new(), kept: 0, most };
         for event in events {
@@ -67,7 +67,7 @@ impl Ring {
         self.at_hand.push_back(event);
         self.kept += 1;
         if self.at_hand.len() >= AT_HAND {
-            // An event that cannot be packed stays a value, and so do those after it.
+            // If an event cannot be packed, it stays a value, and so do all later events.
             if let Ok(piece) = EventSegment::from_events(self.at_hand.range(..PIECE)) {
                 self.pieces.push_back(piece);
                 self.at_hand.drain(..PIECE);
@@ -144,7 +144,7 @@ impl RetainedEvent<'_> {
     pub(super) fn event(&self, only: Option<&ContainerId>) -> Option<Arc<Event>> {
         let event = match self {
             Self::Packed(packed, _) if only.is_some_and(|id| hash(id) != packed.container) => return None,
-            // JSON that was written from an event parses as one.
+            // Parsing cannot fail, because the JSON was written from an event.
             Self::Packed(_, json) => Arc::new(serde_json::from_slice(json).ok()?),
             Self::AtHand(event) => Arc::clone(event),
         };
@@ -175,7 +175,8 @@ mod tests {
         ring.newer(than).filter_map(|kept| kept.event(only)).map(|event| event.cursor).collect()
     }
 
-    /// Cursors are odd numbers, because they may have gaps.
+    /// The last events are retained unchanged, regardless of how many are packed. Cursors are odd numbers, because they
+    /// may have gaps.
     #[test]
     fn the_last_events_are_there_as_they_were_however_many_are_packed() {
         for most in [1, PIECE - 1, AT_HAND, 5 * PIECE + 7] {

@@ -1,8 +1,8 @@
-//! The embedded store behind the ledger: redb, because it is one file, verifies what it reads, survives a kill at any
+//! The embedded store of the ledger. It uses redb, which is one file, verifies what it reads, survives a kill at any
 //! point, and needs no C library.
 //!
-//! Tables: containers by id and events by cursor, each as JSON, a few numbers, and the last boot. The cache is small,
-//! because the daemon reads the ledger only once.
+//! Tables: containers by id, events by cursor, reservations by id and the state of the cell, each as JSON; a few
+//! numbers; and the last boot. The cache is small, because the daemon reads the ledger only once.
 
 use std::io;
 use std::path::Path;

@@ -49,7 +49,7 @@ fn what_was_put_is_there_after_a_restart() {
     assert_eq!(loaded.events.events.len(), 1, "what is no longer kept is removed from the store");
 }
 
-/// The ledger of an older executord lacks later fields, and must be readable after an upgrade.
+/// If the ledger of an older executord lacks later fields, it is still readable after an upgrade.
 #[test]
 fn older_facts_are_read() {
     const FIRST: [&str; 9] =
@@ -129,7 +129,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A full disk stops no running container, and no reported event is lost once there is space again.
+/// If the disk is full, running containers continue, and no reported event is lost when there is space again.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_full_disk_is_reported_and_survived() {
@@ -158,8 +158,8 @@ fn a_full_disk_is_reported_and_survived() {
     assert_eq!(loaded.events.next, 77);
 }
 
-/// A daemon that starts on a full disk reads its ledger, removes containers that are deleted meanwhile, and writes
-/// everything once there is space; cursors continue after those that an earlier daemon may have assigned.
+/// If a daemon starts on a full disk, it reads its ledger, removes containers that are deleted in the meantime, and
+/// writes everything when there is space again. Cursors continue after those that an earlier daemon may have assigned.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_disk_that_is_full_at_the_start_is_survived() {
@@ -196,7 +196,7 @@ fn a_disk_that_is_full_at_the_start_is_survived() {
     panic!("the disk was never full");
 }
 
-/// A daemon that cannot create the file starts without it, and creates it once there is space.
+/// If a daemon cannot create the file, it starts without the file, and creates it when there is space again.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_first_start_on_a_full_disk_is_survived() {

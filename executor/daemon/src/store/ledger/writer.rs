@@ -1,5 +1,5 @@
-//! The thread that writes the ledger: it waits for a change, collects more for a moment, and writes them as one durable
-//! batch.
+//! The thread that writes the ledger. It waits for a change, collects further changes for a short time, and writes them
+//! as one durable batch.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -39,7 +39,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts with a store, or without one on a full disk, in which case the daemon's first write is pending.
+    /// Starts the writer with a store. On a full disk there is no store, and the daemon's first write is pending.
     pub(super) fn start(begun: Result<Store, (StoreError, FirstWrite)>, path: PathBuf) -> std::io::Result<Self> {
         let shared = Arc::new(WriterShared::default());
         let (store, pending) = match begun {
@@ -83,7 +83,7 @@ impl Writer {
         self.shared.wake.notify_one();
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
-            // A panic has aborted the process, or fails a test.
+            // The result does not matter: a panic has aborted the process, or fails a test.
             let _ = thread.join();
         }
     }
@@ -118,7 +118,7 @@ fn write_on(shared: &WriterShared, mut file: LedgerFile) {
                     }
                 }
                 Err(error) => {
-                    // After an error redb rejects everything until the store is reopened.
+                    // After an error redb rejects every operation until the store is reopened.
                     file.store = None;
                     give_back(shared, batch, &error, &file.path, retry.pause(), closing);
                 }

@@ -1,4 +1,5 @@
-//! A registry's reservations: their lifetimes, the Runs that use them, and the expired ones.
+//! Stores the reservations of a registry: their lifetimes, the Runs that use them, and the reservations that have
+//! expired.
 //!
 //! Lifetimes use the monotonic clock, so that setting the wall clock neither ends nor extends a reservation.
 
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use crate::access::rules::Requester;
 use crate::model::reservation::Reservation;
 
-/// Maximum number of remembered expired reservations, so that a late Run learns that its reservation expired.
+/// Maximum number of remembered expired reservations. The error of a late Run reports that its reservation has expired.
 const EXPIRED_KEPT: usize = 1000;
 
 /// A reservation that is held.
@@ -21,7 +22,7 @@ const EXPIRED_KEPT: usize = 1000;
 struct HeldReservation {
     reservation: Reservation,
     deadline: Instant,
-    /// Number of Runs in progress that will use the reservation, which does not expire meanwhile.
+    /// Number of Runs in progress that will use the reservation. It does not expire before they end.
     claims: u32,
 }
 
@@ -48,14 +49,14 @@ impl Reserved {
         (sum, self.held.len())
     }
 
-    /// Returns the total amount of an owner's reservations, without that of this id.
+    /// Returns the total amount of an owner's reservations, except for the reservation of this id.
     pub(super) fn sum_of(&self, owner: &Requester, without: &ContainerId) -> Amount {
         let held = self.held.values().map(|held| &held.reservation);
         let others = held.filter(|held| held.owner.as_ref() == Some(owner) && held.id != *without);
         others.fold(Amount::default(), |sum, held| sum.plus(&held.amount))
     }
 
-    /// Holds a reservation for `ttl` from now, and replaces one with the same id.
+    /// Holds a reservation for `ttl` from now. Replaces a reservation with the same id.
     pub(super) fn hold(&mut self, reservation: Reservation, ttl: Duration) {
         self.expired.retain(|(id, _)| *id != reservation.id);
         let claims = self.held.get(&reservation.id).map_or(0, |held| held.claims);
@@ -81,7 +82,7 @@ impl Reserved {
         self.held.entry(id.clone()).and_modify(|held| held.claims = held.claims.saturating_sub(1));
     }
 
-    /// Returns when the next reservation expires.
+    /// Returns the time at which the next reservation expires.
     pub(super) fn next(&self) -> Option<Instant> {
         self.held.values().filter(|held| held.claims == 0).map(|held| held.deadline).min()
     }

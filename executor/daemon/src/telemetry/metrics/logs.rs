@@ -1,7 +1,7 @@
-//! Total of retained and dropped log output of all containers, since the daemon's start.
+//! Computes the total of retained and dropped log output of all containers since the daemon's start.
 //!
-//! Each shim counts from its own container's start. The total must never decrease, even if a container is deleted or a
-//! shim does not respond, and must not jump when a daemon recovers containers of an earlier one.
+//! Each shim counts from the start of its own container. The total must never decrease, even if a container is deleted
+//! or a shim does not respond, and must not jump when a daemon recovers the containers of an earlier daemon.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Logs {
 
 #[derive(Clone, Copy, Debug)]
 struct Living {
-    /// Counters from before this daemon, which are subtracted.
+    /// Counters at the start of this daemon, which are subtracted.
     before: LogUsage,
     last: LogUsage,
 }
@@ -30,7 +30,7 @@ impl Living {
     }
 }
 
-/// Combines each counter of `other` with that of `one`.
+/// Combines each counter of `other` with the same counter of `one`.
 fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUsage {
     LogUsage {
         bytes: compute(other.bytes, one.bytes),
@@ -59,7 +59,7 @@ impl Logs {
         self.ended = each(&grown, &self.ended, u64::saturating_add);
     }
 
-    /// Returns the total. Containers that vanished without final counters count as last read.
+    /// Returns the total. If a container is gone without final counters, its last reading is used.
     pub(crate) fn sum(&mut self, is_there: impl Fn(&ContainerId) -> bool) -> LogUsage {
         let gone: Vec<ContainerId> = self.living.keys().filter(|id| !is_there(id)).cloned().collect();
         gone.iter().for_each(|id| self.ended(id, None));

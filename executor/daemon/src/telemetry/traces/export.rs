@@ -1,4 +1,4 @@
-//! The queue of spans, and the task that exports them to the collector.
+//! Queues spans, and exports them to the collector in a task.
 
 use std::time::Duration;
 
