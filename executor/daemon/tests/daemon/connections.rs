@@ -1,4 +1,4 @@
-//! Connections: authorization, content, and lifetime.
+//! Tests of connections: authorization, content, and lifetime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ async fn counting(node: &Node) -> (ExecutorClient<Channel>, Arc<AtomicUsize>) {
     (ExecutorClient::new(channel), made)
 }
 
-/// A client keeps its connection regardless of its content, including for calls right after a secret.
+/// A client can keep its connection after any content, even for calls right after a secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_serves_many_secrets_and_long_streams() {
     let node = Node::start().await;
@@ -54,8 +54,8 @@ async fn a_connection_serves_many_secrets_and_long_streams() {
     assert_eq!(made.load(Ordering::SeqCst), 1);
 }
 
-/// While a container runs, the daemon's memory has no part of its secrets, although the client keeps its connection and
-/// a stream on it. Control: the same search finds the container's id.
+/// While a container runs, the daemon's memory contains no part of the container's secrets, although the client keeps
+/// its connection and a stream on it. Control: the same search finds the container's id.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to read the daemon's memory"]
 async fn the_daemon_keeps_no_secret_in_memory() {
@@ -100,8 +100,8 @@ async fn the_daemon_keeps_no_secret_in_memory() {
     }
 }
 
-/// More connections than the limit, from a client that sends nothing: they make room, and clients with long-lived
-/// connections keep theirs.
+/// If a client opens more connections than the limit and sends nothing, these connections are closed for others.
+/// Clients with long-lived connections keep their connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_send_nothing_lock_no_one_out() {
     let node = Node::start().await;
@@ -139,8 +139,8 @@ fn resident(node: &Node) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Unread responses of a megabyte each are created when there is memory for them. Other clients are served meanwhile,
-/// and so is the same client once it reads.
+/// If responses of a megabyte each are not read, they are created only when there is memory for them. Other clients are
+/// served in the meantime, and the same client is served when it reads again.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_answers_take_little_memory() {
     let node = Node::start().await;
@@ -190,7 +190,8 @@ fn found(node: &Node, secrets: &[(&str, &[u8])]) -> Vec<String> {
     report.hits.iter().map(ToString::to_string).collect()
 }
 
-/// A caller that is neither root, nor the daemon's user, nor a member of the group is denied, with its uid.
+/// If a caller is neither root, nor the daemon's user, nor a member of the group, it is denied, and the error contains
+/// its uid.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to act as another user"]
 async fn strangers_are_denied() {

@@ -1,8 +1,8 @@
-//! A node under test: the real daemon, with a launcher and shims that a test controls, to produce event orders that
-//! rarely occur with the real ones.
+//! A node under test: the real daemon, with a launcher and shims that a test controls. Tests can produce event orders
+//! that rarely occur with the real launcher and shims.
 //!
-//! The launcher and the shims are threads of the test that speak the real protocol over real sockets and write real
-//! records. Works with and without root; as root the daemon drops its privileges.
+//! The launcher and the shims are threads of the test that use the real protocol over real sockets and write real
+//! records. The harness works with and without root; as root the daemon drops its privileges.
 
 pub(crate) mod launcher;
 pub(crate) mod shim;
@@ -38,7 +38,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts a launcher and a daemon, and waits until it serves.
+    /// Starts a launcher and a daemon, and waits until the daemon serves.
     pub(crate) async fn start() -> Self {
         Self::start_with(&[]).await
     }
@@ -110,7 +110,7 @@ impl Node {
         self.take_daemon().wait().unwrap()
     }
 
-    /// Takes the daemon's process out, so that another daemon can run in parallel.
+    /// Removes the daemon's process from the node, so that another daemon can run in parallel.
     pub(crate) fn take_daemon(&mut self) -> Child {
         self.daemon.take().unwrap()
     }
@@ -280,7 +280,7 @@ fn listen(path: &Path) -> Arc<SeqpacketListener> {
     listener
 }
 
-/// Listens on a socket that the daemon's user can connect to.
+/// Shuts down a socket in both directions.
 fn hang_up(socket: impl AsFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both); // fails if the peer has already shut it down
 }

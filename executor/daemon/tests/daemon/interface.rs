@@ -1,4 +1,4 @@
-//! The API: violations, limits, lists.
+//! Tests of the API: violations, limits, lists.
 
 use executor_proto::v1;
 use tonic::Code;
@@ -8,7 +8,7 @@ use tonic_types::StatusExt as _;
 use crate::harness::launcher::LISTED;
 use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wait};
 
-/// All violations are reported at once, each with its field, none with a value.
+/// All violations are reported at once, each with its field and without the value.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_violation_is_reported_and_no_value() {
     let node = Node::start().await;
@@ -87,7 +87,7 @@ async fn networks_are_listed_from_the_launcher() {
     assert_eq!(list(&[]).await.unwrap_err().code(), Code::Unavailable);
 }
 
-/// Strings that are not UTF-8, as clients in other languages can encode them.
+/// If a client in another language sends strings that are not UTF-8, they are reported as violations.
 #[tokio::test(flavor = "multi_thread")]
 async fn strings_that_are_not_utf8_are_violations() {
     #[derive(Clone, PartialEq, prost::Message)]
@@ -170,7 +170,7 @@ async fn lists_are_paged_and_filtered() {
     }
 }
 
-/// Retention deletes completed containers beyond a number, the oldest first.
+/// If there are more completed containers than retention allows, the oldest are deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn completed_containers_are_kept_up_to_a_number() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,8 +189,8 @@ async fn completed_containers_are_kept_up_to_a_number() {
     assert_eq!(get(&mut client, "x").await.state(), v1::State::Completed);
 }
 
-/// A full disk under the state directory refuses new containers, with the directory in the error, until there is space
-/// again.
+/// If the disk of the state directory is full, new containers are refused until there is space again. The error names
+/// the directory.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to mount"]
 async fn a_full_disk_refuses_containers_and_nothing_else() {

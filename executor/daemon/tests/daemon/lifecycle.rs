@@ -1,4 +1,4 @@
-//! Container lifecycle in the daemon, with event orders that rarely occur.
+//! Tests of the container lifecycle in the daemon, with event orders that rarely occur.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn a_container_runs_and_everything_reaches_its_shim() {
     assert_eq!(kinds(&node.events("a", Kind::Deleted).await).last(), Some(&"DELETED"));
 }
 
-/// Reports that arrive twice, late, or not at all cause no duplicate events and none out of order.
+/// If reports arrive twice, late, or not at all, no event is duplicated or out of order.
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_in_any_order_are_one_life() {
     let node = Node::start().await;
@@ -79,7 +79,8 @@ async fn reports_in_any_order_are_one_life() {
     assert_eq!(kinds(&node.events("a", Kind::Completed).await), WHOLE_LIFE);
 }
 
-/// A process that exits at once is still reported as running: its shim has finished before the first report is read.
+/// If a process exits at once, it is still reported as running, although its shim has finished before the first report
+/// is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_life_is_a_whole_one() {
     let node = Node::start().await;
@@ -185,7 +186,7 @@ async fn a_refused_container_leaves_nothing() {
     shim.exits(0);
 }
 
-/// The launcher exits during a request.
+/// If the launcher exits during a request, the request fails, and its id is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launcher_that_vanishes_leaves_nothing() {
     let node = Node::start().await;
@@ -224,7 +225,7 @@ async fn containers_run_on_without_a_launcher() {
     client.delete(delete).await.unwrap();
 }
 
-/// After its start the daemon makes a request wait for the launcher, which has just been started as well.
+/// If a request arrives just after the daemon's start, it waits for the launcher, which may have just started, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_waits_for_the_first_greeting() {
     let mut node = Node::start().await;
@@ -233,14 +234,14 @@ async fn a_request_waits_for_the_first_greeting() {
     node.start_daemon();
     let mut client = node.client().await;
     let mut call = tokio::spawn(async move { client.run(request("early")).await });
-    // Control: without the wait the request is refused at once.
+    // Control: without the wait, the request would be refused at once.
     tokio::time::timeout(Duration::from_millis(300), &mut call).await.unwrap_err();
     node.launcher.greet();
     node.launcher.launched().await.runs();
     assert!(call.await.unwrap().unwrap().into_inner().created);
 }
 
-/// A process that exited before its start was reported counts as having run; one that never started does not.
+/// If a process exited before its start was reported, it counts as having run. If a process never started, it does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_reports_of_the_beginning() {
     let node = Node::start().await;
@@ -307,7 +308,7 @@ async fn the_same_request_is_the_same_container() {
     }
 }
 
-/// A program that cannot be executed is the container's result, and Run responds when it is known.
+/// If a program cannot be executed, this is the container's result, and Run responds when the result is known.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_exec_is_a_result() {
     let node = Node::start().await;
@@ -387,7 +388,7 @@ async fn stop_signal_and_delete() {
     assert_eq!(client.signal(signal).await.unwrap_err().code(), Code::FailedPrecondition);
 }
 
-/// Stop and Delete reach a shim that is being reconnected. If it never is, Stop reports this.
+/// Stop and Delete reach a shim that is being reconnected. If the shim is never reconnected, Stop returns an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_connection_loses_no_stop() {
     let node = Node::start().await;
@@ -424,7 +425,7 @@ async fn a_lost_connection_loses_no_stop() {
     wait(&mut client, "silent").await;
 }
 
-/// A caller that disconnects during Run gets the same container when it retries.
+/// If a caller disconnects during Run, its retry returns the same container.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_goes_away_leaves_the_container() {
     let node = Node::start().await;
@@ -441,8 +442,8 @@ async fn a_caller_that_goes_away_leaves_the_container() {
     shim.exits(0);
 }
 
-/// Capacity is held until the shim has removed its container's resources, even over a kill of the daemon. A deletion
-/// and a request that needs the capacity wait for the removal.
+/// Capacity is held until the shim has removed the container's resources, even if the daemon is killed. A deletion and
+/// a request that needs the capacity wait for the removal.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_removed_yet_is_counted() {
     let mut node = Node::start().await;

@@ -1,4 +1,4 @@
-//! Restarts of the daemon, clean ones and after a kill.
+//! Tests of restarts of the daemon, after a clean stop and after a kill.
 
 use executor_core::lifecycle::State;
 use executor_core::record::Exit;
@@ -9,7 +9,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::harness::{Node, get, kinds, request, secret_request, until, wait};
 
-/// Containers outlive the daemon; kill -9 loses neither a container nor an exit code.
+/// If the daemon is killed with SIGKILL, neither a container nor an exit code is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_daemon_finds_its_containers_again() {
     let mut node = Node::start().await;
@@ -61,7 +61,7 @@ async fn a_killed_daemon_finds_its_containers_again() {
     assert_eq!(kinds(&node.events("lives", Kind::Completed).await), all);
 }
 
-/// Without the ledger the records on disk and the shims suffice.
+/// If the ledger is lost, the records on disk and the shims provide everything.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_ledger_the_records_report_everything() {
     let mut node = Node::start().await;
@@ -85,8 +85,8 @@ async fn without_a_ledger_the_records_report_everything() {
     wait(&mut client, "lives").await;
 }
 
-/// The launcher starts later than the daemon, and writes the exit record of a container that is not in the ledger,
-/// because of a power failure before the ledger was written.
+/// If a launcher that starts later than the daemon writes an exit record, the daemon uses the record. The container is
+/// not in the ledger, because of a power failure before the ledger was written.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_record_of_a_later_launcher_is_taken_in() {
     let mut node = Node::start().await;
@@ -111,7 +111,8 @@ async fn an_exit_record_of_a_later_launcher_is_taken_in() {
     drop(other);
 }
 
-/// Without a launcher a container without shim and record stays in its last state, until a launcher has cleaned it up.
+/// If a container has neither a shim nor a record and no launcher runs, it stays in its last state until a launcher has
+/// cleaned it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_without_a_shim_waits_for_the_launcher() {
     let mut node = Node::start().await;
@@ -150,7 +151,7 @@ async fn a_container_without_a_shim_waits_for_the_launcher() {
     wait(&mut client, "lives").await;
 }
 
-/// Cursors grow over clean stops and kills.
+/// Cursors increase across clean stops and kills.
 #[tokio::test(flavor = "multi_thread")]
 async fn cursors_never_go_back() {
     let mut node = Node::start().await;
@@ -175,7 +176,8 @@ async fn cursors_never_go_back() {
     }
 }
 
-/// A daemon that stops leaves its containers running; an ephemeral daemon stops them, and its launcher.
+/// If a daemon stops, its containers keep running. If an ephemeral daemon stops, it stops its containers and its
+/// launcher.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_daemon() {
     let mut node = Node::start().await;
@@ -216,7 +218,8 @@ async fn the_end_of_a_daemon() {
     assert_eq!(node.launcher.calls(), ["shutdown"]);
 }
 
-/// Two daemons on one state directory would each write state that the other does not know.
+/// If a daemon uses the state directory, a second daemon is refused, and its error names the first. Otherwise each
+/// daemon would write state that the other does not see.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_daemon_is_refused_and_reported_of_the_first() {
     let mut node = Node::start().await;

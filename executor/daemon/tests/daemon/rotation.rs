@@ -1,4 +1,4 @@
-//! Updates of secret files, with event orders that are rare with real shims.
+//! Tests of updates of secret files, with event orders that are rare with real shims.
 
 use crate::harness::shim::OnUpdate;
 use crate::harness::{Node, get, kinds, retry, secret_request, until, wait};
@@ -51,7 +51,7 @@ async fn an_update_reaches_the_shim_and_the_facts() {
     assert_eq!(wait(&mut client, "a").await.files_generation, 2);
 }
 
-/// Requests to a busy shim are retried; the caller gets the refusal if the shim stays busy.
+/// If a shim is busy, requests are retried. If the shim stays busy, the caller receives the refusal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_shim_is_asked_again_for_a_while() {
     let node = Node::start().await;
@@ -69,7 +69,7 @@ async fn a_busy_shim_is_asked_again_for_a_while() {
     assert!(tried.iter().all(|one| one.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap()));
 }
 
-/// After another daemon's update the list is rebuilt, unless the caller has named its generation.
+/// If another daemon has updated the files, the list is rebuilt, except if the caller has named its generation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_list_is_made_anew() {
     let node = Node::start().await;
@@ -121,7 +121,7 @@ async fn a_shim_that_does_not_answer_leaves_no_copy() {
     shim.exits(0);
 }
 
-/// The update of a caller that disconnects is completed, and leaves nothing in the daemon.
+/// If a caller disconnects during an update, the update is completed, and leaves no data in the daemon.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_goes_away_stops_nothing() {
     let node = Node::start().await;

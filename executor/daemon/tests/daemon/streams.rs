@@ -1,4 +1,4 @@
-//! Logs and events as streams.
+//! Tests of logs and events as streams.
 
 use executor_proto::v1;
 use tokio_stream::StreamExt as _;
@@ -40,7 +40,7 @@ async fn a_log_is_followed_over_rotations_to_its_end() {
     shim.prints(&["4"]);
     let (texts, stream) = text(stream, 2).await;
     assert_eq!(texts, ["3\n", "4\n"]);
-    // Without follow: only the current entries.
+    // Without `follow`, the stream has only the current entries.
     let now = client.stream_logs(logs("a", false)).await.unwrap().into_inner();
     assert_eq!(text(now, 99).await.0, ["1\n", "2\n", "3\n", "4\n"]);
     shim.prints(&["5"]);

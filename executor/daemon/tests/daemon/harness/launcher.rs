@@ -83,7 +83,7 @@ impl FakeLauncher {
         });
     }
 
-    /// Closes its socket and its connections, as if it had exited. Its shims keep running.
+    /// Closes the launcher's socket and connections, as if the launcher had exited. Its shims keep running.
     pub(crate) fn die(&self) {
         if let Some(listener) = self.shared.listener.lock().unwrap().take() {
             hang_up(&*listener);

@@ -131,7 +131,7 @@ impl FakeShim {
         self.shared.report(ShimNews::Reached(Reached { state: state_number(state) }));
     }
 
-    /// Starts the process as usual.
+    /// Reports that the container is created and that its process runs.
     pub(crate) fn runs(&self) {
         self.reached(State::Created);
         self.reached(State::Running);
@@ -208,13 +208,13 @@ impl FakeShim {
         }
     }
 
-    /// Waits for the next call, which is already answered with `Done`.
+    /// Waits for the next call. The shim has already responded to it with `Done`.
     pub(crate) async fn asked(&self) -> ShimCall {
         let mut calls = self.calls.lock().await;
         tokio::time::timeout(PATIENCE, calls.recv()).await.expect("nothing is asked").unwrap()
     }
 
-    /// Sets the reactions to the next updates; later ones are applied.
+    /// Sets the reactions to the next updates. Later updates are applied.
     pub(crate) fn on_updates(&self, what: impl IntoIterator<Item = OnUpdate>) {
         self.shared.on_update.lock().unwrap().extend(what);
     }
