@@ -444,7 +444,7 @@ impl Actor {
         self.complete();
     }
 
-    /// Concludes a container whose shim is gone and which the launcher has cleaned up.
+    /// Completes a container whose shim is gone and which the launcher has cleaned up.
     async fn finished(mut self: Box<Self>) {
         if self.conclude_from_record() {
             return self.watch_removal(None).await;

@@ -41,7 +41,7 @@ use crate::telemetry::traces::TraceParent;
 /// Time limit for the first message of a client-streaming call, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
-/// Why a response stream ends early.
+/// Reason why a response stream ends early.
 enum StreamError {
     /// The client stopped reading.
     ClientGone,
@@ -55,7 +55,7 @@ impl From<ApiError> for StreamError {
     }
 }
 
-/// Waits for the first message of a client stream; `None` if the client sends none.
+/// Waits for the first message of a client stream; `None` if the stream ends without a message.
 async fn first_message<T: prost::Message + Default>(requests: &mut Requests<T>) -> Result<Option<T>, Status> {
     let late = |_| {
         let why = format!(

@@ -25,7 +25,7 @@ pub use account::{Account, missing};
 pub use dirs::Lock;
 pub use launcher::StartedLauncher;
 
-/// Why the process cannot be prepared to serve.
+/// An error that prevents the process from serving.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// An operation on a path failed.

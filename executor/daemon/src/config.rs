@@ -60,7 +60,7 @@ const MESSAGE_ROOM: u64 = 1 << 20;
 /// Lower bound of the default maximum request size, in bytes.
 const MESSAGE_MIN: u64 = 2 << 20;
 
-/// Why the configuration cannot be used.
+/// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -90,7 +90,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Returns all recorded errors as one, or `Ok` if there is none.
+    /// Returns all recorded errors as one error, or `Ok` if there are no errors.
     fn all(mut faults: Vec<Self>) -> Result<(), Self> {
         match faults.len() {
             0 => Ok(()),
@@ -169,7 +169,7 @@ impl Default for Server {
     }
 }
 
-/// The configuration in force.
+/// The current configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Command line, with an absolute path of the configuration file.
@@ -514,7 +514,7 @@ impl Check {
         checked.map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
     }
 
-    /// Checks the policy, whose defaults must pass the validation of requests, and records every error.
+    /// Checks the policy, and records every error. The policy's defaults must pass the validation of requests.
     fn policy(&self, policy: &Policy, faults: &mut Faults) {
         faults.record(self.absolute("policy.files_root", &policy.files_root));
         if !policy.docker_socket.as_os_str().is_empty() {

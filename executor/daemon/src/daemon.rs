@@ -37,7 +37,7 @@ const LOGS_END: Duration = Duration::from_secs(2);
 /// Time limit for the containers of an ephemeral daemon to exit.
 const CONTAINERS_END: Duration = Duration::from_secs(15);
 
-/// Why the daemon cannot serve.
+/// An error that prevents the daemon from serving.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The node's state cannot be opened.
@@ -57,8 +57,9 @@ pub enum ServeError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves until `stop` resolves. `connection` is the connection to the launcher, if one was made at startup;
-/// `exit_reason` returns why a lost launcher will not come back; `ready` is called when clients are served.
+/// Serves until `stop` resolves. `connection` is the connection to the launcher, if it was opened at startup;
+/// `exit_reason` returns the reason why a lost launcher will not be restarted; `ready` is called when clients are
+/// served.
 ///
 /// # Errors
 /// Returns [`ServeError`] if the daemon cannot start to serve.

@@ -31,7 +31,7 @@ const FIRST_GREETING: Duration = Duration::from_secs(10);
 /// State of the connection.
 #[derive(Clone, Debug)]
 pub enum Connection {
-    /// The daemon has started and does not know yet whether a launcher is running.
+    /// The daemon has started, and its first attempt to connect is not finished.
     First,
     /// The launcher is connected.
     Up(Arc<Session>),

@@ -1,4 +1,4 @@
-//! Container logs, which shims write and rotate, and the log sinks.
+//! Reads container logs, which shims write and rotate, and sends them to log sinks.
 
 pub mod reader;
 pub(crate) mod sinks;

@@ -41,7 +41,7 @@ const INODES_FREE_MIN: u64 = 8;
 /// Time limit for writing a change of the cell's state to disk.
 const CELL_WRITTEN: Duration = Duration::from_secs(5);
 
-/// Why the node's state cannot be opened.
+/// An error from opening the node's state.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The ledger cannot be opened.
@@ -73,7 +73,7 @@ pub struct Remembered {
 /// Configuration and state of the node.
 #[derive(Debug)]
 pub struct Node {
-    /// Configuration in force.
+    /// Current configuration.
     pub config: Arc<Config>,
     /// Containers by id, and the capacity that they hold.
     pub registry: Arc<Registry>,

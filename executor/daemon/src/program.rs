@@ -103,7 +103,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(serve(config, booted));
-    // Aborts tasks that still wait for shims; they have nothing left to save.
+    // Aborts tasks that still wait for shims. These tasks have no unsaved data.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }

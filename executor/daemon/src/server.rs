@@ -167,7 +167,7 @@ fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
     Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
 
-/// Serves until the daemon stops, then until every connection has ended. The caller sets a time limit for the latter.
+/// Serves until the daemon stops, and then until every connection has ended. The caller must limit the time for this.
 pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
     let routes = endpoint.routes.clone().prepare();
     let shares = match endpoint.socket {

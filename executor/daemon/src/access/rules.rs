@@ -46,7 +46,7 @@ impl RuleSet {
     }
 }
 
-/// The rules in force, replaced on reload.
+/// The current rules, replaced on reload.
 #[derive(Debug)]
 pub struct Rules(watch::Sender<Arc<RuleSet>>);
 
@@ -56,7 +56,7 @@ impl Rules {
         Self(watch::Sender::new(Arc::new(rules)))
     }
 
-    /// Returns the rules in force.
+    /// Returns the current rules.
     pub fn current(&self) -> Arc<RuleSet> {
         Arc::clone(&self.0.borrow())
     }
@@ -89,7 +89,7 @@ impl CertificatePolicy for Rules {
     }
 }
 
-/// A caller over TCP, checked against the rules in force at each call.
+/// A caller over TCP, checked against the current rules at each call.
 #[derive(Clone, Debug)]
 pub struct Caller {
     identity: Arc<Identity>,
@@ -125,8 +125,8 @@ impl Caller {
         Err(ApiError::new(Kind::Denied, why))
     }
 
-    /// Checks that the rules in force still allow every method that they allowed when the connection was accepted.
-    /// Calls of a method that is no longer allowed may be in progress.
+    /// Checks that the current rules still allow every method that was allowed when the connection was accepted. Calls
+    /// of a method that is no longer allowed may be in progress.
     ///
     /// # Errors
     /// Returns the reason if the connection must be closed.
@@ -195,8 +195,8 @@ impl Requester {
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self {
             Self::Local { groups, .. } => groups.truncate(GROUPS_MAX),
-            // Drop all names. A subset could match more rules, because a SPIFFE ID must be the only URI of its
-            // certificate.
+            // Drop all names and not only some: with fewer names more rules could match, because a SPIFFE ID must be
+            // the only URI of its certificate.
             Self::Remote(identity) if identity.bytes() > NAMES_BYTES_MAX => *identity = Identity::default(),
             Self::Remote(_) => {}
         }

@@ -83,7 +83,7 @@ impl Drop for Checking {
 }
 
 impl Checking {
-    /// Starts the checks of a running container; `None` if it has none.
+    /// Starts the checks of a running container; `None` if the container has no checks.
     pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         let (run, started_at) = facts.run().filter(|_| facts.plan.checks.is_some())?;
         let (sender, reports) = mpsc::channel(1);

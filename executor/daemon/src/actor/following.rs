@@ -123,8 +123,8 @@ fn is_any_followed_stale(sources: &[SourceRecord]) -> bool {
     sources.iter().any(|source| source.followed && source.stale.is_some())
 }
 
-/// Returns the path of the rule in force that allows the source's requester to use it, if any. Records of earlier
-/// versions have no requester; for them a rule for the path is enough.
+/// Returns the path of the current rule that allows the source's requester to use the source, if any. Records of
+/// earlier versions have no requester. For such records, any rule that covers the path is enough.
 fn covering_rule(node: &Node, source: &SourceRecord) -> Option<String> {
     let (rules, reference) = (node.rules.current(), &source.reference);
     let covering = match &source.requester {

@@ -1,7 +1,7 @@
 //! Sends container output to the configured log sinks, with one task per container and sink.
 //!
 //! A task sleeps until the log grows, takes its turn on the sink's connection, then reads and sends a chunk. The task
-//! outlives the container until the log is sent. Output that a stopping daemon has not sent is sent by the next daemon,
+//! outlives the container until the log is sent. If the daemon stops, the next daemon sends the remaining output,
 //! except for deleted containers.
 
 use std::sync::Arc;
@@ -95,7 +95,7 @@ pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
     let _ = saved.await;
 }
 
-/// Why sending a log has paused.
+/// Reason why sending a log has paused.
 enum Paused {
     /// The whole log was sent.
     Sent,

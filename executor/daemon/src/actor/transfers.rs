@@ -118,7 +118,7 @@ struct Transfer {
 /// The shim is gone or the step has ended, so the result is no longer needed.
 struct WorkerRecvError;
 
-/// Why an attempt failed.
+/// Reason why an attempt failed.
 enum Missed {
     Failed(Failure),
     RecvError,
@@ -291,7 +291,7 @@ impl Transfer {
         .await
     }
 
-    /// Fetches the artifact, unless the cached copy is current.
+    /// Fetches the artifact if the cached copy is not current.
     async fn fetch(&self, key: Option<&str>) -> Result<Entry, Missed> {
         let cache = &self.node.artifacts.cache;
         let cached = key.and_then(|key| cache.get(key));

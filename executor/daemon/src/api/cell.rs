@@ -1,4 +1,4 @@
-//! The cell service: reservations, drain, health.
+//! Implements the cell service: reservations, drain, health.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::operations::reserve;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 
-/// Drain deadline if the request has none.
+/// Default drain deadline.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
 /// Maximum drain deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Number of containers that a drain stops in parallel if the request has none.
+/// Default number of containers that a drain stops in parallel.
 const PARALLEL_DEFAULT: u32 = 16;
 /// Maximum number of containers that a drain stops in parallel.
 const PARALLEL_MAX: u32 = 1000;

@@ -1,4 +1,4 @@
-//! Calls about existing containers: Get, List, Wait, Stop, Signal.
+//! Implements the calls on existing containers: Get, List, Wait, Stop, Signal.
 
 use std::sync::Arc;
 use std::time::Duration;

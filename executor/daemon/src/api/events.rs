@@ -1,4 +1,4 @@
-//! WatchEvents: the event log as a stream.
+//! WatchEvents: streams the event log.
 
 use std::sync::Arc;
 

@@ -171,8 +171,8 @@ async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Rec
     }
 }
 
-/// Handles the client's requests. Returns when the client detaches, or with a client error. Unread input delays neither
-/// signals nor window changes.
+/// Handles the client's requests. Returns when the client detaches, or with a client error. If the process does not
+/// read its input, signals and window changes are still delivered.
 async fn forward_input(
     session: &ExecSession,
     mut requests: Requests<ExecRequest>,

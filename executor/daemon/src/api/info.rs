@@ -1,4 +1,4 @@
-//! Info: version, capacity and state of this node.
+//! Info: returns the version, the capacity and the state of this node.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

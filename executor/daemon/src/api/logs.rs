@@ -1,4 +1,4 @@
-//! StreamLogs: a container's log file as a stream.
+//! StreamLogs: streams a container's log file.
 
 use std::collections::HashMap;
 use std::path::Path;

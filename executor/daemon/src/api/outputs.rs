@@ -1,5 +1,5 @@
-//! GetOutputs: streams the captured outputs of a completed container: the description and content of each file, then
-//! the skipped files.
+//! GetOutputs: streams the captured outputs of a completed container: first the description and content of each file,
+//! then the skipped files.
 
 use std::sync::Arc;
 

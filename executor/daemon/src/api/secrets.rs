@@ -68,7 +68,8 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
 /// Returns the secret inputs of the container whose token was presented.
 ///
 /// # Errors
-/// Returns a denial if the token does not belong to a running container, or not to the requested one.
+/// Returns a denial if the token does not belong to a running container, or belongs to another container than the
+/// requested one.
 pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Result<v1::GetSecretsResponse, ApiError> {
     let Presented { container, digest } = presented;
     if !id.is_empty() && id != container.as_str() {

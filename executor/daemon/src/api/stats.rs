@@ -1,4 +1,4 @@
-//! Stats and WatchStats: counters of containers.
+//! Stats and WatchStats: return the counters of containers.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -139,7 +139,7 @@ fn changed_keys(before: &str, after: &str) -> BTreeSet<String> {
     before.keys().chain(after.keys()).filter(differ).cloned().collect()
 }
 
-/// Returns the keys of a text with their values, except for those that take effect at once.
+/// Returns the keys of a configuration file with their values, except for those that take effect at once.
 fn keys(text: &str) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     let mut tables = vec![(String::new(), text.parse::<Table>().unwrap_or_default())];

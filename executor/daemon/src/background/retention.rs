@@ -46,7 +46,7 @@ pub(crate) async fn run_retention(node: Arc<Node>) {
     }
 }
 
-/// Why a completed container is deleted.
+/// Reason why a completed container is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     /// The request asks for deletion on completion.
@@ -157,7 +157,7 @@ async fn superfluous(node: &Node, seen: &mut FirstSightings) -> Vec<(Arc<Handle>
     seen.keep_only(&completed.iter().map(|(_, handle)| handle.id().clone()).collect());
     seen.measure(&node.config.paths).await;
     node.completed_bytes.store(seen.all_bytes(), Ordering::Relaxed);
-    // A pod is kept as long as any of its members.
+    // A pod is kept while any of its members is kept.
     completed.retain(|(_, handle)| !with_members.contains(handle.id()));
     // Containers first seen at the same time stay in the order of their dates.
     completed.sort_by_key(|(age, _)| std::cmp::Reverse(*age));

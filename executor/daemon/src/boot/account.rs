@@ -1,8 +1,8 @@
-//! The user that the daemon runs as. Users and groups are looked up in /etc/passwd and /etc/group, not through the name
-//! services, whose libraries a static program cannot load.
+//! Selects the user that the daemon runs as. Users and groups are looked up in /etc/passwd and /etc/group, not through
+//! the name services, whose libraries a static program cannot load.
 //!
 //! The daemon's user may call the daemon and read its files, so no other program may run as the same user. If no user
-//! was created for the daemon, it uses an id of systemd's range for dynamic users, the same one at each start.
+//! was created for the daemon, it uses an id of systemd's range for dynamic users, and the same id at each start.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -31,8 +31,8 @@ const LOCK_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Creates missing directories. Existing directories keep their owners and modes, except those of the ledger, the
-/// images and the downloads, which belong to the daemon alone. Returns the ledger's directory.
+/// Creates missing directories. Existing directories keep their owners and modes. Only the directories of the ledger,
+/// the images and the downloads are changed, because they belong to the daemon alone. Returns the ledger's directory.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be created, or if the account cannot reach it.
@@ -174,7 +174,7 @@ fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
 pub struct Lock {
     /// The ledger's directory. Locking it needs no disk space.
     _dir: OwnedFd,
-    /// File with the holder's pid, if there was disk space for it. Older daemons lock only this file.
+    /// File with the holder's pid; `None` if there was no disk space for it. Older daemons lock only this file.
     _file: Option<File>,
 }
 

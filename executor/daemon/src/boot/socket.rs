@@ -1,4 +1,4 @@
-//! The listening sockets, created here or passed by systemd.
+//! Provides the listening sockets, which are created here or passed by systemd.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;

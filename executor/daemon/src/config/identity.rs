@@ -1,4 +1,4 @@
-//! The table `identity`: the CA that signs certificates of containers.
+//! Checks the table `identity`: the CA that signs certificates of containers.
 
 use executor_core::identity::IdentitySettings;
 use executor_core::settings::Unusable;

@@ -1,4 +1,4 @@
-//! The table `images`: sources, signatures and the disk budget.
+//! Reads the table `images`: sources, signatures and the disk budget.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The table `listen`: the control plane's socket, and the TCP listener with its callers.
+//! Reads the table `listen`: the control plane's socket, and the TCP listener with its callers.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// The table `listen.tcp`. There is no TCP listener unless an address is set.
+/// The table `listen.tcp`. The TCP listener is used only if an address is set.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tcp {

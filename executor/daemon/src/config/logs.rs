@@ -1,4 +1,4 @@
-//! The table `logs`: sinks for container output in addition to each container's file.
+//! Reads the table `logs`: sinks for container output in addition to each container's file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The table `metrics`: the Prometheus endpoint, and limits on the number of series.
+//! Reads the table `metrics`: the Prometheus endpoint, and limits on the number of series.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(super) struct Metrics {
     labels: Vec<String>,
 }
 
-/// Whether each container has its own series.
+/// Selects whether each container has its own series.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Containers {

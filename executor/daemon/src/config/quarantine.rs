@@ -1,4 +1,4 @@
-//! The table `quarantine`: time limits of lifecycle phases, after which a container is quarantined.
+//! Reads the table `quarantine`: time limits of lifecycle phases, after which a container is quarantined.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The table `retention`: how many completed containers and events are kept.
+//! Reads the table `retention`: how many completed containers and events are kept.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The tables `secret_providers`.
+//! Checks the tables `secret_providers`.
 
 use executor_providers::{ProviderConfig, Unusable};
 

@@ -1,4 +1,4 @@
-//! The table `self_test`: interval and time limit of the self-test.
+//! Reads the table `self_test`: interval and time limit of the self-test.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The table `traces`: the trace collector.
+//! Reads the table `traces`: the trace collector.
 
 use hyper::Uri;
 use serde::Deserialize;

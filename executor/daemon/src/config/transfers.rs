@@ -1,4 +1,4 @@
-//! The table `transfers`: limits and destinations of downloads and uploads.
+//! Reads the table `transfers`: limits and destinations of downloads and uploads.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -19,7 +19,7 @@ pub(crate) fn strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
     MemFile::new(name, &std::iter::once(&head[..]).chain(parts).collect::<Vec<_>>())
 }
 
-/// A payload that is overwritten on drop. Its receiver overwrites it as well, unless the receiver was killed.
+/// A payload that is overwritten on drop. Its receiver also overwrites it, if the receiver is not killed before.
 #[derive(Debug)]
 pub(crate) struct WipedPayload(pub(crate) MemFile);
 

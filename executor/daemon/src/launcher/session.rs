@@ -207,8 +207,9 @@ fn difference(ours: &SectionDigests, welcome: &Welcome) -> Option<String> {
 }
 
 impl Launcher {
-    /// Keeps the launcher connected until the daemon stops. `first` is a connection made at startup; `lost_shim` is
-    /// called for containers that the launcher has cleaned up; `hint` returns why a lost launcher may not come back.
+    /// Keeps the launcher connected until the daemon stops. `first` is a connection that was opened at startup;
+    /// `lost_shim` is called for containers that the launcher has cleaned up; `hint` returns the reason why a lost
+    /// launcher may not be restarted.
     pub async fn run(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,

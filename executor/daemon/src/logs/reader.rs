@@ -191,7 +191,7 @@ impl LogReader {
         self.skipping = false;
     }
 
-    /// Opens the log's current files, oldest first; none if the reader is detached.
+    /// Opens the log's current files, oldest first; empty if the reader is detached.
     fn open_logs(&self) -> io::Result<VecDeque<OpenFile>> {
         if self.detached { Ok(VecDeque::new()) } else { open_logs(&self.directory) }
     }

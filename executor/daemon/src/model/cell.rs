@@ -38,7 +38,7 @@ pub struct Drain {
     pub deadline_at: Timestamp,
     /// Maximum number of containers that are stopped in parallel.
     pub parallel: usize,
-    /// Reason, reported to clients whose containers are refused.
+    /// Reason for the drain. It is reported to clients whose containers are refused.
     pub reason: String,
     /// True after all containers have exited or were given up.
     pub done: bool,

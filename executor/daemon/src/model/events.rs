@@ -37,7 +37,7 @@ pub enum EventKind {
     Ready,
     /// The container's checks report it no longer ready.
     NotReady,
-    /// The container is being stopped because of its checks.
+    /// The container is being stopped because its checks failed.
     Unhealthy,
     /// The container's action has ended, and is being restarted.
     Restarting,

@@ -32,7 +32,7 @@ pub struct IdentityRecord {
     pub stale: Option<StaleValue>,
 }
 
-/// Why a value or a certificate may be outdated.
+/// Reason why a value or a certificate may be outdated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StaleValue {
     /// Time of the first failure.

@@ -132,7 +132,7 @@ pub struct TraceContext {
     pub trace_id: String,
     /// Span id of the container.
     pub span_id: String,
-    /// Span id of the caller; zeros if there is none.
+    /// Span id of the caller; zeros if the caller has no span.
     pub parent_id: String,
     /// Time at which the request was received.
     pub received_at: Timestamp,

@@ -1,4 +1,4 @@
-//! Stops containers and members of pods, one by one or all members of a pod, and stops members whose pod has ended.
+//! Stops containers: single containers, all members of a pod, and the members of pods that have ended.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -184,10 +184,10 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims the reservation of an id, if there is one.
+    /// Claims the reservation of an id; returns `None` if there is no reservation.
     ///
     /// # Errors
-    /// Returns an error if there is none and `required` is true.
+    /// Returns an error if there is no reservation and `required` is true.
     pub(crate) fn new(node: &Arc<Node>, id: &ContainerId, required: bool) -> Result<Option<Self>, ApiError> {
         match node.registry.claim(id) {
             true => Ok(Some(Self { node: Arc::clone(node), id: id.clone() })),
@@ -203,7 +203,7 @@ impl Drop for Claim {
     }
 }
 
-/// Returns the error of a Run whose reservation is gone.
+/// Returns the error of a Run that requires a missing or expired reservation.
 pub(crate) fn missing(node: &Node, id: &ContainerId) -> ApiError {
     let why = match node.registry.expired_at(id) {
         Some(at) => format!("the reservation {id} expired at {}", at.rfc3339()),

@@ -194,7 +194,7 @@ fn expected(request: &v1::UpdateFilesRequest, record: &ContainerRecord) -> Resul
     }
 }
 
-/// Whether a failed attempt can be retried.
+/// Kind of retry that is possible after a failed attempt.
 #[derive(Clone, Copy)]
 enum Retry {
     /// The list is based on an older generation: a new list may be accepted.

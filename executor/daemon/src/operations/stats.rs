@@ -31,7 +31,7 @@ pub(crate) enum ContainerSelection {
 }
 
 impl ContainerSelection {
-    /// Finds the named containers; selects every running container if none is named.
+    /// Finds the named containers; selects every running container if `ids` is empty.
     ///
     /// # Errors
     /// Returns an error if a container does not exist.
@@ -73,7 +73,7 @@ impl ContainerSelection {
         (page, more)
     }
 
-    /// Waits until every named container is over; pends forever if none is named.
+    /// Waits until every named container is completed, refused or deleted; pends forever if no container is named.
     pub(crate) async fn over(&self) {
         match self {
             Self::Running => std::future::pending().await,
@@ -85,14 +85,14 @@ impl ContainerSelection {
         }
     }
 
-    /// Returns true if every named container is over.
+    /// Returns true if every named container is completed, refused or deleted.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self, Self::Named(handles) if handles.iter().all(|handle| handle.is_over()))
     }
 }
 
-/// Reads the counters of these containers, in order. Containers that were deleted meanwhile are omitted. Counters may
-/// be as old as [`FRESH`](crate::model::container::reading::FRESH).
+/// Reads the counters of these containers, in order. Containers that were deleted in the meantime are omitted. Counters
+/// may be as old as [`FRESH`](crate::model::container::reading::FRESH).
 pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<UsageReading> {
     read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
@@ -128,7 +128,7 @@ pub(crate) async fn read_within(
             let requests = node.metrics.readings.clone();
             asked.spawn(async move {
                 let usage = handle.reading.read(shim, log_only, by, requests).await;
-                // A container that has completed meanwhile has final counters.
+                // A container that has completed in the meantime has final counters.
                 (index, reading_of(handle.facts().unwrap_or(facts), usage))
             });
         }

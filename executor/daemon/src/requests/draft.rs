@@ -225,8 +225,8 @@ fn redaction(number: i32) -> Result<Redaction, Violation> {
     }
 }
 
-/// Returns every file of the container with the name of its field: first those of a single run action, then the
-/// request's own.
+/// Returns every file of the container with the name of its field: first the files of a single run action, then the
+/// files of the request.
 pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File)> {
     let action = request.single_run();
     let of_action = action.map_or(&[][..], |run| &run.volume_mounted_files).iter().enumerate();

@@ -31,8 +31,8 @@ use crate::paths::containers_in;
 /// Time limit for shims to report their states. A hung shim must not block the clients of other containers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Registers every container of earlier daemons, and resumes those that are not completed. `node.settled` becomes true
-/// when each of them is connected or completed.
+/// Registers every container of earlier daemons, and resumes the containers that are not completed. `node.settled`
+/// becomes true when each resumed container is connected or completed.
 pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     let Remembered { containers: remembered, reservations } = remembered;
     let (deleted, mut remembered): (Vec<_>, Vec<_>) =

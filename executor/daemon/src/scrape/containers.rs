@@ -1,4 +1,4 @@
-//! Per-container metrics, up to the configured number of containers, with the configured labels.
+//! Collects per-container metrics, up to the configured number of containers, with the configured labels.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Metrics of the daemon's own process, under the standard exporter names, and its version.
+//! Collects metrics of the daemon's own process, under the standard exporter names, and its version.
 
 use rustix::process::{Resource, getrlimit};
 

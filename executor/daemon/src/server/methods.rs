@@ -46,7 +46,7 @@ pub(super) fn answer_kind(method: &str) -> AnswerKind {
     }
 }
 
-/// Returns true if the method's requests are a stream that goes through the call's conversation.
+/// Returns true if the client sends the method's requests as a stream, which is part of the call's conversation.
 pub(super) fn streams_requests(method: &str) -> bool {
     REQUEST_STREAMS.contains(&method)
 }
@@ -56,7 +56,7 @@ pub(super) fn message_max(method: &str, configured: usize) -> usize {
     if method.starts_with(EXECUTOR) { configured } else { OTHER_MESSAGE_MAX }
 }
 
-/// Returns true if the metadata of a request demands rejection of unknown fields.
+/// Returns true if the metadata of a request requires that unknown fields are rejected.
 ///
 /// # Errors
 /// Returns an error if the value is neither `true` nor `false`.

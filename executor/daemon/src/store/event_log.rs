@@ -75,7 +75,7 @@ impl EventLog {
     /// ledger, including this one. Keeps at most `most` events.
     pub fn open(dir: &Path, boot_id: &str, start: u64, kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
         let KeptEvents { events, next, reserved } = kept;
-        // If the ledger cannot reserve cursors, the next boot cannot know which numbers the last daemon assigned.
+        // If the ledger cannot reserve cursors, a later daemon cannot determine which numbers the last daemon assigned.
         let start = if ledger.trouble().is_none() { start } else { 0 };
         let (last, next) = LastCursor::open(dir, boot_id, start, events.last().map(|event| event.cursor), next.max(1));
         let newest = watch::Sender::new(next - 1);
@@ -154,7 +154,7 @@ impl EventLog {
         self.newest.subscribe()
     }
 
-    /// Returns at most `most` events after a position; only those of the container `only`, if set.
+    /// Returns at most `most` events after a position. If `only` is set, returns only events of this container.
     pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> EventBatch {
         let inner = locked(&self.inner);
         let mut position = position;

@@ -1,10 +1,10 @@
 //! The ledger: stores containers and events across restarts of the daemon.
 //!
 //! Changes are collected, where a newer change replaces an older one, and one thread writes them in durable, atomic
-//! batches. Requests do not wait for a batch, except for changes that must survive a kill ([`Ledger::put_durably`],
-//! [`Ledger::put_cell`]). If a kill -9 loses the last batch, its data is still in the shims' own records, which are
-//! written before shims report to the daemon. These records are not synced: results reach the disk with the batch, in
-//! one sync for all containers that completed in the meantime.
+//! batches. Requests do not wait for a batch, except for changes that must survive a kill (`put_durably`, `put_cell`).
+//! If a kill -9 loses the last batch, its data is still in the shims' own records, which are written before shims
+//! report to the daemon. These records are not synced: results reach the disk with the batch, in one sync for all
+//! containers that completed in the meantime.
 //!
 //! A full or broken disk stops no container: the batch is kept, and the store is reopened until it accepts the batch.
 //! In the meantime [`Ledger::trouble`] returns the reason, so that no new container is admitted. A daemon that starts
@@ -49,7 +49,7 @@ pub struct LedgerContent {
     pub boot_id: Option<String>,
 }
 
-/// Why the ledger cannot be opened.
+/// An error from opening the ledger.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The store cannot be used.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use executor_core::outputs::{CapturedFile, DIRECTORY, LIST, LIST_BYTES_MAX, LIST_VERSION, OutputsList};
 use rustix::fs::{Mode, OFlags, open};
 
-/// Why outputs cannot be read.
+/// An error from reading outputs.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputsError {
     /// A file is missing.

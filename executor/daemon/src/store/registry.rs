@@ -59,7 +59,7 @@ pub enum Admission {
     PodEnds,
     /// The container needs more than its reservation holds.
     BeyondReservation(Exhausted),
-    /// The request requires a reservation, and there is none.
+    /// The request requires a reservation, but there is no reservation.
     NotReserved,
     /// No new containers are accepted.
     Closed,
@@ -97,7 +97,8 @@ pub(crate) struct CapacityUse {
     pub(crate) reservations: usize,
 }
 
-/// Returns the capacity that a container holds. The self-test holds none, so that it also runs on a full node.
+/// Returns the capacity that a container holds. The self-test's container holds no capacity, so that the self-test also
+/// runs on a full node.
 fn amount_of(facts: &ContainerStatus) -> Amount {
     if facts.plan.id.is_self_test() {
         return Amount::default();
@@ -289,7 +290,7 @@ impl Registry {
         locked(&self.inner).reserved.all()
     }
 
-    /// Releases a reservation; returns false if there is none. `before` runs while the id is still in use.
+    /// Releases a reservation; returns false if it does not exist. `before` runs while the id is still in use.
     pub(crate) fn release_reservation(&self, id: &ContainerId, before: impl FnOnce(&Reservation)) -> bool {
         let mut inner = locked(&self.inner);
         let Some(reservation) = inner.reserved.take(id) else { return false };
@@ -300,7 +301,7 @@ impl Registry {
         true
     }
 
-    /// Expires the reservations whose time is over. `before` is called for each while its id is still in use.
+    /// Removes the reservations whose lifetime has ended. `before` is called for each while its id is still in use.
     pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
         let mut inner = locked(&self.inner);
         for reservation in inner.reserved.expire(Instant::now(), now) {
@@ -326,7 +327,7 @@ impl Registry {
         locked(&self.inner).reserved.expired_at(id)
     }
 
-    /// Prevents a reservation from expiring while a Run uses it; returns false if there is none.
+    /// Prevents a reservation from expiring while a Run uses it; returns false if the reservation does not exist.
     pub(crate) fn claim(&self, id: &ContainerId) -> bool {
         locked(&self.inner).reserved.claim(id)
     }

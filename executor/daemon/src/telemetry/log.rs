@@ -1,4 +1,4 @@
-//! The log on stderr. Entries about requests contain container ids and field names, but no values.
+//! The daemon's log on stderr. Entries about requests contain container ids and field names, but no values.
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};

@@ -1,5 +1,5 @@
-//! Counters and timers of the daemon's work: starts, failures, wipes, connections, calls. A scrape adds the current
-//! state of the node.
+//! Counts and times the daemon's work: starts, failures, wipes, connections, calls. A scrape adds the current state of
+//! the node.
 //!
 //! No label value comes from a client: methods, codes, phases and kinds are all from lists in this program. Counting
 //! begins with the daemon's start.
@@ -108,7 +108,7 @@ pub(crate) struct Spans {
     dropped: Family<Labels1, Counter>,
 }
 
-/// Why spans were not exported.
+/// Reason why spans were not exported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SpanLoss {
     /// The queue was full.
@@ -131,7 +131,7 @@ fn times() -> Histogram {
     Histogram::new(SECONDS)
 }
 
-/// Creates the metric family of a label, with all of its values from the start.
+/// Creates the metric family of a label. The family has all values of the label from the start.
 fn family<M: Default>(label: &'static str, values: impl IntoIterator<Item = &'static str>) -> Family<Labels1, M> {
     let family = Family::default();
     values.into_iter().for_each(|value| drop(family.get_or_create(&[(label, value)])));

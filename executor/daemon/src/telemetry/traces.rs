@@ -194,7 +194,7 @@ impl<'a> Trace<'a> {
             span_kind: SpanKind::Internal,
             name: Cow::Borrowed(name),
             start_time: time(from),
-            // The clock may have been set back meanwhile.
+            // The clock may have been set back in the meantime.
             end_time: time(to.max(from)),
             attributes,
             dropped_attributes_count: 0,

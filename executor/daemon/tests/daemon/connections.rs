@@ -89,7 +89,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
         client.clone().info(v1::InfoRequest {}).await.unwrap();
         let secrets = [("a value", canary.as_bytes()), ("a content", content.as_bytes())];
         assert_eq!(found(&node, &secrets), [""; 0], "{size} bytes, refused");
-        // New content for one of its files.
+        // Update one of the container's files.
         let content = Canary::random(size).unwrap();
         let file = v1::File { path: "big".into(), content: content.as_bytes().into(), ..v1::File::default() };
         let update = v1::UpdateFilesRequest { id, files: vec![file], ..Default::default() };

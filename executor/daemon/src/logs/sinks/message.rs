@@ -203,7 +203,7 @@ impl Assembler {
                 open.content.extend_from_slice(rest);
                 break;
             }
-            // A character that does not fit goes to the next part.
+            // A character that does not fit is moved to the next part.
             let whole = match whole_characters(&rest[..room]) {
                 0 if open.content.is_empty() => room,
                 whole => whole,

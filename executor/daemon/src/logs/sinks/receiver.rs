@@ -1,4 +1,4 @@
-//! The connection to a receiver, made on demand and retried until it succeeds.
+//! Manages the connection to a receiver. The connection is opened on demand, with retries until it succeeds.
 //!
 //! This module never gives up or drops output: unsent output stays in the log files, and only the task that reads a log
 //! waits here. The pauses between attempts grow to 15 seconds, with jitter, so that the nodes of a cell do not

@@ -98,7 +98,8 @@ impl ShimLink {
         }
     }
 
-    /// Waits for the next report, and passes responses to their callers meanwhile. Returns `None` if the shim is gone.
+    /// Waits for the next report, and passes responses to their callers in the meantime. Returns `None` if the shim is
+    /// gone.
     ///
     /// # Errors
     /// Returns an error if the connection is broken.

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::model::status::ContainerStatus;
 use crate::paths::Paths;
 
-/// Why a record cannot be used.
+/// An error from reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be read.
@@ -35,7 +35,7 @@ pub enum RecordError {
     Other(PathBuf, ContainerId),
 }
 
-/// Reads the record of a container with a shim; `None` if there is none.
+/// Reads the record of a container with a shim; `None` if there is no record.
 ///
 /// # Errors
 /// Returns [`RecordError`] if the record cannot be used.
@@ -58,8 +58,8 @@ fn container(path: &Path, id: &ContainerId) -> Result<Option<ContainerRecord>, R
     Ok(Some(record))
 }
 
-/// Reads the exit record of a container; `None` if there is none yet. Exit records are not synced: a record that a
-/// power failure truncated is ignored and logged.
+/// Reads the exit record of a container; `None` if there is no exit record yet. Exit records are not synced: a record
+/// that a power failure truncated is ignored and logged.
 ///
 /// # Errors
 /// Returns [`RecordError`] if the record cannot be used.

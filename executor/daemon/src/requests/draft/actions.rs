@@ -100,7 +100,7 @@ pub(super) fn from_lone<'a>(
     Some((Actions { setup, action, sidecars, restart: Some(restart), sidecar_limits }, vec![step]))
 }
 
-/// Reads a restart policy and applies defaults; `None` if there is none.
+/// Reads a restart policy and applies defaults; `None` if the request has no policy.
 fn restart(asked: Option<&v1::RestartPolicy>, violations: &mut Vec<Violation>) -> Option<RestartPolicy> {
     let asked = asked?;
     let mut delay = |name: &str, delay: Option<&prost_types::Duration>, default: Duration| {

@@ -1,4 +1,4 @@
-//! Converts egress rules, whose addresses and numbers are unchecked in the API.
+//! Converts egress rules. The API does not restrict their addresses and numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

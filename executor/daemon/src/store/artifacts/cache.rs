@@ -1,4 +1,4 @@
-//! Files of downloads: those in progress, and the cache of artifacts by key.
+//! Stores the files of downloads: downloads in progress, and the cache of artifacts by key.
 //!
 //! ```text
 //! NAME.part      a download in progress, or an artifact that is being added to the cache
@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     part: Option<PartialFile>,
 }
 
-/// A file that is removed on drop unless it was moved into the cache.
+/// A file that is removed on drop, except if it was moved into the cache.
 #[derive(Debug)]
 struct PartialFile(PathBuf);
 

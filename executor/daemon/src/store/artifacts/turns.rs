@@ -1,4 +1,4 @@
-//! Limits on concurrent transfers, for the node and for each container.
+//! Limits concurrent transfers, for the node and for each container.
 //!
 //! A transfer first waits for a slot of its container, then for a slot of the node. Both queues are first in, first
 //! out. A container never has more transfers in the node's queue than its own limit, so the slow transfers of one

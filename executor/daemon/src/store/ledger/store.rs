@@ -34,7 +34,7 @@ const RESERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("res
 /// Size of the store's cache, in bytes.
 const CACHE: usize = 1 << 20;
 
-/// Why the store cannot be read or written.
+/// An error from reading or writing the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A system error.

@@ -48,8 +48,8 @@ impl Logs {
         self.living.entry(id.clone()).or_insert(Living { before, last: usage }).last = usage;
     }
 
-    /// Adds the final counters of a container. A container of an earlier daemon whose counters were never read is skipped,
-    /// because its increase is unknown.
+    /// Adds the final counters of a container. If an earlier daemon admitted the container and its counters were never
+    /// read, it is skipped, because its increase is unknown.
     pub(crate) fn ended(&mut self, id: &ContainerId, usage: Option<LogUsage>) {
         let known = self.living.remove(id);
         let grown = match (known, usage) {

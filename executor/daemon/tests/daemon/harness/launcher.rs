@@ -124,7 +124,7 @@ impl FakeLauncher {
         self.shared.greetings.1.notify_all();
     }
 
-    /// Returns the calls other than greetings and launches.
+    /// Returns the calls, except for greetings and launches.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.shared.calls.lock().unwrap().clone()
     }
