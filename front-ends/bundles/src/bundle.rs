@@ -1,7 +1,8 @@
-//! Bundles, validated by the rules of their format.
+//! Reads bundles and validates them by the rules of their format.
 //!
-//! `registry+v1` is an operator: a CSV, other objects, annotations (rules B1 to B15, as in `opm alpha bundle validate`,
-//! with the CSV validated as in operator-framework/api). `plain+v0` is a directory of objects (rules P1 to P3).
+//! A `registry+v1` bundle is an operator: a ClusterServiceVersion (CSV), other objects and annotations. Rules B1 to B15
+//! apply, as in `opm alpha bundle validate`; the CSV is validated as in operator-framework/api. A `plain+v0` bundle is
+//! a directory of objects; rules P1 to P3 apply.
 
 mod csv;
 mod definition;
@@ -23,19 +24,19 @@ pub use object::Object;
 use crate::fault::{Fault, Faults};
 use crate::source::Files;
 
-/// Label and annotation with a bundle's format.
+/// Name of the image label and of the annotation that hold a bundle's format.
 pub(crate) const MEDIA_TYPE: &str = "operators.operatorframework.io.bundle.mediatype.v1";
-/// Directory of the objects.
+/// Directory of the Kubernetes objects in a bundle.
 pub(crate) const MANIFESTS: &str = "manifests";
-/// Directory of the metadata.
+/// Directory of the annotations and dependencies in a bundle.
 pub(crate) const METADATA: &str = "metadata";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Format {
-    /// An operator of OLM.
+    /// An operator for the Operator Lifecycle Manager (OLM).
     #[serde(rename = "registry+v1")]
     RegistryV1,
-    /// Kubernetes objects.
+    /// A directory of Kubernetes objects.
     #[serde(rename = "plain+v0")]
     PlainV0,
 }
@@ -73,17 +74,18 @@ pub struct Bundle {
     pub package: Option<String>,
     pub channels: Vec<String>,
     pub default_channel: Option<String>,
-    /// Requirements.
+    /// Packages, APIs and constraints that the bundle requires.
     pub dependencies: Vec<Dependency>,
-    /// The operator's description; `None` for plain bundles.
+    /// The operator's ClusterServiceVersion; `None` for plain bundles.
     pub csv: Option<Csv>,
     /// All objects except the CSV.
     pub objects: Vec<Object>,
-    /// Oddities that break no rule.
+    /// Problems that break no rule.
     pub warnings: Vec<Fault>,
 }
 
-/// Returns the format named by an image label or the annotations, else registry+v1 if there is metadata or a CSV.
+/// Returns the format that the image label names. If no label names a format, returns registry+v1 if there is metadata
+/// or a CSV, otherwise plain+v0.
 pub fn format(files: &Files) -> Format {
     let named = files.labels.get(MEDIA_TYPE).map(String::as_str);
     match named {
@@ -97,7 +99,7 @@ pub fn format(files: &Files) -> Format {
 /// Reads and validates a bundle.
 ///
 /// # Errors
-/// Returns all faults.
+/// Returns all violations of rules.
 pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
     match format {
         Format::RegistryV1 => registry::read(files),
@@ -106,14 +108,14 @@ pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
 }
 
 impl Bundle {
-    /// Returns the parts that need an API server and are not provided here.
+    /// Returns the parts that need an API server, which executord does not provide.
     pub fn not_provided(&self) -> Vec<NotProvided> {
         let mut found = self.csv.as_ref().map(Csv::not_provided).unwrap_or_default();
         for object in &self.objects {
             let why = match &*object.kind {
                 "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "CronJob" | "Pod" | "ConfigMap"
                 | "Secret" => continue,
-                // Names that pods use; nothing needs to be done for them.
+                // Pods only refer to these by name: nothing needs to be created.
                 "ServiceAccount" | "Namespace" => continue,
                 "CustomResourceDefinition" => "no API server that serves custom resources",
                 "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding" => {

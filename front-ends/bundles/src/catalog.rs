@@ -1,4 +1,4 @@
-//! File-based catalogs: bundles, their channels, and the upgrade graph.
+//! Reads file-based catalogs: packages with their bundles, channels and upgrade graph.
 //!
 //! ```text
 //! files -> split into documents -> blobs (in parallel) -> Objects -> Catalog::build -> Catalog

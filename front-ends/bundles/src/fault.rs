@@ -1,19 +1,19 @@
-//! Faults of a catalog or a bundle: all of them at once, each with its place and rule.
+//! Collects the violations in a catalog or bundle, so that all are reported at once. Each has a location and a rule.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Maximum number of faults that are kept; a file that is not a catalog at all has thousands.
+/// Maximum number of violations that are stored. A file that is not a catalog at all has thousands.
 pub const FAULTS_MAX: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Fault {
-    /// File, with the line if known (`catalog.yaml:12`); empty for the whole.
+    /// File and, if known, line (`catalog.yaml:12`). Empty if the violation concerns the whole catalog or bundle.
     pub place: String,
     /// Number of the rule in `docs/guides/catalogs.md` or `docs/guides/bundles.md`.
     pub rule: &'static str,
-    /// The fault in one sentence.
+    /// Description in one sentence.
     pub message: String,
 }
 
@@ -26,17 +26,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Faults in the order of their places.
+/// Violations in the order in which they were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Faults {
-    /// The first faults, at most [`FAULTS_MAX`].
+    /// The first violations, at most [`FAULTS_MAX`].
     pub found: Vec<Fault>,
-    /// Number of further faults.
+    /// Number of violations that were not stored.
     pub beyond: usize,
 }
 
 impl Faults {
-    /// Adds a fault.
+    /// Adds a violation.
     pub fn add(&mut self, place: impl Into<String>, rule: &'static str, message: impl Into<String>) {
         if self.found.len() < FAULTS_MAX {
             self.found.push(Fault { place: place.into(), rule, message: message.into() });
@@ -45,25 +45,25 @@ impl Faults {
         }
     }
 
-    /// Returns true if there are no faults.
+    /// Returns true if there are no violations.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// Returns the number of all faults.
+    /// Returns the number of violations, including those that were not stored.
     pub fn count(&self) -> usize {
         self.found.len() + self.beyond
     }
 
-    /// Returns `value` if there are no faults.
+    /// Returns `value` if there are no violations.
     ///
     /// # Errors
-    /// Returns the faults, if there are any.
+    /// Returns the violations if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Returns true if one of the faults breaks this rule.
+    /// Returns true if a stored violation is of this rule.
     pub fn breaks(&self, rule: &str) -> bool {
         self.found.iter().any(|fault| fault.rule == rule)
     }

@@ -1,4 +1,6 @@
-//! Installations: numbered revisions of a bundle, one of them current, and conditions.
+//! Keeps the record of an installed bundle: its numbered revisions, its conditions and its events.
+//!
+//! Only one revision is current. A new revision becomes current when its pods are ready:
 //!
 //! ```text
 //!  Installing N --pods ready--> Pivoting (N is current, the previous one is removed) --removed--> Settled
@@ -6,9 +8,9 @@
 //!       v
 //!    Settled                     Uninstalling --all removed--> no record
 //! ```
-//! Each step is recorded before it is done, so that after a kill the next command finishes or undoes it
-//! ([`Installation::left_over`]). A record holds only the pin of a bundle: values of Secrets are read from its source
-//! again.
+//! A command records each phase before it starts the work of the phase. If the command is killed, the next command
+//! finishes or undoes the work ([`Installation::left_over`]). A record holds no content of the bundle, only its source
+//! and digest. Values of Secrets are therefore never stored; they are read from the source again.
 
 mod store;
 
@@ -34,7 +36,7 @@ pub struct Installation {
     /// The catalog that the installation follows; `None` if a bundle was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<Follows>,
-    /// Options of all plays of the installation.
+    /// Options of `agent-cli kube play` for the installation.
     #[serde(default)]
     pub options: Options,
     /// Revisions, oldest first.
@@ -45,13 +47,13 @@ pub struct Installation {
     pub events: Vec<Event>,
 }
 
-/// Unfinished work.
+/// Unfinished work of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "camelCase")]
 pub enum Phase {
     /// No work in progress.
     Settled,
-    /// Pods of a revision are being created; it is not current yet.
+    /// The pods of a revision are being created; the revision is not current yet.
     Installing { revision: u32 },
     /// A revision is current; the previous one is being removed.
     Pivoting {
@@ -62,7 +64,7 @@ pub enum Phase {
     Uninstalling,
 }
 
-/// Catalog, package and channel from which upgrades come.
+/// Catalog, package and channel that provide upgrades.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Follows {
@@ -72,16 +74,16 @@ pub struct Follows {
     pub channel: String,
 }
 
-/// Options of the plays.
+/// Options of `agent-cli kube play`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
-    /// True if objects that need an API server are left out.
+    /// True if objects that need an API server are skipped.
     pub partial: bool,
-    /// Network of the pods; `None` for the default.
+    /// Network of the pods; `None` for the default network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// True if connections to outside the pods' network are allowed.
+    /// True if pods may connect to addresses outside their network.
     pub egress: bool,
     /// Root file systems that replace images, as `IMAGE=ROOTFS`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -94,15 +96,15 @@ pub struct Revision {
     /// Number, from 1.
     pub number: u32,
     pub state: State,
-    /// Source of its bundle.
+    /// Source of the revision's bundle.
     pub source: Source,
-    /// Digest or commit that pins it.
+    /// Digest or commit that pins the source.
     pub pin: String,
     pub format: String,
-    /// Name of its bundle; `None` if the format has none.
+    /// Name of the bundle; `None` if the format has no names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
-    /// Version of its bundle.
+    /// Version of the bundle; `None` if the format has no versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Start time in seconds since 1970.
@@ -113,17 +115,17 @@ pub struct Revision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Pods are being created.
+    /// The revision's pods are being created.
     Pending,
     /// The revision that runs.
     Current,
-    /// Another revision replaced it.
+    /// Another revision replaced this one.
     Superseded,
-    /// Pods did not become ready.
+    /// The revision's pods did not become ready.
     Failed,
 }
 
-/// A property of an installation that is true, false or unknown.
+/// A property of an installation with its status: true, false or unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
@@ -144,19 +146,20 @@ pub struct Condition {
 /// Kind of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionKind {
-    /// The bundle was read, keeps the rules and is pinned.
+    /// The bundle was read and breaks no rule, and its source is pinned.
     Unpacked,
-    /// A bundle's pods became ready, and its revision is current.
+    /// The pods of the last requested bundle became ready, and its revision is current.
     Installed,
-    /// The current bundle's pods are ready.
+    /// The pods of the current revision are ready.
     Healthy,
 }
 
-/// A change of an installation. Event and change are written together, so that neither exists without the other.
+/// A change of an installation. The event and the change are written in one record, so that neither exists without the
+/// other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Number, from 1, in this installation.
+    /// Number of the event in its installation, from 1.
     pub sequence: u64,
     /// Time in seconds since 1970.
     pub at: u64,
@@ -175,13 +178,13 @@ pub struct Event {
 /// Kind of an event: a condition, or the progress of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
-    /// A command began or ended its work on the installation.
+    /// A command started or finished its work on the installation.
     Progressing,
-    /// [`ConditionKind::Unpacked`].
+    /// The condition [`ConditionKind::Unpacked`] changed.
     Unpacked,
-    /// [`ConditionKind::Installed`].
+    /// The condition [`ConditionKind::Installed`] changed.
     Installed,
-    /// [`ConditionKind::Healthy`].
+    /// The condition [`ConditionKind::Healthy`] changed.
     Healthy,
 }
 
@@ -219,13 +222,13 @@ impl Installation {
         }
     }
 
-    /// Returns the name of a revision's play, by which its pods are removed. It is also their namespace, so that two
+    /// Returns the name of a revision's play. The name is also the namespace of the revision's pods, so that two
     /// revisions can run at the same time.
     pub fn play(&self, revision: u32) -> String {
         format!("{}-r{revision}", self.name)
     }
 
-    /// Returns the revision that runs.
+    /// Returns the current revision.
     pub fn current(&self) -> Option<&Revision> {
         self.revisions.iter().find(|revision| revision.state == State::Current)
     }
@@ -243,7 +246,7 @@ impl Installation {
         }
     }
 
-    /// Sets a condition. Its time changes only if its status does.
+    /// Sets a condition. Its time changes only if its status changes.
     pub fn condition(&mut self, kind: ConditionKind, status: bool, reason: &str, message: &str, revision: u32) {
         let status = if status { "True" } else { "False" };
         let before = self.conditions.iter().find(|it| it.kind == kind && it.status == status);
@@ -304,7 +307,7 @@ impl Installation {
         self.enter(Phase::Uninstalling);
     }
 
-    /// Starts a revision. Returns its number.
+    /// Adds a pending revision and returns its number.
     pub fn start(
         &mut self,
         source: Source,
@@ -334,7 +337,8 @@ impl Installation {
         number
     }
 
-    /// Records that the pods of the revision are ready: it becomes current, and the previous one will be removed.
+    /// Records that the pods of a revision are ready. The revision becomes current, and the previous one will be
+    /// removed.
     pub fn pivot(&mut self, number: u32) {
         let before = self.current().map(|revision| revision.number);
         if let Some(before) = before {
@@ -352,36 +356,35 @@ impl Installation {
         self.enter(Phase::Settled);
     }
 
-    /// Records that the revision failed: it will be removed, and the previous one stays. The phase stays until its pods
-    /// are gone ([`Self::settle`]).
+    /// Records that a revision failed. Its pods will be removed, and the previous revision stays current. The phase
+    /// changes when the pods have been removed ([`Self::settle`]).
     pub fn fail(&mut self, number: u32, reason: &str, message: &str) {
         self.set(number, State::Failed);
         let stays = match self.current() {
             Some(current) => format!("{message}; revision {} remains installed", current.number),
             None => message.to_owned(),
         };
-        // Installed is about the last requested bundle, Healthy about the running one.
+        // `Installed` describes the last requested bundle, `Healthy` the running one.
         self.condition(ConditionKind::Installed, false, reason, &stays, number);
         if self.current().is_none() {
             self.condition(ConditionKind::Healthy, false, "NotInstalled", "no revision is running", number);
         }
     }
 
-    /// Records that the requested bundle cannot be read or breaks rules. The running revision stays.
+    /// Records that the requested bundle cannot be read or breaks rules. The current revision stays.
     pub fn unpack_failed(&mut self, why: &str) {
         let number = self.current().map_or(0, |revision| revision.number);
         self.condition(ConditionKind::Unpacked, false, "UnpackFailed", why, number);
     }
 
-    /// Records that the requested bundle was read but needs parts that are not provided here. The running revision
-    /// stays.
+    /// Records that the requested bundle was read but needs an API server. The current revision stays.
     pub fn load_failed(&mut self, why: &str) {
         let number = self.current().map_or(0, |revision| revision.number);
         let stays = format!("{why}; revision {number} remains installed");
         self.condition(ConditionKind::Installed, false, "BundleLoadFailed", &stays, number);
     }
 
-    /// Returns the names of the plays that must be removed after a kill, before other work.
+    /// Returns the names of the plays that remain after a command was killed. They must be removed before other work.
     pub fn left_over(&self) -> Vec<String> {
         match self.phase {
             Phase::Settled => Vec::new(),
@@ -402,11 +405,11 @@ impl Installation {
     }
 }
 
-/// Checks the name of an installation: 1 to 40 of a-z, 0-9 and `-`, with a letter or digit at both ends. It is part of
-/// names of pods.
+/// Checks the name of an installation, which becomes part of pod names. It must have 1 to 40 characters of a-z, 0-9 and
+/// `-`, with a letter or digit at both ends.
 ///
 /// # Errors
-/// Returns the reason in words.
+/// Returns a message if the name is invalid.
 pub fn check_name(name: &str) -> Result<(), String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let fits =

@@ -1,5 +1,5 @@
-//! Catalogs and bundles of operators (OLM, RukPak): their content, the upgrade graph, and which parts can be installed
-//! here.
+//! Reads and validates catalogs and bundles of operators (OLM, RukPak), resolves upgrades, and converts bundles into
+//! manifests for `agent-cli kube play`.
 //!
 //! Rules are numbered as in `docs/guides/catalogs.md` and `docs/guides/bundles.md`. Each rule has a test whose name
 //! begins with its number.

@@ -1,5 +1,5 @@
-//! Objects of a bundle to be played, as a stream of JSON documents, which is also YAML. The stream can hold values of
-//! Secrets: it is wiped on drop, and written only to a pipe.
+//! Writes the objects of a bundle that `agent-cli kube play` supports as a stream of JSON documents, which is also
+//! valid YAML. The stream can hold values of Secrets: it is zeroed on drop and written only to a pipe.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ use zeroize::Zeroizing;
 
 use crate::bundle::{Bundle, NotProvided, Object};
 
-/// Kinds that are played.
+/// Kinds that `agent-cli kube play` supports.
 const PLAYED: [&str; 9] =
     ["Pod", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "ConfigMap", "Secret"];
 
-/// Reason why a bundle is not played.
+/// Reason why a bundle cannot be played.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("it needs parts that are not provided here:\n{}\n--partial installs the rest", list(.0))]
@@ -26,8 +26,8 @@ fn list(not_provided: &[NotProvided]) -> String {
     not_provided.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the objects of a bundle that run here, in their own namespace. Objects that need an API server are skipped
-/// if `partial` is true.
+/// Returns the objects of a bundle that can run here, with their namespace replaced by `namespace`. Objects that need
+/// an API server are skipped if `partial` is true.
 ///
 /// # Errors
 /// Returns an error if an object needs an API server and `partial` is false, or if no object remains.
@@ -68,7 +68,7 @@ pub fn play(bundle: &Bundle, namespace: &str, partial: bool) -> Result<Zeroizing
     if runs { Ok(text) } else { Err(ManifestError::Nothing) }
 }
 
-/// Writes an object as a document, with another namespace.
+/// Writes an object as a document, with its namespace replaced.
 fn put_object(text: &mut String, node: &Node, namespace: &str) {
     let Value::Map(entries) = &node.value else { return };
     text.push_str("---\n{");
@@ -124,7 +124,7 @@ fn put(text: &mut String, node: &Node) {
     }
 }
 
-/// Writes a quoted text without copying it.
+/// Writes a quoted string without copying it.
 fn put_text(text: &mut String, value: &str) {
     text.push('"');
     for c in value.chars() {

@@ -1,15 +1,19 @@
-//! Versions and ranges of versions, as blang/semver v4 reads them: the grammar of `skipRange`, of dependencies and of
-//! `--version`.
+//! Parses versions and ranges of versions as blang/semver v4 does. `skipRange`, dependencies and `--version` use this
+//! grammar.
 //!
 //! ```text
 //!  range      = and { " || " and }
 //!  and        = term { " " term }
 //!  term       = [ "=" | "==" | ">" | ">=" | "<" | "<=" | "!" | "!=" ] version
 //! ```
-//! A version without an operator matches only itself: there is no implied caret. Prereleases have plain precedence:
-//! `>=1.0.0` matches `1.1.0-rc.1`. A version may end in a wildcard, `1.x` or `1.2.x`. Some oddities are kept, because
-//! existing catalogs depend on them: a term of one byte is ignored; a version with an `x` elsewhere (`1.0.0-xyz`) is
-//! read as a wildcard, which is valid only with `>=` and `<`; an unknown operator before a wildcard means equality.
+//! A version without an operator matches only itself: there is no implied caret. Prereleases are compared like other
+//! versions: `>=1.0.0` matches `1.1.0-rc.1`. A version may end in a wildcard, `1.x` or `1.2.x`.
+//!
+//! Existing catalogs depend on some peculiarities of blang/semver, which are kept:
+//!
+//! - A term of one byte is ignored.
+//! - A version with an `x` elsewhere (`1.0.0-xyz`) is treated as a wildcard, which is valid only with `>=` and `<`.
+//! - An unknown operator before a wildcard means equality.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -46,7 +50,7 @@ pub enum RangeError {
     EmptyTerm,
 }
 
-/// Parses a version as defined by semver.org, with numbers of at most 64 bits.
+/// Parses a version as defined by semver.org, whose numbers must fit into 64 bits.
 ///
 /// # Errors
 /// Returns an error if the text is not a version.
@@ -63,7 +67,7 @@ pub fn version(text: &str) -> Result<Version, VersionError> {
     }
 }
 
-/// Returns true for the release of a bundle: one or more prerelease identifiers of semver.org.
+/// Returns true for a valid release of a bundle. A release has the syntax of a semver prerelease.
 pub fn is_release(text: &str) -> bool {
     !text.is_empty() && !text.contains('+') && version(&format!("0.0.0-{text}")).is_ok()
 }
@@ -182,7 +186,7 @@ fn operator_and_version(term: &str) -> Result<(&str, &str), RangeError> {
     Ok((term[..at].trim(), &term[at..]))
 }
 
-/// Replaces a term with an `x` by terms without one; other terms stay.
+/// Expands a term with the wildcard `x` into terms without wildcard. Other terms are returned unchanged.
 fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
     let (operator, version) = operator_and_version(term)?;
     let of = |operator: &str, version: String| (operator.to_owned(), version);
@@ -190,7 +194,7 @@ fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
         return Ok(vec![of(operator, version.to_owned())]);
     }
     let lowest = lowest(version);
-    // First version after the wildcard: `None` if the `x` is not a wildcard, in which case no comparison is possible.
+    // First version after those that the wildcard matches; `None` if the `x` is not a wildcard.
     let next = || {
         let parts: Vec<&str> = version.split('.').collect();
         let raised = match (parts.len(), parts.last()) {
@@ -216,13 +220,13 @@ fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
     })
 }
 
-/// Returns the version with zeros for its wildcard: `1.x`, `1.x.x` and `1.0.x` become `1.0.0`.
+/// Replaces the wildcard with zeros: `1.x`, `1.x.x` and `1.0.x` become `1.0.0`.
 fn lowest(version: &str) -> String {
     let version = version.replacen(".x.x", ".x", 1).replacen(".x", ".0", 1);
     if version.split('.').count() == 2 { format!("{version}.0") } else { version }
 }
 
-/// Returns the version with one of its numbers incremented.
+/// Increments the number at index `at` of a version.
 fn raise(version: &str, at: usize) -> Option<String> {
     let mut parts: Vec<String> = version.split('.').map(str::to_owned).collect();
     let part = parts.get_mut(at)?;
@@ -232,7 +236,6 @@ fn raise(version: &str, at: usize) -> Option<String> {
 
 fn parse(operator: &str, text: &str) -> Result<(Operator, Version), RangeError> {
     let term = || format!("{operator}{text}");
-    // A version that begins with a sign results from wildcard arithmetic: the sign belongs to the operator.
     let found = Operator::parse(operator)
         .ok_or_else(|| RangeError::Operator { operator: operator.to_owned(), term: term() })?;
     if text.is_empty() {
@@ -300,7 +303,7 @@ mod tests {
             assert!(has(&format!("<{}", pair[1]), pair[0]), "{pair:?}");
             assert!(!has(&format!(">={}", pair[1]), pair[0]), "{pair:?}");
         }
-        // Build metadata, after +, does not count.
+        // Build metadata after `+` is ignored.
         assert!(has("1.0.0+a", "1.0.0+b"));
         assert!(has(">=1.0.0", "1.1.0-rc.1"), "a prerelease is in a range like any other version");
     }
@@ -354,7 +357,7 @@ mod tests {
             let (wildcard, plain) = (Range::parse(wildcard).unwrap(), Range::parse(plain).unwrap());
             assert_eq!(wildcard.any, plain.any, "{wildcard}");
         }
-        // Both conditions must hold, so nothing matches, as in the library that defines the grammar.
+        // Both conditions must hold, so nothing matches, as in blang/semver.
         assert!(!has("!=1.2.x", "1.1.0") && !has("!=1.2.x", "1.3.0"));
     }
 

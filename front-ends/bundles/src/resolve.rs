@@ -1,9 +1,9 @@
-//! Resolution: selects the bundle to install, and the upgrades from it. Decisions are data, each with its reasons.
+//! Selects the bundle to install, and the bundles to upgrade to. Each decision is returned with its reason.
 //!
-//! A bundle follows another by `replaces`, by `skips`, by `skipRange`, or because it has the same version (R1). `force`
-//! ignores the edges (R2). Among several, bundles that are not deprecated are preferred, then the highest version (R3).
-//! If the preferred bundle needs other packages or APIs, it is refused, because they are not provided here (R5): a
-//! lower one is chosen only if its version is requested.
+//! The installed bundle can be upgraded to a bundle that names it in `replaces`, `skips` or `skipRange`, or that has
+//! the same version (R1). `force` ignores these edges (R2). Bundles that are not deprecated are preferred, then the
+//! highest version (R3). If the preferred bundle needs other packages or APIs, it is refused, because these are not
+//! provided here (R5). A lower version is chosen only on request.
 
 use std::cmp::Ordering;
 
@@ -21,9 +21,9 @@ const STEPS_MAX: usize = 1000;
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     pub package: String,
-    /// The channel; `None` for the package's default.
+    /// The channel; `None` for the package's default channel.
     pub channel: Option<String>,
-    /// Accepted versions; `None` for all.
+    /// Accepted versions; `None` to accept all versions.
     pub range: Option<Range>,
 }
 
@@ -42,11 +42,11 @@ pub enum Edge {
     Replaces,
     /// The bundle names the installed one in `skips`.
     Skips,
-    /// The bundle's `skipRange` has the installed version.
+    /// The bundle's `skipRange` contains the installed version.
     SkipRange,
-    /// The bundle has the installed version, with its release after `+`.
+    /// The bundle has the installed version, including the release after `+`.
     SameVersion,
-    /// There is no edge: the edges were ignored by force.
+    /// There is no edge; the upgrade is forced.
     Forced,
 }
 
@@ -56,15 +56,15 @@ pub enum Edge {
 pub enum Verdict {
     /// The bundle is chosen.
     Chosen,
-    /// Another bundle is better: not deprecated, or higher.
+    /// Another bundle is preferred, because it is not deprecated or has a higher version.
     Lower,
-    /// The version is not in the requested range.
+    /// The bundle's version is not in the requested range.
     NotInRange,
-    /// No edge leads to it from the installed bundle.
+    /// No edge leads from the installed bundle to this one.
     NoEdge,
     /// The bundle is the installed one.
     Installed,
-    /// The bundle needs others that are not provided here.
+    /// The bundle requires packages or APIs that are not provided here.
     Requires {
         /// Requirements that are not met.
         requires: Vec<Requirement>,
@@ -87,7 +87,7 @@ pub struct Candidate {
     pub verdict: Verdict,
 }
 
-/// One step: an installation or an upgrade, with all bundles that were considered, the best first.
+/// One step: an installation or an upgrade.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
     /// Previous bundle; `None` for a first installation.
@@ -96,10 +96,10 @@ pub struct Step {
     /// The chosen bundle.
     pub to: Bundle,
     pub channel: String,
-    /// Deprecations of package, channel and bundle.
+    /// Deprecations of the package, the channel and the bundle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deprecations: Vec<Deprecation>,
-    /// Bundles that were considered.
+    /// All bundles that were considered, the preferred ones first.
     pub candidates: Vec<Candidate>,
 }
 
@@ -113,7 +113,7 @@ pub struct Deprecation {
     pub message: String,
 }
 
-/// Reason why there is no step.
+/// Reason why no bundle was chosen.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResolveError {
     #[error("the catalog has no package {0:?}")]
@@ -155,7 +155,7 @@ fn preferred(one: &Bundle, other: &Bundle) -> Ordering {
     one.deprecation.is_some().cmp(&other.deprecation.is_some()).then_with(|| other.precedes(one))
 }
 
-/// Returns the edge by which an entry follows the installed bundle (R1).
+/// Returns the edge from the installed bundle to an entry's bundle (R1).
 pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edge> {
     if entry.replaces.as_deref() == Some(&*installed.name) {
         Some(Edge::Replaces)
@@ -187,7 +187,7 @@ pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
     })
 }
 
-/// Chooses the next step of an upgrade. With `force` every other bundle of the channel counts as a successor (R2).
+/// Chooses the next step of an upgrade. With `force`, an upgrade to every other bundle of the channel is allowed (R2).
 ///
 /// # Errors
 /// Returns the reason if there is none.
@@ -217,13 +217,13 @@ pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: b
     })
 }
 
-/// Returns the whole path from the installed bundle: each step along an edge, as far as the graph goes. If versions are
-/// requested, the last step leads to one of them; intermediate steps may have other versions.
+/// Returns the whole upgrade path from the installed bundle. Each step follows an edge, and the path is as long as
+/// possible. If versions are requested, the last bundle has one of them; intermediate bundles may have other versions.
 ///
 /// # Errors
-/// Returns the reason if there is no step at all.
+/// Returns the reason if no step is possible.
 pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool) -> Result<Vec<Step>, ResolveError> {
-    // A forced upgrade is one step without a path.
+    // A forced upgrade is a single step.
     if force {
         return upgrade(catalog, query, installed, true).map(|step| vec![step]);
     }
@@ -235,7 +235,7 @@ pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool
             other => other,
         };
         match step {
-            // From the second step on only upwards: an equal version could lead back.
+            // From the second step on, versions must increase: equal versions could form a cycle.
             Ok(step) if steps.is_empty() || step.to.version > at.version => {
                 at = Installed { name: step.to.name.clone(), version: step.to.version.clone() };
                 steps.push(step);
@@ -247,7 +247,7 @@ pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool
             }
         }
     }
-    // Steps beyond the requested versions are dropped.
+    // Drop the steps after the last one with a requested version.
     let wanted = |step: &Step| query.range.as_ref().is_none_or(|range| range.has(&step.to.version));
     match steps.iter().rposition(wanted) {
         Some(last) => {

@@ -1,8 +1,7 @@
-//! Sources of bundles and catalogs: a directory, an archive, an image in a layout or an archive, a git commit. Content
-//! is pinned by a digest.
+//! Reads bundles and catalogs from directories, archives, images and git commits. Content is pinned by a digest.
 //!
-//! Content is held in memory, or written to a directory that the caller names. Links, devices and names that lead
-//! outside are refused.
+//! Content is read into memory or into a directory of the caller's choice. Links, devices and names outside the source
+//! are refused.
 
 pub mod archive;
 pub mod git;
@@ -26,7 +25,7 @@ pub const DIRECTORY_MAX: u64 = 4 << 30;
 /// Maximum length of a file name, in bytes.
 const NAME_MAX: usize = 1024;
 
-/// Error of reading a source.
+/// Reason why a source cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("{}: cannot be read", .0.display())]
@@ -45,7 +44,7 @@ pub enum SourceError {
     Wrong(String),
 }
 
-/// Kind of a source, as on the command line and in records.
+/// A source, as given on the command line and stored in records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Source {
@@ -61,23 +60,23 @@ pub enum Source {
     },
     /// An image in an OCI layout, or in an archive of a layout or of `docker save`.
     Layout {
-        /// Path of the layout's directory or the archive.
+        /// Path of the layout directory or the archive.
         path: PathBuf,
-        /// Name or digest of the image in it; `None` for the only one.
+        /// Name or digest of the image; `None` if there is only one image.
         name: Option<String>,
     },
-    /// An image of a registry, which the caller fetches.
+    /// An image in a registry, which the caller must fetch.
     Image {
-        /// Reference, without a scheme.
+        /// Image reference without a scheme.
         reference: String,
     },
     /// A commit of a git repository.
     Git {
         /// Path of a local repository, or its https URL.
         repository: String,
-        /// The commit with all of its hexadecimal digits.
+        /// Full name of the commit, in hexadecimal.
         commit: String,
-        /// Directory in it; empty for its root.
+        /// Directory in the commit; empty for the root.
         directory: String,
     },
 }
@@ -120,7 +119,7 @@ impl Source {
         Ok(Self::Directory { path })
     }
 
-    /// Returns the source as on the command line.
+    /// Returns the source in the syntax of the command line.
     pub fn text(&self) -> String {
         match self {
             Self::Directory { path } | Self::Archive { path } => path.display().to_string(),
@@ -137,21 +136,22 @@ fn absolute(path: &str) -> Result<PathBuf, SourceError> {
     fs::canonicalize(path).map_err(|error| SourceError::Read(path.into(), error))
 }
 
-/// Files by their paths, and their pin.
+/// Files of a source, and the pin of the source.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// Contents by path, with `/` between directories.
+    /// Contents by path; `/` separates directories.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Directories that the source names, including empty ones.
+    /// Directories of the source, including empty ones.
     pub directories: BTreeSet<String>,
     /// Labels of the image; empty if the source is not an image.
     pub labels: BTreeMap<String, String>,
-    /// Digest of the image's manifest (`sha256:HEX`), or the commit; `None` if the content's own digest is the pin.
+    /// Digest of the image's manifest (`sha256:HEX`), or the commit. `None` for other sources, whose pin is
+    /// [`Self::digest`].
     pub pin: Option<String>,
 }
 
 impl Files {
-    /// Returns `sha256:HEX` over names and contents: the same files have the same digest, wherever they come from.
+    /// Returns `sha256:HEX` over names and contents. The same files have the same digest in every kind of source.
     pub fn digest(&self) -> String {
         let mut hasher = Sha256::new();
         for (path, content) in &self.files {
@@ -168,14 +168,15 @@ impl Files {
         self.pin.clone().unwrap_or_else(|| self.digest())
     }
 
-    /// Returns the files below a directory, with their names in it.
+    /// Returns the files below a directory, with their paths relative to it.
     pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         self.files
             .iter()
             .filter_map(move |(path, content)| Some((path.strip_prefix(directory)?.strip_prefix('/')?, &**content)))
     }
 
-    /// Returns directories without files below a directory; only the topmost of nested ones.
+    /// Returns the directories below `directory` that contain no files. If such directories are nested, returns only
+    /// the topmost.
     pub fn empty_directories<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a str> {
         let is_empty = |name: &str| !self.has_directory(name);
         self.directories.iter().map(String::as_str).filter(move |name| {
@@ -243,7 +244,7 @@ impl Sink {
         Self::Directory { root: root.to_owned(), count: 0, bytes: 0 }
     }
 
-    /// Returns the files read into memory, with labels and pin from `found`.
+    /// Returns the files that were read into memory, with labels and pin from `found`.
     fn into_files(self, found: Files) -> Files {
         match self {
             Self::Memory { files, directories, .. } => Files { files, directories, ..found },
@@ -265,7 +266,7 @@ impl Sink {
         self.bytes_max().saturating_sub(*bytes)
     }
 
-    /// Adds a directory. On disk a directory is created with its first file.
+    /// Adds a directory. On disk, a directory is created only when its first file is written.
     pub(crate) fn directory_entry(&mut self, name: &str) -> Result<(), SourceError> {
         if let Self::Memory { directories, .. } = self {
             if directories.len() >= FILES_MAX {
@@ -309,7 +310,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Removes a file, or a directory with its content; with `within`, only the content.
+    /// Removes a file or a directory. If `within` is true, removes only the content of the directory.
     pub(crate) fn remove(&mut self, name: &str, within: bool) -> Result<(), SourceError> {
         match self {
             Self::Memory { files, directories, bytes } => {
@@ -346,7 +347,7 @@ impl Sink {
     }
 }
 
-/// Returns a name of an archive as a path within it: without a leading `./`; names that lead outside are refused.
+/// Removes a leading `./` from a name in an archive. Refuses names that lead outside the archive.
 pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
     let shown = || String::from_utf8_lossy(name).chars().take(200).collect::<String>();
     let text = std::str::from_utf8(name).map_err(|_| SourceError::Entry(shown(), "is not UTF-8"))?;
@@ -385,7 +386,7 @@ fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
             let Ok(leaf) = entry.file_name().into_string() else {
                 return Err(SourceError::Entry(entry.path().display().to_string(), "is not UTF-8"));
             };
-            // Git's own directory is not part of the files.
+            // Skip git's own directory.
             if prefix.is_empty() && leaf == ".git" {
                 continue;
             }

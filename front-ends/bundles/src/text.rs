@@ -1,14 +1,14 @@
-//! Parses objects with partly known structure: keys are case-insensitive, `null` means absent, unknown keys are
-//! ignored. The programs that write catalogs and bundles read them in the same manner.
+//! Parses objects of which only some keys are known. Keys are case-insensitive, `null` means absent, and unknown keys
+//! are ignored. Go's JSON decoder, which operator tools use, behaves in the same manner.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-/// Declares an object by its keys. Keys are compared without regard to case, the last of duplicate keys counts, `null`
-/// and absence mean the default.
+/// Declares a type for an object by its keys. The case of keys is ignored. If a key occurs twice, the last value
+/// counts. If a key is absent or `null`, its field has the default value.
 ///
-/// With a leading `top`, keys that differ only by case are an error.
+/// With a leading `top`, keys that differ only in case are an error.
 macro_rules! object {
     (top $($rest:tt)*) => { $crate::text::object!(@ true $($rest)*); };
     (@ $top:literal $(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$inner:meta])* $field:ident ($key:literal): $type:ty,)* }) => {
@@ -51,7 +51,7 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// Keys of an object; two that differ only by case are an error.
+/// Keys of an object. Keys that differ only in case are an error.
 pub(crate) struct Keys(Option<Vec<(String, String)>>);
 
 impl Keys {
@@ -78,7 +78,7 @@ impl Keys {
 pub(crate) struct Key(pub(crate) String);
 
 impl Key {
-    /// Returns true if the key equals `name`, which has only ASCII letters, ignoring case.
+    /// Returns true if the key equals `name`, ignoring ASCII case.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.0.eq_ignore_ascii_case(name)
     }
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// A text that is checked and not stored; any other value is an error.
+/// A string that is checked and not stored. Other values are an error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyText;
 
@@ -138,7 +138,7 @@ impl<'de> Deserialize<'de> for AnyText {
     }
 }
 
-/// Declares a value that is checked and not stored; quoted text is refused.
+/// Declares a type of values that are checked and not stored. Quoted strings are refused.
 macro_rules! any_value {
     ($(#[$meta:meta])* $name:ident, $expected:literal, $($visit:ident $type:ty),*) => {
         $(#[$meta])*
@@ -172,7 +172,7 @@ any_value!(
     AnyWhole, "a whole number", visit_i64 i64, visit_u64 u64
 );
 
-/// A map from texts to texts that is not stored.
+/// A map from strings to strings that is checked and not stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyTexts;
 
@@ -251,7 +251,7 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
-/// Decodes base64; line ends are ignored.
+/// Decodes base64. Line breaks are ignored.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     use base64::Engine as _;
     use base64::alphabet::STANDARD;

@@ -1,5 +1,5 @@
-//! Writes YAML: maps and lists as blocks, sorted by key. A text that another reader could take for something else is
-//! quoted.
+//! Writes YAML with maps and lists in block style, sorted by key. Strings that a YAML reader could parse as another
+//! type are quoted.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub fn write(value: &Value) -> String {
     text
 }
 
-/// Writes a value; `inline` is true if other text precedes it on its line.
+/// Writes a value. `inline` is true if other text precedes the value on its line.
 fn put(text: &mut String, value: &Value, indent: usize, inline: bool) {
     let pad = |text: &mut String, first: bool| {
         if !first || !inline {
@@ -60,11 +60,11 @@ fn put(text: &mut String, value: &Value, indent: usize, inline: bool) {
     }
 }
 
-/// Returns a text unquoted if it is unambiguous, otherwise in JSON quotes, which YAML accepts.
+/// Returns a string without quotes if it is unambiguous, otherwise quoted as in JSON, which is valid YAML.
 fn scalar(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '@');
-    // `:` within a word is plain, at its end it is not.
+    // A `:` needs quotes at the end of a word, but not inside a word.
     let words = text.split(':').all(|part| !part.is_empty() && part.chars().all(plain));
     const OTHERS: [&str; 12] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
     if starts && words && text.len() < 200 && !OTHERS.contains(&&*text.to_ascii_lowercase()) {

@@ -1,5 +1,5 @@
-//! A catalog of the size of the largest ones: 500 packages, 10,000 bundles, 200 MB. Validates it and prints time and
-//! memory; run it in release: `cargo test --release -p executor-bundles --test size -- --ignored --nocapture`.
+//! Validates a catalog as large as the largest existing ones (500 packages, 10,000 bundles, 200 MB), and prints time
+//! and memory. Run it in release mode: `cargo test --release -p executor-bundles --test size -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use executor_bundles::catalog::{Catalog, load};
 
-/// Number of packages: fewer in a debug build, as used by ordinary tests, which is ten times slower.
+/// Number of packages. Debug builds are ten times slower and use fewer packages.
 const PACKAGES: usize = if cfg!(debug_assertions) { 50 } else { 500 };
 const BUNDLES: usize = 20;
 

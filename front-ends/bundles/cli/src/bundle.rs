@@ -234,7 +234,8 @@ fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Writes into a directory next to the requested one, and renames it: the result is complete or absent.
+/// Writes into a temporary directory next to the requested one and renames it, so that the result is complete or
+/// absent.
 fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
     let (_, files, bundle) = judged(&args.source)?;
     let to = &args.to;

@@ -1,4 +1,4 @@
-//! `agent-cli catalog`: file-based catalogs, without an executord.
+//! `agent-cli catalog`: checks and shows file-based catalogs. It needs no running executord.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use executor_bundles::catalog::diff::diff;
@@ -299,7 +299,7 @@ fn show(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Writes one object after another, so that a large catalog is not held in memory.
+/// Writes the objects one by one, so that a large catalog need not fit into memory.
 fn render(global: &Global, args: &RenderArgs) -> Result<u8, Failure> {
     let opened = objects(&args.catalog.catalog, false, &args.catalog.registry)?;
     let mut found = false;

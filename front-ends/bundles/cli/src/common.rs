@@ -1,4 +1,4 @@
-//! Common parts of both command lines: sources, output, errors.
+//! Reads bundles and catalogs from sources for both command lines, and defines their errors.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use executor_cli_kit::failure::Failure;
 
 use crate::registry::{RegistryArgs, fetch};
 
-/// Image label with the directory of a catalog's files.
+/// Image label whose value is the directory of the catalog's files.
 const CONFIGS_LABEL: &str = "operators.operatorframework.io.index.configs.v1";
-/// Default directory of a catalog's files.
+/// Directory of the catalog's files in an image without that label.
 const CONFIGS: &str = "configs";
 
-/// Reason why a command about bundles or catalogs failed.
+/// Error of a command on bundles or catalogs.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BundleError {
     #[error("{what} is refused: {}\n  {}", count(.faults.count()), .faults.to_string().replace('\n', "\n  "))]
@@ -39,7 +39,7 @@ fn count(faults: usize) -> String {
     if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") }
 }
 
-/// A catalog's objects, and the temporary directory that holds them.
+/// A catalog's objects, and the temporary directory that holds their files.
 pub(crate) struct Opened {
     pub(crate) objects: Objects,
     _unpacked: Option<tempfile::TempDir>,

@@ -1,6 +1,6 @@
 //! `agent-cli bundle events`: prints past and new events of installations.
 //!
-//! Events are in the records that all programs write. With `--follow` the records are read again when the kernel
+//! Events are stored in the records of installations. With `--follow`, the records are read again whenever inotify
 //! reports a change of their directory.
 
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
     }
 }
 
-/// Watches a directory that need not exist yet.
+/// Watches a directory, which may not exist yet.
 struct Changes {
     directory: PathBuf,
     watches: OwnedFd,
@@ -88,7 +88,7 @@ impl Changes {
                 Err(Errno::NOENT | Errno::NOTDIR) => continue, // removed meanwhile
                 added => added?,
             };
-            // A directory that was created before its parent was watched is watched itself.
+            // If the directory was created before its parent was watched, try again to watch the directory itself.
             if is_whole || !self.directory.ancestors().take_while(|path| *path != found).any(Path::is_dir) {
                 return Ok(());
             }
@@ -112,7 +112,7 @@ impl Changes {
 struct Seen(BTreeMap<String, u64>);
 
 impl Seen {
-    /// Returns the events that have not been printed yet, in the order of time.
+    /// Returns the events that have not been printed yet, sorted by time.
     fn poll(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
         let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
         let mut reported: Vec<(u64, Value)> = Vec::new();
@@ -121,7 +121,7 @@ impl Seen {
                 Some(it) => {
                     let newest = it.events.last().map_or(0, |event| event.sequence);
                     let seen = self.0.insert(name.clone(), newest).unwrap_or_default();
-                    // The numbers of an installation that was removed and created again restart at 1.
+                    // If an installation was removed and created again, its event numbers restart at 1.
                     let seen = if newest < seen { 0 } else { seen };
                     reported
                         .extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));

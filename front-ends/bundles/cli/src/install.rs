@@ -1,4 +1,4 @@
-//! Installations: install, upgrade, rollback, uninstall; see [`explain`] for dry runs and [`status`] for queries.
+//! Implements install, upgrade, rollback and uninstall. Dry runs are in [`explain`], queries in [`status`].
 
 mod args;
 mod explain;
@@ -30,7 +30,7 @@ use crate::common::{BundleError, catalog, files};
 use crate::kube::{PlayError, Player};
 use crate::registry::RegistryArgs;
 
-/// Reason why an installation is not in the requested state.
+/// Error of a command on installations.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
     #[error(transparent)]
@@ -82,7 +82,7 @@ fn wanted(source: &str, registry: &RegistryArgs) -> Result<Wanted, Failure> {
     Ok(Wanted { source: pinned(source_found, &files), files, bundle })
 }
 
-/// Returns an immutable source: an image by its digest.
+/// Replaces the tag of an image reference with the image's digest, so that the source is immutable.
 fn pinned(source: Source, files: &Files) -> Source {
     match (source, &files.pin) {
         (Source::Image { reference }, Some(pin)) => {
@@ -106,7 +106,7 @@ impl<'a> Work<'a> {
         Ok(Self { global, store: store.store()? })
     }
 
-    /// Runs work with plays in a single-threaded runtime: the plays end with it.
+    /// Runs `work` with a player in a single-threaded runtime.
     fn with_player(&self, work: impl AsyncFnOnce(&mut Player<'a>) -> Result<u8, Failure>) -> Result<u8, Failure> {
         block_on(async {
             let interrupts = Interrupts::install().map_err(Failure::System)?;
@@ -114,7 +114,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Finishes or undoes a command that was killed.
+    /// Finishes or undoes the work of a command that was killed.
     async fn repair(&self, player: &mut Player<'_>, locked: &Locked, it: &mut Installation) -> Result<(), Failure> {
         if it.phase == Phase::Settled {
             return Ok(());
@@ -131,7 +131,8 @@ impl<'a> Work<'a> {
         Ok(self.store.write(locked, it).map_err(InstallError::from)?)
     }
 
-    /// Installs a revision: records it, plays it, and makes it current when its pods are ready; otherwise removes it.
+    /// Installs a revision: records it, plays it, and makes it current when its pods are ready. If that fails, removes
+    /// it.
     async fn revise(
         &self,
         player: &mut Player<'_>,
@@ -189,8 +190,8 @@ impl<'a> Work<'a> {
         Ok(number)
     }
 
-    /// Repairs an installation for a command that needs it. Returns an error if the installation was being uninstalled,
-    /// because the repair completes its removal.
+    /// Repairs an installation before other work on it. If the installation was being uninstalled, completes the
+    /// removal and returns an error.
     async fn repair_to_use(
         &self,
         player: &mut Player<'_>,
@@ -205,8 +206,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Records that a bundle cannot be read or breaks rules (I5). A malformed source names no bundle and is not
-    /// recorded.
+    /// If a bundle cannot be read or breaks rules, records this (I5). A malformed source argument names no bundle and
+    /// is not recorded.
     fn unpacked<T>(&self, locked: &Locked, it: &mut Installation, read: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(error) = &read
             && !matches!(error, Failure::Usage(_))
@@ -296,7 +297,7 @@ impl<'a> Work<'a> {
         if args.dry_run {
             return self.explain(&args.name, &steps, &sources, &args.registry, args.run.partial || it.options.partial);
         }
-        // All bundles on the upgrade path are read before anything runs.
+        // Read all bundles on the upgrade path before running any of them.
         let all = sources.iter().map(|source| wanted(source, &args.registry)).collect::<Result<Vec<_>, _>>();
         let all = self.unpacked(&locked, &mut it, all)?;
         self.with_player(async |player| {
@@ -311,7 +312,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Runs `rollback`: a new revision with the bundle of an earlier one, whose content must be unchanged.
+    /// Runs `rollback`: installs the bundle of an earlier revision as a new revision. The bundle's content must be
+    /// unchanged.
     pub(crate) fn rollback(&self, args: &RollbackArgs) -> Result<u8, Failure> {
         let locked = self.store.lock(&args.name).map_err(InstallError::from)?;
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
@@ -342,7 +344,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Runs `uninstall`: recorded first, so that the next command can finish it after a kill.
+    /// Runs `uninstall`. The phase is recorded first, so that the next command can finish the removal after a kill.
     pub(crate) fn uninstall(&self, args: &NameArg) -> Result<u8, Failure> {
         let locked = self.store.lock(&args.name).map_err(InstallError::from)?;
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
@@ -385,7 +387,7 @@ fn image(step: &Step) -> Result<String, Failure> {
     }
 }
 
-/// Returns a catalog argument that is valid in any working directory.
+/// Makes the path in a catalog argument absolute, so that it is valid in any working directory.
 fn absolute(text: &str) -> String {
     Source::parse(text).map_or_else(|_| text.to_owned(), |source| source.text())
 }

@@ -1,7 +1,7 @@
-//! Plays a revision by running the program `agent-cli-kube`. Manifests are passed through a pipe.
+//! Plays a revision by running the program `agent-cli-kube`, which reads the manifests from a pipe.
 //!
-//! The program is killed when this process exits for any reason: it is run through a hidden command of
-//! `agent-cli-bundle`, which requests this from the kernel.
+//! The kernel kills the program when this process exits for any reason: a hidden command of `agent-cli-bundle` sets the
+//! parent-death signal and then executes the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use zeroize::Zeroizing;
 
 const PROGRAM: &str = "agent-cli-kube";
-/// Hidden command that runs a program which is killed when its parent exits.
+/// Hidden command that executes a program with SIGKILL as its parent-death signal.
 pub(crate) const BOUND: &str = "run-bound";
 /// Maximum size of the program's output, in bytes.
 const ANSWER_MAX: usize = 16 << 20;
@@ -87,7 +87,8 @@ impl Player<'_> {
         }
     }
 
-    /// Runs the program until it exits. Its messages go to standard error; the last one is the reason of a failure.
+    /// Runs the program until it exits and returns its output. Its messages go to standard error; if it fails, its last
+    /// message becomes the error.
     async fn run(&mut self, args: &[OsString], input: Option<&Zeroizing<String>>) -> Result<Vec<u8>, PlayError> {
         let program = executables::find(PROGRAM).ok_or(PlayError::NoProgram)?;
         let own = std::env::current_exe().map_err(PlayError::Run)?;
@@ -133,8 +134,8 @@ impl Player<'_> {
         let ((), answer, said, status) = loop {
             tokio::select! {
                 done = &mut whole => break done,
-                // Terminal signals reach the child directly; SIGTERM is passed on. The child does not clean up; this
-                // program does.
+                // The terminal sends its signals to the child directly; SIGTERM is forwarded. This program cleans up,
+                // not the child.
                 signal = self.interrupts.next() => {
                     interrupted = Some(signal);
                     if let Some(pid) = pid {
@@ -161,7 +162,7 @@ impl Player<'_> {
 pub(crate) fn run_bound(mut args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
     let (Some(parent), Some(program)) = (args.next(), args.next()) else { return 125.into() };
     let bound = set_parent_process_death_signal(Some(Signal::KILL));
-    // The parent may have exited before the request.
+    // The parent may have exited before the signal was set.
     let is_there = getppid().is_some_and(|pid| OsStr::new(&pid.as_raw_nonzero().to_string()) == parent);
     if bound.is_err() || !is_there {
         return 125.into();

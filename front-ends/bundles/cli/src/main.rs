@@ -1,9 +1,9 @@
-//! `agent-cli-bundle`: bundles of operators through executord. agent-cli runs it as `agent-cli bundle`; under the name
-//! `agent-cli-catalog` it is `agent-cli catalog`.
+//! `agent-cli-bundle` installs bundles of operators through executord. agent-cli runs this program as `agent-cli
+//! bundle`. Under the name `agent-cli-catalog` the same program is `agent-cli catalog`.
 //!
 //! The library `executor_bundles` implements bundles and catalogs. This crate has the command lines ([`bundle`],
-//! [`catalog`]), their common parts ([`common`]), installations ([`install`], [`events`]) by plays ([`kube`]), and
-//! images of registries ([`registry`]).
+//! [`catalog`]) and their common parts ([`common`]). It manages installations ([`install`], [`events`]), runs
+//! `agent-cli-kube` ([`kube`]) and pulls images from registries ([`registry`]).
 
 #![forbid(unsafe_code)]
 

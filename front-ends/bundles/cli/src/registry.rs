@@ -1,4 +1,4 @@
-//! Images of registries: fetched with executord's library, into memory or a directory. Every byte is verified by its
+//! Pulls images from registries with executord's library, into memory or a directory. All content is verified by
 //! digest.
 
 use std::fs::File;
@@ -48,7 +48,7 @@ impl LayerStore for Kept {
 pub(crate) fn fetch(reference: &str, args: &RegistryArgs, to: Option<&Path>) -> Result<Files, SourceError> {
     let wrong = |why: String| SourceError::Image(format!("docker://{reference}: {why}"));
     let parsed = ImageReference::parse_registry(reference).map_err(|bad| wrong(bad.to_string()))?;
-    // In memory if possible: layers of bundles may hold Secrets.
+    // Use tmpfs if possible, because layers of bundles may hold Secrets.
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
     let dir = dir.map_err(|error| SourceError::Write(shared.to_owned(), error))?;

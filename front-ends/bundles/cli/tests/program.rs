@@ -1,5 +1,5 @@
-//! Runs the programs as agent-cli and packagers do, without an executord. A stub replaces `agent-cli-kube`: it keeps a
-//! file for each play, and kills its caller on request.
+//! Runs the programs as agent-cli and packagers do, without an executord. A stub replaces `agent-cli-kube`: it creates
+//! a file for each play, and kills its caller on request.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -14,7 +14,8 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_agent-cli-bundle");
 
-/// Counts its calls, and kills its caller before or after the call named in `kill`. `fail` makes plays fail.
+/// Stub of `agent-cli-kube`. It counts its calls and kills its caller before or after the call named in the file
+/// `kill`. If the file `fail` exists, plays fail.
 const PLAYER: &str = r#"#!/bin/sh
 cd "$PLAYS" || exit 1
 calls=$(($(cat calls) + 1)); echo $calls > calls
@@ -45,7 +46,7 @@ impl World {
         let player = dir.path().join("bin/agent-cli-kube");
         fs::write(&player, PLAYER).unwrap();
         fs::set_permissions(&player, fs::Permissions::from_mode(0o755)).unwrap();
-        // Copied, so that no other player is found next to the program.
+        // Copy the program, so that it does not find the real `agent-cli-kube` in its own directory.
         fs::copy(PROGRAM, dir.path().join("bin/agent-cli-bundle")).unwrap();
         symlink("agent-cli-bundle", dir.path().join("bin/agent-cli-catalog")).unwrap();
         let world = Self { dir };
@@ -99,7 +100,7 @@ impl World {
         fs::read_to_string(self.dir.path().join("plays/calls")).unwrap().trim().parse().unwrap()
     }
 
-    /// Writes a plain bundle, with a Secret if one is given.
+    /// Writes a plain bundle, with a Secret if `secret` is not empty.
     fn bundle(&self, name: &str, secret: &str) -> PathBuf {
         let manifests = self.dir.path().join(name).join("manifests");
         fs::create_dir_all(&manifests).unwrap();
@@ -182,7 +183,7 @@ fn a_revision_that_fails_leaves_the_one_before() {
     assert_eq!(condition(&status, "Installed"), ("False".into(), "UpgradeFailed".into()));
     assert_eq!(condition(&status, "Healthy"), ("True".into(), "Healthy".into()));
     assert_eq!(condition(&status, "Unpacked"), ("True".into(), "UnpackSuccessful".into()));
-    // I5: a bundle that cannot be read is recorded as a condition, too.
+    // I5: if a bundle cannot be read, this is also recorded as a condition.
     fs::write(world.dir.path().join("two/manifests/bad.yaml"), "a: [").unwrap();
     assert!(world.refused(&["upgrade", "demo", "two"]).contains("is refused: 1 fault"));
     let status = world.good(&["--json", "status", "demo"]);
@@ -217,7 +218,7 @@ fn a_follower_reports_changes_of_records_that_were_not_there() {
         assert_eq!(reported("Installed"), "UpgradeFailed");
         world.good(&["--installations-dir", "home/a/b", "uninstall", "demo"]);
         assert_eq!(reported("Uninstalled"), "Uninstalled");
-        // The directories may be removed, too.
+        // The follower continues when the directories are removed.
         fs::remove_dir_all(world.dir.path().join("home/a")).unwrap();
     }
     follower.kill().unwrap();
@@ -239,7 +240,7 @@ fn a_source_that_has_changed_is_not_gone_back_to() {
     assert_eq!(world.plays(), BTreeSet::from(["demo-r2".to_owned()]));
 }
 
-/// Each command is killed before and after each of its calls; the next command finishes or undoes it.
+/// If a command is killed before or after any of its calls, the next command finishes or undoes its work.
 #[test]
 fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
     for command in ["install", "upgrade", "rollback", "uninstall"] {
@@ -269,10 +270,10 @@ fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
                 (killed, kills) = (true, kills + 1);
                 world.unset("kill");
                 let at = format!("{command}, call {at}, {when}");
-                // The record is consistent at any time.
+                // The record is consistent after every kill.
                 let listed: Value = serde_json::from_str(&world.good(&["--json", "list"])).unwrap();
                 assert_eq!(listed.as_array().map(Vec::len), Some(1), "{at}");
-                // Any next command succeeds, and nothing else runs.
+                // The next command succeeds, and no other play remains.
                 if command == "uninstall" {
                     world.good(&["uninstall", "demo"]);
                     assert!(world.plays().is_empty(), "{at}: {:?}", world.plays());
@@ -306,7 +307,7 @@ fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
     }
 }
 
-/// Returns true if a file below a directory contains a text.
+/// Returns true if a file below the directory contains the bytes `wanted`.
 fn contains(directory: &Path, wanted: &[u8]) -> bool {
     fs::read_dir(directory).unwrap().map(Result::unwrap).any(|entry| match entry.file_type().unwrap().is_dir() {
         true => contains(&entry.path(), wanted),
@@ -347,7 +348,7 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
         "{reported}"
     );
     assert!(world.plays().is_empty() && world.good(&["list"]).lines().count() == 1);
-    // I5: a bundle that is refused while another revision runs is recorded as a condition.
+    // I5: if a bundle is refused while another revision runs, this is recorded as a condition.
     world.bundle("two", "");
     world.good(&["install", "demo", "two"]);
     assert!(world.refused(&["upgrade", "demo", "one"]).contains("--partial"));
@@ -362,7 +363,7 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
     assert_eq!(condition(&status, "Installed"), ("True".into(), "InstallationSucceeded".into()));
 }
 
-/// I1: a bundle's content matches its pin; I2: a source has all parts that its kind needs; I3: a source is pinned.
+/// I1: a bundle's content matches its pin. I2: a source is complete. I3: a source is pinned.
 #[test]
 fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     let world = World::new();
@@ -381,7 +382,7 @@ fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     git(&["add", "."]);
     git(&["commit", "-q", "-m", "x"]);
     let commit = git(&["rev-parse", "HEAD"]);
-    // Uncommitted files and git attributes do not count.
+    // Uncommitted changes and git attributes are ignored.
     fs::write(one.join("manifests/pod.yaml"), "a: [").unwrap();
     let inspect =
         |source: &str| -> Value { serde_json::from_str(&world.good(&["--json", "inspect", source])).unwrap() };
@@ -398,7 +399,7 @@ fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     ] {
         assert!(!world.run(&["inspect", bad]).status.success(), "{bad}");
     }
-    // The same files have the same digest, wherever they come from.
+    // The same files have the same digest in a directory, an archive and an image.
     git(&["checkout", "-q", "."]);
     assert_eq!(inspect("one")["digest"], digest);
     let tar = Command::new("tar")

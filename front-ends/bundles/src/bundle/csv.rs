@@ -1,5 +1,5 @@
-//! The ClusterServiceVersion of an operator: deployments, owned and required APIs, validated as in
-//! operator-framework/api.
+//! Reads the ClusterServiceVersion of an operator (deployments, owned and required APIs) and validates it as
+//! operator-framework/api does.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use super::object::{Object, at, list, map, no_texts, text};
 use crate::fault::{Fault, Faults};
 use crate::range;
 
-/// Case-sensitive annotations, in their correct case.
+/// Annotations whose names are case-sensitive.
 const CASED: [&str; 5] =
     ["olm.operatorGroup", "olm.operatorNamespace", "olm.targetNamespaces", "olm.providedAPIs", "olm.skipRange"];
 
-/// A definition of custom resources by name, version and kind.
+/// A CustomResourceDefinition that the operator owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedDefinition {
-    /// Name, as `backups.example.com`.
+    /// Name, for example `backups.example.com`.
     pub name: String,
     pub version: String,
     pub kind: String,
@@ -31,30 +31,30 @@ pub struct OwnedDefinition {
 pub struct Deployment {
     pub name: String,
     pub labels: Vec<(String, String)>,
-    /// Specification, as in a Deployment.
+    /// The `spec` of a Deployment object.
     pub spec: Node,
 }
 
-/// A part that needs an API server.
+/// A part of a bundle that needs an API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotProvided {
-    /// The object itself.
+    /// The part, for messages.
     pub what: String,
-    /// Reason: the feature that is missing here.
+    /// The missing feature.
     pub why: &'static str,
 }
 
-/// An operator's description.
+/// A ClusterServiceVersion: the description of an operator.
 #[derive(Clone)]
 pub struct Csv {
     pub name: String,
     pub version: Option<Version>,
-    /// Name for people.
+    /// Display name.
     pub display_name: String,
     pub deployments: Vec<Deployment>,
-    /// Definitions that the operator owns.
+    /// CustomResourceDefinitions that the operator owns.
     pub owned: Vec<OwnedDefinition>,
-    /// Service accounts that its permissions name.
+    /// Service accounts that the operator's permissions name.
     pub service_accounts: BTreeSet<String>,
     /// Supported install modes.
     pub install_modes: Vec<String>,
@@ -230,7 +230,7 @@ fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// Checks annotations: their case, and the examples of provided APIs.
+/// Checks the case of annotations and the examples in `alm-examples`.
 fn annotations(
     node: &Node,
     owned: &[OwnedDefinition],
@@ -288,8 +288,8 @@ fn annotations(
     }
 }
 
-/// Parses a version as CSVs have it: possibly with a leading `v`, surrounding spaces, leading zeros or without its last
-/// numbers.
+/// Parses a version leniently, as Go programs parse CSVs. It may have a leading `v`, surrounding spaces or leading
+/// zeros, and its last numbers may be missing.
 fn tolerant(text: &str) -> Option<Version> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);

@@ -1,5 +1,4 @@
-//! Definitions of custom resources (B9): the checks of operator-framework/api, which cover everything except the
-//! schemas.
+//! Validates CustomResourceDefinitions (B9), as operator-framework/api does but without the schemas.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +10,12 @@ use crate::fault::{Fault, Faults};
 
 /// Types of printer columns.
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-/// Versions of conversion reviews that API servers know.
+/// Versions of ConversionReview that API servers support.
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
-/// Annotation required for a definition in a group of Kubernetes.
+/// Annotation that a definition in an API group of Kubernetes must have.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
-/// Returns the names of the versions of a definition.
+/// Returns the version names of a definition.
 pub(super) fn versions(object: &Object) -> Vec<&str> {
     match text(&object.node, &["spec", "version"]) {
         single if !single.is_empty() && object.api_version.ends_with("v1beta1") => vec![single],
@@ -94,7 +93,7 @@ fn names(object: &Object, spec: &Node, wrong: &mut impl FnMut(String)) {
     let single = ["plural", "singular", "kind", "listKind"].map(|name| (name, field(&["names", name])));
     let single = single.into_iter().filter(|(_, value)| !value.is_empty());
     for (name, value) in single.chain(words("shortNames")).chain(words("categories")) {
-        // Kinds may have upper case.
+        // The names of the kinds may have upper-case letters.
         let folded = if name.ends_with("ind") { value.to_lowercase() } else { value.to_owned() };
         if !is_word(&folded) {
             let needed = "must be at most 63 characters of a-z, 0-9 and `-`, beginning with a letter";
@@ -160,7 +159,7 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     }
 }
 
-/// Checks the columns and the scale of one version or of all.
+/// Checks the printer columns and the scale subresource in `node`: in the spec (for all versions), or in one version.
 fn details(node: &Node, path: &str, wrong: &mut impl FnMut(String)) {
     for (index, column) in list(node, &["additionalPrinterColumns"]).iter().enumerate() {
         let path = format!("{path}.additionalPrinterColumns[{index}]");
@@ -170,7 +169,7 @@ fn details(node: &Node, path: &str, wrong: &mut impl FnMut(String)) {
         if !COLUMN_TYPES.contains(&text(column, &["type"])) {
             wrong(format!("{path}.type must be one of {}", COLUMN_TYPES.join(", ")));
         }
-        // `JSONPath` in v1beta1; its case is ignored, and both spellings occur in v1.
+        // v1beta1 spells this key `JSONPath`. Case is ignored, because both spellings occur in v1.
         let keys = map(column, &[]).filter(|(key, _)| key.eq_ignore_ascii_case("jsonPath"));
         if !keys.filter_map(|(_, value)| value.text()).any(|value| value.starts_with('.')) {
             wrong(format!("{path}.jsonPath must begin with `.`"));
@@ -224,7 +223,7 @@ fn conversion(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
                 Some(_) => {}
             }
             let known = reviews.iter().filter_map(Node::text).any(|version| REVIEWS.contains(&version));
-            // For v1beta1 this is the default.
+            // In v1beta1 an empty list means the default.
             if !(known || old && reviews.is_empty()) {
                 wrong(format!("{path}.conversionReviewVersions must have one of {}", REVIEWS.join(", ")));
             }

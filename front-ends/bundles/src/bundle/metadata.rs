@@ -1,4 +1,4 @@
-//! `metadata/` of a registry+v1 bundle: annotations and dependencies.
+//! Reads the annotations and dependencies in `metadata/` of a registry+v1 bundle.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,24 +12,24 @@ use crate::fault::Faults;
 use crate::range::Range;
 use crate::source::Files;
 
-/// Prefix of the annotations of bundles.
+/// Prefix of the names of a bundle's annotations.
 const PREFIX: &str = "operators.operatorframework.io.bundle.";
 
 /// A requirement of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Dependency {
-    /// A package with a version in a range.
+    /// The bundle requires a package with a version in a range.
     Package { package: String, range: String },
-    /// A provider of an API.
+    /// The bundle requires a package that provides this API.
     #[serde(rename = "gvk")]
     Api { group: String, version: String, kind: String },
-    /// A constraint in CEL, which is recorded and not evaluated.
+    /// A constraint in CEL. It is recorded but not evaluated.
     Constraint {
-        /// The rule.
+        /// The CEL expression.
         rule: String,
     },
-    /// A label of the cluster.
+    /// The bundle requires a label of the cluster.
     Label {
         /// The label.
         label: String,
@@ -65,7 +65,7 @@ pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metada
     let mut found = Metadata::default();
     let (mut annotated, mut depends) = (false, false);
     for (name, content) in files.below(METADATA).filter(|(name, _)| !name.contains('/')) {
-        // Files of any name: those that are neither annotations nor dependencies are ignored.
+        // File names do not matter. Files without annotations or dependencies are ignored.
         let Some(root) = document(content) else { continue };
         if !annotated && let Some(annotations) = annotations(&root) {
             annotated = true;
@@ -85,14 +85,15 @@ pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metada
     found
 }
 
-/// Returns the first document of a file.
+/// Parses the first YAML document of a file.
 fn document(content: &[u8]) -> Option<Node> {
     let text = std::str::from_utf8(content).ok()?;
     let part = parts(text).next()?;
     parse(part.text, part.line, &Limits::OBJECT).ok().map(|parsed| parsed.root)
 }
 
-/// Returns the annotations: a mapping of texts at the top, or several mappings whose keys differ in case.
+/// Returns the annotations: the string values of the top-level key `annotations`. If several keys differ only in case,
+/// their mappings are merged.
 fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
     let found = spellings(root, "annotations");
     if found.is_empty() {
@@ -101,7 +102,7 @@ fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
     let text = |node: &Node| match &node.value {
         Value::Null => Some(String::new()),
         Value::Text(text) => Some(text.to_string()),
-        // Unquoted values still count as text.
+        // Unquoted values are accepted as strings.
         Value::Bool(value) => Some(value.to_string()),
         Value::Int(value) => Some(value.to_string()),
         Value::UInt(value) => Some(value.to_string()),

@@ -1,7 +1,7 @@
-//! Names in Kubernetes' syntax.
+//! Checks names by the syntax rules of Kubernetes.
 
-/// Returns true for a value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both
-/// ends.
+/// Returns true for a valid label value: empty, or at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit
+/// at both ends.
 pub(super) fn is_label_value(value: &str) -> bool {
     value.is_empty() || (value.len() <= 63 && is_name(value))
 }
@@ -12,7 +12,7 @@ fn is_name(value: &str) -> bool {
     value.bytes().all(inner) && value.starts_with(end) && value.ends_with(end)
 }
 
-/// Returns true for a qualified name: an optional DNS name and `/`, and a name.
+/// Returns true for a qualified name: a name after an optional prefix, which is a DNS subdomain and `/`.
 pub(super) fn is_qualified(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     prefix.is_none_or(is_subdomain) && (1..=63).contains(&name.len()) && is_name(name)

@@ -1,4 +1,4 @@
-//! Kubernetes objects in a bundle's files, with the fields that every object has.
+//! Reads the Kubernetes objects in a bundle's files.
 
 use executor_yaml::{Limits, Node, Value, parse, parts};
 
@@ -6,10 +6,10 @@ use crate::fault::Faults;
 
 /// Maximum number of objects of a bundle.
 const OBJECTS_MAX: usize = 10_000;
-/// Limits of a document: CRDs are the largest.
+/// Limits of a document. CustomResourceDefinitions are the largest documents.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 100, nodes: 1_000_000, copied_bytes: 4 << 20 };
 
-/// An object. It has no `Debug`, because it may be a Secret.
+/// A Kubernetes object. It does not implement `Debug`, because it may be a Secret.
 #[derive(Clone)]
 pub struct Object {
     /// File in the bundle.
@@ -25,23 +25,23 @@ pub struct Object {
 }
 
 impl Object {
-    /// Returns the place for messages.
+    /// Returns file and line for messages.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 }
 
-/// Returns the text at a path; empty if the value is not text.
+/// Returns the string at a path; empty if the value is absent or not a string.
 pub(super) fn text<'a>(node: &'a Node, path: &[&str]) -> &'a str {
     at(node, path).and_then(Node::text).unwrap_or_default()
 }
 
-/// Returns a node by its path.
+/// Returns the node at a path of keys.
 pub(super) fn at<'a>(node: &'a Node, path: &[&str]) -> Option<&'a Node> {
     path.iter().try_fold(node, |node, key| node.get(key))
 }
 
-/// Returns the elements of a list; none if the value is not a list.
+/// Returns the elements of the list at a path; an empty slice if the value is not a list.
 pub(super) fn list<'a>(node: &'a Node, path: &[&str]) -> &'a [Node] {
     match at(node, path).map(|node| &node.value) {
         Some(Value::List(list)) => list,
@@ -49,7 +49,7 @@ pub(super) fn list<'a>(node: &'a Node, path: &[&str]) -> &'a [Node] {
     }
 }
 
-/// Returns the entries of a mapping; none if the value is not a mapping.
+/// Returns the entries of the mapping at a path; no entries if the value is not a mapping.
 pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'a str, &'a Node)> {
     let entries = match at(node, path).map(|node| &node.value) {
         Some(Value::Map(entries)) => &entries[..],
@@ -58,8 +58,8 @@ pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'
     entries.iter().map(|(key, node)| (&*key.name, node))
 }
 
-/// Returns the entries of a mapping that are not text, each with its path and kind; the value itself if it is not a
-/// mapping.
+/// Returns path and error message of each entry of a mapping whose value is not a string. If the value at the path is
+/// not a mapping, returns one message about that value.
 pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
     match at(node, path).map(|node| &node.value) {
         None | Some(Value::Null) => Vec::new(),
@@ -72,20 +72,21 @@ pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the value of a key, ignoring case, as Go does for fields. Of several spellings, the last in byte order
-/// counts.
+/// Returns the value of a key, ignoring case, as Go does for fields. If keys differ only in case, the last one in byte
+/// order counts.
 pub(super) fn folded<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     spellings(node, name).pop().map(|(_, node)| node)
 }
 
-/// Returns all spellings of a key, in byte order.
+/// Returns the entries whose keys differ from `name` at most in case, sorted by key.
 pub(super) fn spellings<'a>(node: &'a Node, name: &str) -> Vec<(&'a str, &'a Node)> {
     let mut found: Vec<_> = map(node, &[]).filter(|(key, _)| key.eq_ignore_ascii_case(name)).collect();
     found.sort_by_key(|(key, _)| *key);
     found
 }
 
-/// Reads the objects of a file: all, or only the first, as operator-registry does. Faults are added with the rule.
+/// Reads the objects of a file, or only the first object, as operator-registry does. Errors are added to `faults` as
+/// violations of `rule`.
 pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, faults: &mut Faults) -> Vec<Object> {
     let Ok(text) = std::str::from_utf8(content) else {
         faults.add(file, rule, "is not UTF-8");
@@ -106,7 +107,7 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
         };
         match object(file, part.line, root) {
             Ok(Some(object)) => objects.push(object),
-            // Only comments.
+            // The document has only comments.
             Ok(None) => continue,
             Err(why) => faults.add(place, rule, why),
         }
@@ -121,7 +122,7 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
     objects
 }
 
-/// Adds an object of a plain bundle or, for a list, its objects.
+/// Adds an object of a plain bundle or, if the object is a list, the objects of the list.
 pub(super) fn flatten(list: Object, objects: &mut Vec<Object>, faults: &mut Faults) {
     let Object { file, line, api_version, kind, name, node } = list;
     let items = match node.into_items() {

@@ -1,4 +1,4 @@
-//! plain+v0: `manifests/` with Kubernetes objects, and nothing else.
+//! Reads plain+v0 bundles, which consist of Kubernetes objects in `manifests/`.
 
 use super::{Bundle, Format, MANIFESTS, object};
 use crate::fault::Faults;

@@ -1,4 +1,4 @@
-//! registry+v1: `manifests/` with a CSV and other objects, `metadata/` with annotations.
+//! Reads registry+v1 bundles: a CSV and other objects in `manifests/`, annotations and dependencies in `metadata/`.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use super::{Bundle, Format, MANIFESTS, METADATA, definition, metadata};
 use crate::fault::{Fault, Faults};
 use crate::source::Files;
 
-/// Kind of an operator's description.
+/// Kind of the object that describes an operator.
 const CSV: &str = "ClusterServiceVersion";
-/// Kind of definitions of custom resources.
+/// Kind of the objects that define custom resources.
 const CRD: &str = "CustomResourceDefinition";
-/// Kinds that a bundle may have (B10).
+/// Kinds of objects that a bundle may have (B10).
 const KINDS: [&str; 22] = [
     "ClusterRole",
     "ClusterRoleBinding",
@@ -44,13 +44,13 @@ pub(super) fn has_csv(files: &Files) -> bool {
     is_csv_among(files.below(MANIFESTS)) || is_bare(files)
 }
 
-/// Returns true for a directory that has only manifests, with a CSV at the top, as used before bundles existed. It has
-/// no metadata, and is validated as in operator-framework/api.
+/// Returns true if the files are manifests at the top level, including a CSV, as used before bundles existed. Such a
+/// source has no metadata, and is validated as in operator-framework/api.
 fn is_bare(files: &Files) -> bool {
     !files.has_directory(MANIFESTS) && !files.has_directory(METADATA) && is_csv_among(top(files))
 }
 
-/// Returns the files at the top.
+/// Returns the files at the top level.
 fn top(files: &Files) -> impl Iterator<Item = (&str, &[u8])> {
     files.files.iter().filter(|(name, _)| !name.contains('/')).map(|(name, content)| (&**name, &**content))
 }
@@ -58,13 +58,13 @@ fn top(files: &Files) -> impl Iterator<Item = (&str, &[u8])> {
 fn is_csv_among<'a>(mut files: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
     files.any(|(name, content)| {
         let mut ignored = Faults::default();
-        // Fast check first: most files do not contain this word.
+        // Search for the kind first: this is fast, and most files do not contain the kind.
         memchr::memmem::find(content, CSV.as_bytes()).is_some()
             && object::read(name, content, true, "B10", &mut ignored).iter().any(|object| object.kind == CSV)
     })
 }
 
-/// Reads a bundle of an operator.
+/// Reads a registry+v1 bundle.
 pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let mut faults = Faults::default();
     let bare = is_bare(files);
@@ -152,7 +152,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     faults.or(bundle)
 }
 
-/// Refuses objects that define a service account which the CSV's deployments already create.
+/// Reports ServiceAccount objects that a deployment of the CSV uses, because installing the CSV also creates them.
 fn service_accounts(csv: &Csv, objects: &[Object], faults: &mut Faults) {
     let used = |name: &str| {
         csv.deployments.iter().any(|it| text(&it.spec, &["template", "spec", "serviceAccountName"]) == name)
@@ -163,7 +163,7 @@ fn service_accounts(csv: &Csv, objects: &[Object], faults: &mut Faults) {
     }
 }
 
-/// Checks B7, B8 and B9: the definitions that the CSV owns, and the definitions in the bundle.
+/// Checks rules B7, B8 and B9 on the definitions that the CSV owns and those in the bundle.
 fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut there = BTreeSet::new();
     let mut names = BTreeSet::new();
@@ -196,7 +196,7 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
     }
 }
 
-/// Checks B11: an API server's requirements for an object's metadata.
+/// Checks B11: the object's metadata must be valid for an API server.
 fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut wrong = |message: String| {
         faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));

@@ -1,6 +1,7 @@
-//! The objects of a catalog, with the parts that the rules and the upgrade graph need.
+//! Parses the objects of a catalog. Only the fields that the rules and the upgrade graph need are stored.
 //!
-//! The `schema` of an object is its type. For types other than the four of OLM, only the location is recorded.
+//! The field `schema` is the type of an object. OLM defines four schemas; for objects with another schema, only schema,
+//! package and name are stored.
 
 use std::fmt;
 
@@ -30,9 +31,9 @@ object! { top
         schema("schema"): String,
         /// Name of the package.
         name("name"): String,
-        /// Channel that is used if none is named.
+        /// Channel that is used by default.
         default_channel("defaultChannel"): String,
-        /// Description for people.
+        /// Description for users.
         description("description"): String,
         icon("icon"): Icon,
         properties("properties"): AnyList<AnyProperty>,
@@ -54,22 +55,22 @@ object! { top
         name("name"): String,
         /// Name of the package.
         package("package"): String,
-        /// Entries, one for each bundle.
+        /// One entry for each bundle of the channel.
         entries("entries"): Vec<EntryBlob>,
         properties("properties"): AnyList<AnyProperty>,
     }
 }
 
 object! {
-    /// An entry of a channel: a bundle, and the bundles that it upgrades.
+    /// An entry of a channel: a bundle, and the bundles that can be upgraded to it.
     pub struct EntryBlob {
         /// Name of the bundle.
         name("name"): String,
-        /// Bundle that it replaces.
+        /// Name of the bundle that this bundle replaces.
         replaces("replaces"): String,
-        /// Bundles that an upgrade to it may skip.
+        /// Names of bundles that an upgrade to this bundle may skip.
         skips("skips"): Vec<String>,
-        /// Range of versions that can be upgraded to it.
+        /// Range of versions that can be upgraded to this bundle.
         skip_range("skipRange"): String,
     }
 }
@@ -96,7 +97,7 @@ object! {
 }
 
 object! {
-    /// Object within a package.
+    /// Reference to an object of a package.
     pub struct ReferenceBlob {
         /// Schema.
         schema("schema"): String,
@@ -127,16 +128,16 @@ object! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Requirement {
-    /// A package with a version in a range.
+    /// The bundle requires a package with a version in a range.
     Package {
         package: String,
-        /// The range, as written.
+        /// The range as in the catalog.
         range: String,
     },
-    /// A provider of an API.
+    /// The bundle requires a package that provides this API.
     #[serde(rename = "gvk")]
     Api { group: String, version: String, kind: String },
-    /// A constraint in a language that is not evaluated.
+    /// A constraint, which is not evaluated.
     Constraint,
 }
 
@@ -150,20 +151,20 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// `olm.bundle`, with its own faults, whose messages begin with the field.
+/// An object of schema `olm.bundle`, with the rules that the object itself breaks.
 #[derive(Clone, Debug, Default)]
 pub struct BundleBlob {
     /// Name of the bundle.
     pub name: String,
     pub package: String,
-    /// Reference of its image.
+    /// Reference of the bundle's image.
     pub image: String,
-    /// Version; `None` if it is not valid.
+    /// Version; `None` if the version is invalid.
     pub version: Option<Version>,
-    /// Release, which follows the version; may be empty.
+    /// Release, which orders bundles of equal version; may be empty.
     pub release: String,
     pub requires: Vec<Requirement>,
-    /// Rules that the bundle itself breaks.
+    /// Rules that the bundle itself breaks, each with a message that begins with the field.
     pub faults: Vec<(&'static str, String)>,
 }
 
@@ -202,7 +203,7 @@ impl Blob {
 }
 
 object! { top
-    /// Top level of any object.
+    /// Fields that an object of any schema may have.
     struct Meta {
         schema("schema"): String,
         package("package"): String,
@@ -210,7 +211,7 @@ object! { top
     }
 }
 
-/// Guesses the schema without parsing: the first key with that name at the left margin, or the first key of JSON.
+/// Guesses the schema without parsing, from the first unindented key `schema` in YAML or the first `"schema"` in JSON.
 fn guess(form: Form, text: &str) -> &'static str {
     let found = match form {
         Form::Json => memmem::find(text.as_bytes(), b"\"schema\"").map(|at| at + 8),
@@ -218,7 +219,7 @@ fn guess(form: Form, text: &str) -> &'static str {
         Form::Yaml => memmem::find(text.as_bytes(), b"\nschema:").map(|at| at + 7),
     };
     let rest = found.map_or("", |at| &text[at..]).trim_start_matches([':', ' ', '"', '\'']);
-    // Longest first, because they have a common prefix.
+    // All four begin with `olm.`; none is a prefix of another one.
     [DEPRECATIONS, PACKAGE, CHANNEL, BUNDLE].into_iter().find(|schema| rest.starts_with(schema)).unwrap_or_default()
 }
 
@@ -238,7 +239,7 @@ fn read_guessed(form: Form, text: &str) -> Option<Blob> {
 /// Reads an object.
 ///
 /// # Errors
-/// Returns the broken rule and the fault if the text is not a valid object.
+/// Returns the broken rule and a message if the text is not a valid object.
 pub fn read(form: Form, text: &str) -> Result<Blob, (&'static str, String)> {
     if let Some(blob) = read_guessed(form, text) {
         return Ok(blob);
@@ -327,7 +328,7 @@ struct Property {
     value: Found,
 }
 
-/// The needed part of a property's value.
+/// The fields of a property's value that the rules need.
 #[derive(Clone, Debug, Default)]
 enum Found {
     #[default]
@@ -377,7 +378,7 @@ object! {
 }
 
 object! {
-    /// Displayed part of a CSV. The types are checked, the values are not stored.
+    /// Fields of a CSV that catalogs contain for display. Their types are checked; their values are not stored.
     struct CsvProperty {
         _annotations("annotations"): AnyTexts,
         _services("apiServiceDefinitions"): Described,
@@ -404,7 +405,7 @@ object! {
 }
 
 object! {
-    /// A definition of custom resources, or an API service.
+    /// Description of a CustomResourceDefinition or an API service.
     struct Description {
         _name("name"): AnyText,
         _group("group"): AnyText,
@@ -458,7 +459,7 @@ object! {
     }
 }
 
-/// Parses a value by the type of its property.
+/// Parses a property's value according to the property's type.
 struct ValueOf<'a>(&'a str);
 
 impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
@@ -517,7 +518,7 @@ impl<'de> Deserialize<'de> for Property {
                     } else if typed {
                         property.value = map.next_value_seed(ValueOf(&property.kind))?;
                     } else {
-                        // The value precedes its type: keep it until the type is known.
+                        // The value precedes the type: store the value until the type is known.
                         early = Some(map.next_value::<Value>()?);
                     }
                 }

@@ -1,4 +1,4 @@
-//! Differences of two catalogs: packages, channels and their heads, bundles by content.
+//! Compares two catalogs: packages, channels with their heads, and the content of bundles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub struct Change {
     pub name: String,
     /// `added`, `removed` or `changed`.
     pub how: &'static str,
-    /// Details for people: versions, heads.
+    /// Details for users, such as versions and heads.
     pub detail: String,
 }
 

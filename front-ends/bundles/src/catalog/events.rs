@@ -1,9 +1,8 @@
-//! Reads objects directly from the events of the YAML parser. This takes half the time of the full reader, which checks
-//! and records features that most documents do not use.
+//! Reads objects directly from the events of the YAML parser. This takes half the time of the full reader, which
+//! supports features that most documents do not use.
 //!
-//! A document is either read completely here or left to the full reader: a document with an anchor, a tag, a merge, a
-//! plain scalar that is neither a word nor a small number, or any fault. The full reader also reports the fault, so the
-//! results are the same in both cases.
+//! This reader rejects documents with an anchor, a tag, a merge, an unusual plain scalar or any error. The caller then
+//! reads such a document with the full reader, which also reports the errors. The results of both readers are the same.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +16,7 @@ pub(super) const DEPTH_MAX: usize = 128;
 /// Maximum number of values of one object.
 pub(super) const NODES_MAX: usize = 4 << 20;
 
-/// Reads one document; `None` if it must be left to the full reader.
+/// Reads one document; `None` if only the full reader can read it.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
     let mut events = Events { parser: Parser::new_from_str(text), depth: 0, nodes: 0 };
     let begins =
@@ -31,7 +30,7 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
     ends.then_some(value)
 }
 
-/// A document that must be left to the full reader.
+/// Error for a document that only the full reader can read.
 #[derive(Debug)]
 struct Left;
 
@@ -78,13 +77,13 @@ impl<'a> Events<'a> {
     }
 }
 
-/// A value that begins with an event.
+/// A value, with its first event already read.
 struct Node<'e, 'a> {
     events: &'e mut Events<'a>,
     event: Event<'a>,
 }
 
-/// A list or an object, up to its end.
+/// The rest of a list or an object.
 struct Inner<'e, 'a> {
     events: &'e mut Events<'a>,
     ended: bool,
@@ -105,7 +104,7 @@ impl<'a> Inner<'_, 'a> {
 }
 
 fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
-    /// Words that are not text in some version of YAML.
+    /// Words that are not strings in some version of YAML.
     const WORDS: [&str; 12] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
     if style != ScalarStyle::Plain {
         return Ok(Scalar::Text(text));
@@ -115,7 +114,7 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
         ("true", _) => Ok(Scalar::Bool(true)),
         ("false", _) => Ok(Scalar::Bool(false)),
         ("0", _) => Ok(Scalar::Whole(0)),
-        // A number has at most one point.
+        // A scalar with more than one point is a string, not a number.
         (digits, Some(b'0'..=b'9')) if digits.split('.').count() > 2 => Ok(Scalar::Text(text)),
         (digits, Some(b'1'..=b'9')) if digits.len() <= 18 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             digits.parse().map(Scalar::Whole).map_err(|_| Left)
@@ -185,7 +184,7 @@ impl<'de> MapAccess<'de> for &mut Inner<'_, '_> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Left> {
         let Some(event) = self.next()? else { return Ok(None) };
-        // Keys that are not text are left to the full reader.
+        // Only the full reader can read keys that are not strings.
         match &event {
             Event::Scalar(text, style, 0, None) if matches!(scalar(Cow::Borrowed(text), *style)?, Scalar::Text(_)) => {
                 seed.deserialize(Node { events: self.events, event }).map(Some)

@@ -1,5 +1,5 @@
-//! Files of a catalog: one file, or a directory without the files that its `.indexignore` files exclude (rules C1 and
-//! C2).
+//! Lists the files of a catalog: one file, or the files of a directory that no `.indexignore` file excludes (rules C1
+//! and C2).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::patterns::{Patterns, Steps};
 
-/// Name of the files with patterns.
+/// Name of the files with exclusion patterns.
 const IGNORE_FILE: &str = ".indexignore";
 /// Maximum number of files of a catalog.
 const FILES_MAX: usize = 100_000;
@@ -37,11 +37,11 @@ pub enum FilesError {
 pub struct Listing {
     /// The files, sorted.
     pub files: Vec<PathBuf>,
-    /// Number of files and directories that each `.indexignore` excludes.
+    /// Number of excluded files and directories, by the path of the `.indexignore` file.
     pub left_out: BTreeMap<PathBuf, usize>,
 }
 
-/// Lists the files.
+/// Lists the files of a catalog.
 ///
 /// # Errors
 /// Returns an error if an entry cannot be read or is not a file or directory, or if there are too many files.
@@ -59,7 +59,7 @@ pub fn list(root: &Path) -> Result<Listing, FilesError> {
 
 struct Walk<'a> {
     root: &'a Path,
-    /// Patterns of each directory from the root to the current one, with the path of their file.
+    /// Patterns of each directory from the root to the current one, with the path of the `.indexignore` file.
     ignored: Vec<(PathBuf, Patterns)>,
     steps: Steps,
     listing: Listing,
@@ -81,7 +81,7 @@ impl Walk<'_> {
             if entry.file_name() == IGNORE_FILE && !kind.is_dir() {
                 continue;
             }
-            // Checked before a directory is entered: nothing in an excluded directory can be included again.
+            // Check a directory before entering it: a pattern cannot include files of an excluded directory again.
             if self.is_left_out(&path, kind.is_dir())? {
                 continue;
             }
@@ -109,7 +109,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns true if a path is excluded: the deepest file with a matching pattern decides.
+    /// Returns true if a path is excluded. The deepest `.indexignore` file with a matching pattern decides.
     fn is_left_out(&mut self, path: &Path, is_directory: bool) -> Result<bool, FilesError> {
         for (file, patterns) in self.ignored.iter().rev() {
             let below = file.parent().and_then(|directory| path.strip_prefix(directory).ok()).unwrap_or(path);
@@ -131,13 +131,13 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the patterns of an ignore file; none if there is no such file.
+/// Returns the patterns of an `.indexignore` file; no patterns if the file does not exist.
 fn patterns(path: &Path) -> Result<Patterns, FilesError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_file() && metadata.len() <= IGNORE_MAX => {
             fs::read(path).map(|text| Patterns::parse(&text)).map_err(|error| FilesError::Read(path.to_owned(), error))
         }
-        // A directory with that name holds no patterns, as in git.
+        // A directory with that name is ignored, as in git.
         Ok(metadata) if metadata.is_dir() => Ok(Patterns::default()),
         Ok(_) => {
             let why = format!("must be a regular file of at most {IGNORE_MAX} bytes");
@@ -182,12 +182,12 @@ mod tests {
                 .collect()
         };
         assert_eq!(names(), ["a.yaml", "p/catalog.yaml", "p/keep.txt"]);
-        // Without patterns all files count, with any extension.
+        // Without patterns all files are included, with any extension.
         fs::remove_file(root.join(".indexignore")).unwrap();
         assert_eq!(names().len(), 8);
     }
 
-    /// Files of every case of [`c2_patterns_match_as_in_git`].
+    /// Files that exist in every case of [`c2_patterns_match_as_in_git`].
     const TREE: [&str; 17] = [
         "a",
         "ab",

@@ -1,4 +1,4 @@
-//! The two forms of an object: JSON and YAML.
+//! Detects and reads the two encodings of objects, JSON and YAML.
 
 use executor_yaml::lenient;
 use serde::de::DeserializeOwned;
@@ -17,12 +17,12 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the form of a text, by its beginning.
+    /// Detects the encoding from the first character.
     pub fn from_text(text: &str) -> Self {
         if text.trim_start().starts_with('{') { Self::Json } else { Self::Yaml }
     }
 
-    /// Reads one object. Anchors are limited, and the last of duplicate keys counts. The error is one line.
+    /// Reads one object. Anchors are limited. If a key occurs twice, the last value counts. Errors are one line long.
     pub fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),

@@ -1,5 +1,5 @@
-//! Reads a catalog: one thread splits files into documents, other threads parse them. Only a few documents are in
-//! memory at a time, and only the parts of them that the model needs are kept.
+//! Reads a catalog. One thread splits files into documents, and other threads parse the documents. Only a few documents
+//! are in memory at a time; of each document, only the fields that the model needs are kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,14 +20,14 @@ use crate::fault::Faults;
 
 /// Size of a batch of documents, in bytes.
 const BATCH: usize = 512 << 10;
-/// Maximum number of batches that wait for a worker.
+/// Maximum number of batches in the queue of the workers.
 const WAITING: usize = 8;
-/// Maximum number of ignore files that a warning names.
+/// Maximum number of reasons in the warning about a catalog without packages.
 const REASONS_MAX: usize = 10;
 /// Maximum number of documents of a catalog.
 const DOCUMENTS_MAX: usize = 500_000;
 
-/// Place of an object: a file, and the position in it.
+/// Location of an object in the files of a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Index of the file.
@@ -41,17 +41,18 @@ pub struct Place {
     pub line: u64,
 }
 
-/// An object with its place.
+/// An object with its location.
 #[derive(Clone, Debug)]
 pub struct Object {
     pub place: Place,
     /// The object itself.
     pub blob: Blob,
-    /// SHA-256 of its content, independent of form, spaces and the order of keys; `None` unless requested.
+    /// SHA-256 of the content, which does not depend on encoding, white space or the order of keys. `None` if no
+    /// digests were requested.
     pub digest: Option<[u8; 32]>,
 }
 
-/// All objects of a catalog, in the order of files and places.
+/// All objects of a catalog, sorted by file and position.
 #[derive(Debug, Default)]
 pub struct Objects {
     root: PathBuf,
@@ -61,7 +62,7 @@ pub struct Objects {
     pub bytes: u64,
 }
 
-/// Error of reading a catalog.
+/// Reason why a catalog cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The files cannot be listed.
@@ -80,7 +81,7 @@ struct Task {
 /// Reads all objects of a file or directory. With `digests`, computes the digest of each object's content.
 ///
 /// # Errors
-/// Returns an error if a file cannot be read or an object is invalid: one error refuses the whole catalog.
+/// Returns an error if a file cannot be read or an object is invalid. A single error refuses the whole catalog.
 pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
     let listing = files::list(root)?;
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
@@ -111,7 +112,7 @@ pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
     Ok(reported.or(all)?)
 }
 
-/// A fault with file, offset, line, rule and message.
+/// A violation: file, offset, line, rule and message.
 type Located = (usize, u64, u64, &'static str, String);
 
 fn split(all: &Objects, sender: &SyncSender<Task>) -> Result<u64, (usize, String)> {
@@ -155,7 +156,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Parses documents until there are no more.
+/// Parses documents until the channel is closed.
 fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Located>) {
     let (mut objects, mut faults) = (Vec::new(), Vec::new());
     loop {
@@ -170,7 +171,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
                 faults.push((file, offset, line, "C1", "is not UTF-8".to_owned()));
                 continue;
             };
-            // A document that looks like JSON but is not may be YAML: a map in braces.
+            // A document that begins with a brace may be YAML instead of JSON.
             let read = blob::read(form, text).or_else(|wrong| match form {
                 Form::Json if wrong.0 == "C1" => blob::read(Form::Yaml, text).map_err(|_| wrong),
                 _ => Err(wrong),
@@ -180,7 +181,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
                     let digest = digests.then(|| value(text).map(|value| digest(&value))).and_then(Result::ok);
                     objects.push(Object { place, blob, digest });
                 }
-                // Faults beyond the maximum are only counted.
+                // Violations beyond the maximum are only counted.
                 Err((rule, message)) => faults.push((file, offset, line, rule, message)),
             }
         }
@@ -188,14 +189,14 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
     (objects, faults)
 }
 
-/// Reads a whole object.
+/// Parses a whole object as JSON or YAML.
 fn value(text: &str) -> Result<Value, String> {
     let form = Form::from_text(text);
     form.read(text)
         .or_else(|error| if form == Form::Json { Form::Yaml.read(text).map_err(|_| error) } else { Err(error) })
 }
 
-/// Returns the SHA-256 of a value; its keys are sorted.
+/// Returns the SHA-256 of a value, encoded as JSON with sorted keys.
 fn digest(value: &Value) -> [u8; 32] {
     let mut hasher = Sha256::new();
     hasher.update(value.to_string().as_bytes());
@@ -229,15 +230,15 @@ impl Objects {
         format!("the catalog has no packages: {}", reasons.join("; "))
     }
 
-    /// Returns the place of an object for messages.
+    /// Returns file and line of an object for messages.
     pub fn place_of(&self, object: &Object) -> String {
         self.place_text(object.place.file, object.place.line)
     }
 
-    /// Reads an object again, as a whole.
+    /// Reads an object again, with all of its fields.
     ///
     /// # Errors
-    /// Returns an error if the file has changed since or cannot be read.
+    /// Returns an error if the file cannot be read or has changed since the catalog was loaded.
     pub fn content(&self, place: &Place) -> Result<Value, FilesError> {
         let path = &self.listing.files[place.file];
         let failed = |error| FilesError::Read(path.clone(), error);
@@ -248,8 +249,8 @@ impl Objects {
         value(&text).map_err(|error| FilesError::Pattern { path: path.clone(), why: error })
     }
 
-    /// Returns objects by package, in the order in which they are written: package, channels, bundles, others,
-    /// deprecations. Objects without a package come last, under the empty name.
+    /// Returns the objects in canonical order: sorted by package, and within a package the package itself, channels,
+    /// bundles, others, deprecations. Objects without a package are last.
     pub fn in_order(&self) -> Vec<&Object> {
         type Ranked<'a> = Vec<(u8, &'a str, &'a Object)>;
         let mut by_package: BTreeMap<(bool, &str), Ranked<'_>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The upgrade graph as a Mermaid diagram.
+//! Draws the upgrade graph as a Mermaid diagram.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use executor_core::text::is_harmful;
 
 use super::model::{Catalog, Channel, Package};
 
-/// Draws one package, or all.
+/// Draws one package, or all packages if `package` is `None`.
 pub fn draw(catalog: &Catalog, package: Option<&str>) -> String {
     let mut text = "graph LR\n  classDef deprecated fill:#E8960F\n  classDef head stroke-width:4px\n".to_owned();
     for package in catalog.packages.values().filter(|it| package.is_none_or(|name| it.name == name)) {
@@ -61,7 +61,7 @@ fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
     }
 }
 
-/// Returns an identifier of letters, digits and `_`, unique for the names.
+/// Returns an identifier of letters, digits and `_`. Different names have different identifiers.
 fn id(names: &[&str]) -> String {
     let mut id = String::new();
     for name in names {
@@ -73,7 +73,7 @@ fn id(names: &[&str]) -> String {
     id
 }
 
-/// Quotes a text so that nothing in it ends the quotes.
+/// Quotes a string and escapes its special characters.
 fn quoted(text: &str) -> String {
     let escaped: String = text.chars().filter(|c| !is_harmful(*c)).collect();
     format!("\"{}\"", escaped.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;"))

@@ -1,6 +1,6 @@
-//! Packages, channels and bundles, built from the objects of a catalog and validated by rules C4 to C14.
+//! Builds packages, channels and bundles from the objects of a catalog, and validates them by rules C4 to C14.
 //!
-//! A catalog is refused if operator-registry's `opm validate` refuses it. All faults are reported at once.
+//! A catalog is refused if operator-registry's `opm validate` refuses it. All violations are reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +19,16 @@ pub struct Catalog {
     pub packages: BTreeMap<String, Package>,
     /// Number of objects of each schema.
     pub schemas: BTreeMap<String, usize>,
-    /// Oddities of a valid catalog.
+    /// Problems that break no rule.
     pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Default)]
 pub struct Package {
     pub name: String,
-    /// Description for people.
+    /// Description for users.
     pub description: String,
-    /// The channel that is used if none is named.
+    /// Name of the channel that is used by default.
     pub default_channel: String,
     /// Channels by name.
     pub channels: BTreeMap<String, Channel>,
@@ -39,13 +39,13 @@ pub struct Package {
     place: String,
 }
 
-/// A channel: bundles, and their upgrade edges.
+/// A channel: bundles and the upgrade edges between them.
 #[derive(Debug, Default)]
 pub struct Channel {
     pub name: String,
-    /// Entries by the names of their bundles.
+    /// Entries by bundle name.
     pub entries: BTreeMap<String, Entry>,
-    /// The bundle that no other replaces or skips.
+    /// Name of the bundle that no other bundle replaces or skips.
     pub head: String,
     /// Deprecation message, if the channel is deprecated.
     pub deprecation: Option<String>,
@@ -54,13 +54,13 @@ pub struct Channel {
 
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Name of its bundle.
+    /// Name of the bundle.
     pub name: String,
-    /// Bundle that it replaces, which need not exist.
+    /// Name of the bundle that this bundle replaces; that bundle may not exist.
     pub replaces: Option<String>,
-    /// Bundles that an upgrade to it may skip.
+    /// Names of bundles that an upgrade to this bundle may skip.
     pub skips: Vec<String>,
-    /// Versions that can be upgraded to it.
+    /// Versions that can be upgraded to this bundle.
     pub skip_range: Option<Range>,
 }
 
@@ -69,9 +69,9 @@ pub struct Bundle {
     pub name: String,
     #[serde(serialize_with = "as_text")]
     pub version: Version,
-    /// Release, which orders equal versions; may be empty.
+    /// Release, which orders bundles of equal version; may be empty.
     pub release: String,
-    /// Reference of its image; empty if the catalog holds its objects.
+    /// Reference of the bundle's image; empty if the catalog holds the bundle's objects.
     pub image: String,
     pub requires: Vec<Requirement>,
     /// Deprecation message, if the bundle is deprecated.
@@ -106,13 +106,13 @@ impl Catalog {
     /// Builds and validates the model.
     ///
     /// # Errors
-    /// Returns all faults.
+    /// Returns all violations of rules.
     pub fn build(objects: &Objects) -> Result<Self, Faults> {
         let mut building = Building::default();
         for object in &objects.objects {
             *building.catalog.schemas.entry(object.blob.meta().0.to_owned()).or_default() += 1;
         }
-        // In opm's order: packages first, wherever they are.
+        // Process packages first, regardless of their position, as opm does.
         let each = || objects.objects.iter().map(|object| (&object.blob, objects.place_of(object)));
         for (blob, place) in each() {
             if let Blob::Package(package) = blob {
@@ -303,7 +303,7 @@ impl Building {
         }
     }
 
-    /// Checks the rules that need the whole catalog: C4, C6, C7, C8 to C11.
+    /// Checks the rules that need the whole catalog: C4 and C6 to C11.
     fn finish(mut self) -> Result<Catalog, Faults> {
         for package in self.catalog.packages.values_mut() {
             let (name, place) = (&package.name, &*package.place);

@@ -1,12 +1,12 @@
-//! Patterns of an `.indexignore` file, matched as git matches those of a `.gitignore` file.
+//! Parses the patterns of an `.indexignore` file, and matches them as git matches the patterns of a `.gitignore` file.
 //!
-//! The rules are those of gitignore(5). Lines that gitignore(5) leaves undefined are read as by `git check-ignore`: an
-//! unclosed class, an unknown `[:name:]` or a backslash at the end match nothing.
+//! The rules are in gitignore(5). Where gitignore(5) is undefined, the behavior is that of `git check-ignore`: a
+//! pattern with an unclosed class, an unknown `[:name:]` or a backslash at the end matches nothing.
 
 /// Maximum number of comparisons for all files of a catalog.
 const STEPS_MAX: u64 = 1 << 32;
 
-/// Counts comparisons, so that untrusted patterns end in a limited time.
+/// Counts comparisons, to limit the time that untrusted patterns take.
 #[derive(Debug, Default)]
 pub(super) struct Steps(u64);
 
@@ -28,20 +28,21 @@ pub(super) struct Patterns(Vec<Pattern>);
 #[derive(Debug)]
 struct Pattern {
     tokens: Vec<Token>,
-    /// True if the pattern begins with `!`: it includes paths that an earlier pattern excludes.
+    /// True if the pattern begins with `!`. Such a pattern includes paths that an earlier pattern excludes.
     is_negated: bool,
-    /// True if the pattern ends in `/` and matches only directories.
+    /// True if the pattern ends in `/`. Such a pattern matches only directories.
     is_of_directories: bool,
-    /// True if the pattern has a `/` before its end: it matches the whole path instead of the last name.
+    /// True if the pattern has a `/` before its end. Such a pattern matches the whole path instead of the last
+    /// component.
     is_of_paths: bool,
 }
 
 #[derive(Debug)]
 enum Token {
     Byte(u8),
-    /// `?`, or a class: the bytes that match.
+    /// `?` or a class: for each byte, whether it matches.
     Class(Box<[bool; 256]>),
-    /// `*`: any bytes but `/`.
+    /// `*`: any bytes except `/`.
     Star,
     /// `**`: any bytes.
     Deep,
@@ -68,7 +69,7 @@ impl Patterns {
 }
 
 impl Pattern {
-    /// Parses a line. `None` for a comment and for a line that matches nothing.
+    /// Parses a line; `None` for comments and for patterns that match nothing.
     fn parse(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.starts_with(b"#") {
@@ -83,7 +84,7 @@ impl Pattern {
     }
 }
 
-/// Returns the line without trailing spaces, except one after a backslash. Tabs stay.
+/// Removes trailing spaces, except a space after a backslash. Tabs are kept.
 fn without_spaces(line: &[u8]) -> &[u8] {
     let (mut at, mut end) = (0, 0);
     while let Some(byte) = line.get(at) {
@@ -97,7 +98,8 @@ fn without_spaces(line: &[u8]) -> &[u8] {
 
 /// Returns the tokens of a pattern; `None` if it matches nothing.
 fn tokens(pattern: &[u8]) -> Option<Vec<Token>> {
-    // git compares the text before the first wildcard separately: the rest of the pattern begins with that wildcard.
+    // git compares the text before the first wildcard separately, so that a `**` there counts as the start of a
+    // pattern.
     let first_wildcard = pattern.iter().position(|byte| b"*?[\\".contains(byte));
     let mut tokens = Vec::new();
     let mut rest = pattern;
@@ -144,7 +146,8 @@ fn class(matches: impl Fn(u8) -> bool) -> Token {
     Token::Class(bytes)
 }
 
-/// Parses a class after its `[`. Returns it with the rest of the text; `None` if it has no end or an unknown name.
+/// Parses a class after its `[`. Returns the class and the rest of the pattern; `None` if the class is unclosed or has
+/// an unknown name.
 fn bracket(text: &[u8]) -> Option<(Token, &[u8])> {
     let is_negated = matches!(text.first(), Some(b'!' | b'^'));
     let mut rest = &text[usize::from(is_negated)..];
@@ -216,7 +219,8 @@ fn named(name: &[u8]) -> Option<fn(&u8) -> bool> {
     })
 }
 
-/// Returns true if the tokens match the whole text. `reached[n]` is true if the tokens so far match the first n bytes.
+/// Returns true if the tokens match the whole path. `reached[n]` is true if the tokens processed so far match the first
+/// n bytes.
 fn matches(tokens: &[Token], text: &[u8], steps: &mut Steps) -> bool {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;

@@ -1,5 +1,5 @@
-//! Splits a stream into documents: JSON objects one after another, YAML documents between lines of `---`. Nothing is
-//! parsed, and only one document is held at a time.
+//! Splits a stream into documents, without parsing them: consecutive JSON objects, or YAML documents separated by lines
+//! of `---`. Only one document is in memory at a time.
 
 use std::io::{self, Read};
 
@@ -10,7 +10,7 @@ use super::form::{DOCUMENT_MAX, Form};
 /// Number of bytes that are read at a time.
 const CHUNK: usize = 256 << 10;
 
-/// A document with its place.
+/// A document with its location.
 #[derive(Debug)]
 pub struct Document {
     pub form: Form,
@@ -34,7 +34,7 @@ pub enum SplitError {
     Unfinished { line: u64 },
 }
 
-/// Documents of a stream.
+/// Reader of the documents of a stream.
 pub struct Documents<R> {
     from: R,
     buffer: Vec<u8>,
@@ -51,7 +51,7 @@ impl<R: Read> Documents<R> {
         Self { from, buffer: Vec::new(), start: 0, ended: false, offset: 0, line: 1 }
     }
 
-    /// Reads more. Returns false at the end.
+    /// Reads more bytes into the buffer. Returns false at the end of the stream.
     fn fill(&mut self) -> Result<bool, SplitError> {
         if self.ended {
             return Ok(false);
@@ -98,7 +98,7 @@ impl<R: Read> Documents<R> {
             let rest = self.rest();
             match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
                 Some(at) => {
-                    // Keep the beginning of its line: indentation counts in YAML.
+                    // Keep the start of the line, because indentation matters in YAML.
                     let line = memchr::memrchr(b'\n', &rest[..at]).map_or(0, |newline| newline + 1);
                     let first = rest[at];
                     self.skip(line);
@@ -172,12 +172,12 @@ impl<R: Read> Documents<R> {
     /// Reads a YAML document up to the next line that begins with `---`.
     fn yaml(&mut self) -> Result<Option<Document>, SplitError> {
         let mut from = 0;
-        // A leading line of `---` belongs to the document.
+        // A leading line of `---` is part of the document.
         loop {
             let rest = self.rest();
             let found = memmem::find(&rest[from.min(rest.len())..], b"\n---").map(|at| from + at);
             match found {
-                // Wait for the whole line.
+                // Continue only when the whole line is in the buffer.
                 Some(at) if memchr::memchr(b'\n', &rest[at + 1..]).is_some() || self.ended => {
                     let line_end = memchr::memchr(b'\n', &rest[at + 1..]).map_or(rest.len(), |end| at + 1 + end);
                     let behind = String::from_utf8_lossy(&rest[at + 4..line_end]).trim().to_owned();

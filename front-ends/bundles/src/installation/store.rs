@@ -1,7 +1,7 @@
-//! Records of installations on disk: `installations/NAME.json` and `locks/NAME` below one directory.
+//! Stores records of installations on disk, as `installations/NAME.json` and `locks/NAME` below one directory.
 //!
-//! A record is written under a temporary name, synced and renamed, and its directory is synced: even after a crash it
-//! is complete or absent. Directories have mode 0700, files 0600.
+//! A record is written under a temporary name, synced and renamed, and then its directory is synced. Even after a
+//! crash, the record is complete or absent. Directories have mode 0700, files 0600.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -12,7 +12,7 @@ use super::{Installation, check_name};
 
 /// Maximum size of a record, in bytes.
 const RECORD_MAX: u64 = 4 << 20;
-/// `O_NOFOLLOW` of Linux on the supported architectures.
+/// Value of `O_NOFOLLOW` on Linux, which depends on the architecture.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
 
 /// Error of the store.
@@ -48,12 +48,12 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreEr
 }
 
 impl Store {
-    /// Returns a store in a directory, which is created on the first write.
+    /// Returns a store in a directory. The directory is created on the first write.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Returns the directory of the records, which need not exist. Records appear in it by a rename.
+    /// Returns the directory of the records, which may not exist yet. Records are renamed into it.
     pub fn directory(&self) -> PathBuf {
         self.root.join("installations")
     }
@@ -62,13 +62,13 @@ impl Store {
         self.directory().join(format!("{name}.json"))
     }
 
-    /// Returns the temporary name of a record: a file that remains after a kill disturbs nothing, and is removed with
-    /// the record.
+    /// Returns the temporary name of a record. If such a file remains after a kill, it is ignored, and removed with the
+    /// record.
     fn partial(&self, name: &str) -> PathBuf {
         self.directory().join(format!(".partial-{name}"))
     }
 
-    /// Locks an installation, which need not exist.
+    /// Locks an installation, which may not exist yet.
     ///
     /// # Errors
     /// Returns an error if the name is not valid, another process holds the lock, or the lock file cannot be created.
@@ -159,7 +159,7 @@ impl Store {
         sync(&directory)
     }
 
-    /// Forgets a locked installation.
+    /// Removes the record of a locked installation.
     ///
     /// # Errors
     /// Returns an error if the record cannot be removed.
@@ -175,7 +175,7 @@ impl Store {
     }
 }
 
-/// Creates a directory and its parents, and syncs each into its parent.
+/// Creates a directory and its parents, and syncs the parent of each created directory.
 fn make_dir(directory: &Path) -> Result<(), StoreError> {
     if directory.is_dir() {
         return Ok(());
@@ -213,7 +213,7 @@ mod tests {
         store.write(&locked, &record).unwrap();
         assert_eq!(store.read("demo").unwrap(), Some(record));
         assert_eq!(store.names().unwrap(), ["demo"]);
-        // Leftovers of a crash are not an installation.
+        // A temporary file that remains after a crash is not an installation.
         let installations = dir.path().join("new/dir/installations");
         fs::write(installations.join(".partial-demo"), "x").unwrap();
         assert_eq!(store.names().unwrap(), ["demo"]);

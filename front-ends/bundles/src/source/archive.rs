@@ -1,4 +1,4 @@
-//! Tar archives, optionally compressed with gzip.
+//! Reads tar archives, optionally compressed with gzip.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _};
@@ -61,7 +61,7 @@ pub(super) fn from_file(mut file: File) -> io::Result<Archive> {
     let file = BufReader::new(file);
     let stream: Box<dyn Read> =
         if head[..count] == GZIP { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
-    // The sink bounds the files that are kept; these limits include skipped files, headers and padding.
+    // The sink limits the files that are kept. These limits also apply to skipped files, headers and padding.
     let limits = Limits { entries: FILES_MAX as u64, ..Limits::default() }.within(2 * DIRECTORY_MAX);
     Ok(Reader::new(stream, limits))
 }

@@ -1,14 +1,15 @@
-//! Commits of git repositories, read with the program `git`, from a local repository or over https.
+//! Reads commits of git repositories with the program `git`, from a local repository or over https.
 //!
 //! ```text
 //!  https://HOST/REPOSITORY ── git fetch ──> repository of our own ──┐
 //!                              (limited)                            ├── git cat-file ──> commit ──> trees ──> blobs
 //!  /PATH ── its directory of objects ───────────────────────────────┘       each hashed here, and compared with its name
 //! ```
-//! The commit is given in full. When git reads an object from a local repository, it verifies the object's name only in
-//! part, so `objects` hashes every object itself: the commit pins everything that is read. No configuration, hook,
-//! filter, replacement, graft or credential helper of the user or of the repository is used, and no protocol other than
-//! `https`. `process` limits the resources of `git`.
+//! The source names the full hash of the commit. When git reads a local object, it does not fully verify the object's
+//! hash. The module `objects` therefore hashes every object itself, so that the commit pins all content that is read.
+//!
+//! The only protocol is `https`. Configuration, hooks, filters, replacements, grafts and credential helpers of the user
+//! or the repository are not used. The module `process` limits the resources of `git`.
 
 mod objects;
 mod process;
@@ -39,7 +40,7 @@ pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
     } else {
         super::absolute(repository)?.display().to_string()
     };
-    // I2: a directory must not lead out of the repository.
+    // I2: the directory must be inside the repository.
     let directory = name_within(directory.as_bytes())?;
     Ok(Source::Git { repository, commit: commit.to_owned(), directory })
 }
@@ -48,7 +49,7 @@ fn is_commit(commit: &str) -> bool {
     matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Directories from which the objects of a commit are read.
+/// Directories that contain the objects of a commit.
 struct Repository {
     /// Temporary repository with its own configuration.
     own: tempfile::TempDir,
@@ -66,12 +67,12 @@ pub(super) fn open(repository: &str, commit: &str, directory: &str, sink: &mut S
     Objects::new(&found, commit.len())?.read(commit, directory, sink)
 }
 
-/// Creates an empty repository whose object names have `digits` digits.
+/// Creates an empty repository whose object names have `digits` hexadecimal digits.
 fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
     let own = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" })
         .map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
     let mut command = git(own.path(), &Limits::READ);
-    // No template: it could contain hooks.
+    // Use no template, because a template could contain hooks.
     command.args(["init", "--quiet", "--bare", "--template="]);
     if digits == 64 {
         command.arg("--object-format=sha256");
@@ -81,7 +82,7 @@ fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
     Ok(own)
 }
 
-/// Fetches a commit without its ancestors. Its objects stay in one pack, whose size is limited.
+/// Fetches a commit without its ancestors. The objects are stored in one pack, whose size is limited.
 fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceError> {
     let own = init(commit.len())?;
     let mut command = git(own.path(), limits);
@@ -92,8 +93,8 @@ fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceE
     Ok(Repository { own, objects: None })
 }
 
-/// Finds the objects of a local repository, of a worktree or of a submodule. Its configuration is read only for the
-/// location of its objects.
+/// Finds the objects of a local repository, worktree or submodule. Of its configuration, only the location of the
+/// objects is used.
 fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
     let nested = path.join(".git");
     let git_dir = if nested.exists() { &nested } else { path };
@@ -101,7 +102,7 @@ fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
     command.args(["rev-parse", "--git-path", "objects"]);
     let said = run(command, &Limits::READ, &format!("find the objects of {}", path.display()))?;
     let objects = PathBuf::from(String::from_utf8_lossy(&said).trim_end_matches('\n'));
-    // A relative answer is relative to git's working directory, which is this program's.
+    // If git prints a relative path, the path is relative to this program's working directory, which git shares.
     let objects = super::absolute(&objects.display().to_string())?;
     Ok(Repository { own: init(commit.len())?, objects: Some(objects) })
 }

@@ -1,8 +1,7 @@
-//! Images in an OCI layout, in a tar archive of one, or in the format of `docker save`: the files of their layers,
-//! applied in order.
+//! Reads the files of an image in an OCI layout, in a tar archive of a layout, or in the format of `docker save`.
 //!
-//! Each blob is verified by its digest. Whiteouts are applied. Links and devices are skipped, because neither bundles
-//! nor catalogs have any: an image may be based on that of an operating system.
+//! Layers are applied in order, with whiteouts. Each blob is verified by its digest. Links and devices are skipped:
+//! they occur in images that are based on an operating system, but bundles and catalogs do not need them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -73,15 +72,16 @@ pub(super) fn open(path: &Path, name: Option<&str>, sink: &mut Sink) -> Result<F
     let root = if path.is_dir() {
         path
     } else {
-        // An archive is unpacked first: layers may precede the manifest. Layers are blobs here, and no file of a bundle
-        // is written.
+        // Unpack the archive first, because layers may precede the manifest. The layers themselves are not unpacked to
+        // disk.
         unpacked = spread(path)?;
         unpacked.path()
     };
     if root.join("index.json").is_file() { layout(root, name, sink) } else { saved(root, name, sink) }
 }
 
-/// Unpacks an archive of an image into a directory, in memory if possible: layers of bundles may hold Secrets.
+/// Unpacks an archive of an image into a temporary directory. The directory is in tmpfs if possible, because layers of
+/// bundles may hold Secrets.
 fn spread(path: &Path) -> Result<tempfile::TempDir, SourceError> {
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
@@ -130,7 +130,7 @@ fn blob(root: &Path, digest: &str) -> Result<PathBuf, SourceError> {
     }
 }
 
-/// Reads a document by its digest, which is verified.
+/// Reads a document by its digest, and verifies the digest.
 fn checked(root: &Path, digest: &str) -> Result<Vec<u8>, SourceError> {
     let bytes = document(&blob(root, digest)?)?;
     if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) == digest {
@@ -166,7 +166,7 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
     };
     let (pin, mut bytes) = (descriptor.digest.clone(), checked(root, &descriptor.digest)?);
     let mut manifest: Manifest = parsed("manifest", &bytes)?;
-    // One level of a platform index.
+    // The manifest is an index of platforms. Only one level is supported.
     if !manifest.manifests.is_empty() {
         let inner = manifest.manifests.iter().find(|it| it.platform.as_ref().is_none_or(is_ours));
         let inner =
@@ -212,7 +212,7 @@ fn labels(configuration: &[u8]) -> BTreeMap<String, String> {
     configuration.config.and_then(|it| it.labels).unwrap_or_default()
 }
 
-/// Reads an archive of `docker save`: its manifest names files of the archive.
+/// Reads an archive of `docker save`, whose manifest names files of the archive.
 fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
     let bytes = document(&root.join("manifest.json"))?;
     let images: Vec<Saved> = parsed("manifest.json", &bytes)?;
@@ -264,8 +264,8 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
-/// Reads the files of an image from its layers, the lowest first, which the caller has fetched and verified: into
-/// memory, or into a directory.
+/// Reads the files of an image from its layers into memory or into a directory. The lowest layer is first. The caller
+/// has fetched and verified the layers.
 ///
 /// # Errors
 /// Returns an error if a layer is broken, too large, or has an unsupported compression.

@@ -1,4 +1,4 @@
-//! Rules B1 to B15 and P1 to P3.
+//! Tests rules B1 to B15 and P1 to P3.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ fn files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Files {
     Files { files: files.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).collect(), ..Files::default() }
 }
 
-/// Reads a valid bundle with some files replaced; an empty text removes one.
+/// Reads a valid bundle after replacing some files. An empty string removes a file.
 fn bundle(changes: &[(&str, &str)]) -> Result<Bundle, Faults> {
     let mut all: BTreeMap<&str, &str> = BTreeMap::from([
         ("manifests/demo.csv.yaml", CSV),
@@ -179,7 +179,7 @@ fn b9_definitions_are_unique_and_of_a_known_version() {
     good(&[("manifests/backups.crd.yaml", &beta)]);
 }
 
-/// Everything but the schemas of a definition is validated as by an API server.
+/// All parts of a definition except its schemas are validated as an API server does.
 #[test]
 fn b9_definitions_are_whole() {
     let with = |from: &str, to: &str| {
@@ -435,7 +435,7 @@ fn the_csv_is_judged() {
     ] {
         breaks("CSV", &[("manifests/demo.csv.yaml", &csv(from, to))]);
     }
-    // Read as by Go programs.
+    // Versions are parsed as by Go programs.
     assert_eq!(
         good(&[("manifests/demo.csv.yaml", &csv("version: 1.0.0", "version: v1.0"))]).version.unwrap().to_string(),
         "1.0.0"
@@ -444,7 +444,7 @@ fn the_csv_is_judged() {
     good(&[("manifests/demo.csv.yaml", &loose)]);
 }
 
-/// The list must exist but may be empty.
+/// The list of deployments must exist but may be empty.
 #[test]
 fn a_csv_may_deploy_nothing() {
     let deployments = &CSV[CSV.find("      deployments:").unwrap()..];
@@ -512,7 +512,7 @@ fn the_format_is_reported_by_label_metadata_or_csv() {
     assert_eq!(with("plain+v0", &[("metadata/x.yaml", "x: y")]), Format::PlainV0);
 }
 
-/// A directory that has only manifests is validated as in operator-framework/api.
+/// If a directory has only manifests, it is validated as in operator-framework/api.
 #[test]
 fn a_directory_with_a_csv_at_its_top_has_no_metadata_to_judge() {
     let bare = |more: &[(&str, &str)]| {

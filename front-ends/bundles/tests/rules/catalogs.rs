@@ -1,4 +1,4 @@
-//! Rules C1 to C14.
+//! Tests rules C1 to C14.
 
 use executor_bundles::catalog::{Catalog, LoadError, load, mermaid};
 
@@ -16,7 +16,7 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
         let error = load(dir.path(), false).expect_err(broken);
         assert!(error.to_string().contains("b/other.json"), "{error}");
     }
-    // A known object with a field of another type.
+    // A known field must have the right type.
     for (from, to) in [
         ("name: demo\ndefault", "name: {}\ndefault"),
         ("defaultChannel: stable", "defaultChannel: 1.0"),
@@ -29,7 +29,7 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
     }
 }
 
-/// As in opm, this is not a fault.
+/// As in opm, this is not an error.
 #[test]
 fn c1_a_directory_without_files_is_a_catalog_without_packages() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,17 +120,17 @@ fn c6_bundles_are_unique_in_a_channel_and_have_one_package_property() {
     );
     let twice = GOOD.find("---\nschema: olm.bundle").map(|at| &GOOD[at..]).unwrap();
     breaks("C6", &format!("{GOOD}{twice}"));
-    // Existing catalogs have empty names of related images, and empty images.
+    // Names and references of related images may be empty, as in existing catalogs.
     good(&with(
         "image: quay.io/demo/bundle:v1\n",
         "image: quay.io/demo/b\nrelatedImages: [{name: '', image: 'a'}, {name: x, value: y}]\n",
     ));
-    // Without an image, the objects are in the catalog.
+    // A bundle without an image has its objects in the catalog.
     let object = "properties:\n  - type: olm.bundle.object\n    value: {data: e30=}\n";
     good(&with("image: quay.io/demo/bundle:v1\nproperties:\n", object));
-    // Properties whose value precedes the type.
+    // The value of a property may precede its type.
     good(&with(property, "  - value: {packageName: demo, version: 1.0.0}\n    type: olm.package\n"));
-    // A release is a part of the name.
+    // If a bundle has a release, the release must be part of its name.
     let released = |name: &str| GOOD.replace("demo.v3", name).replace("version: 3.0.0", "version: 3.0.0, release: 7.a");
     breaks("C6", &released("demo.v3"));
     assert_eq!(
@@ -161,7 +161,7 @@ fn c9_replaces_has_no_cycle() {
 
 #[test]
 fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
-    // The chain stops at a skipped `replaces`, which leaves demo.v1 beyond it.
+    // The chain ends at a skipped bundle, so demo.v1 is not reached.
     let skipped = with("    replaces: demo.v2\n", "    replaces: demo.v2\n    skips: [demo.v2]\n");
     let faults = breaks("C10", &skipped);
     assert!(faults.to_string().contains("does not reach: demo.v1"), "{faults}");
@@ -300,9 +300,9 @@ fn what_would_fill_the_memory_is_refused_and_soon() {
     }
     breaks("C1", &bomb);
     breaks("C1", &format!("schema: x\na: {}{}", "[".repeat(10_000), "]".repeat(10_000)));
-    // Skipped JSON uses no stack.
+    // Skipping nested JSON does not use the stack.
     good(&format!("{{\"schema\": \"x\", \"a\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000)));
-    // A large text is not a fault, nor is a duplicate key: the last value counts.
+    // A long string is valid. A duplicate key is also valid: the last value counts.
     good(&and(&format!("schema: x\ntext: {}", "x".repeat(1 << 20))));
     let twice = with("defaultChannel: stable", "defaultChannel: other\ndefaultChannel: stable");
     assert_eq!(good(&twice).packages["demo"].default_channel, "stable");

@@ -1,4 +1,4 @@
-//! Valid catalogs, of which tests break one rule at a time.
+//! Provides a valid catalog that tests modify to break one rule at a time.
 
 use std::path::Path;
 
@@ -73,14 +73,14 @@ pub(crate) fn breaks(rule: &str, text: &str) -> Faults {
     faults
 }
 
-/// [`GOOD`] with a text replaced, which must occur.
+/// Returns [`GOOD`] with `from` replaced by `to`; `from` must occur.
 #[track_caller]
 pub(crate) fn with(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from}");
     GOOD.replacen(from, to, 1)
 }
 
-/// [`GOOD`] with an additional document.
+/// Returns [`GOOD`] with an additional document.
 pub(crate) fn and(document: &str) -> String {
     format!("{GOOD}---\n{document}\n")
 }

@@ -1,4 +1,4 @@
-//! Rules R1 to R5.
+//! Tests rules R1 to R5.
 
 use executor_bundles::range::{Range, version};
 use executor_bundles::resolve::{Edge, Installed, Query, ResolveError, Verdict, install, path, upgrade};
@@ -30,7 +30,7 @@ fn r1_a_successor_is_by_replaces_skips_skip_range_or_the_same_version() {
     assert_eq!(one(&range, v1()).unwrap(), ("demo.v3".into(), Some(Edge::SkipRange)));
     assert_eq!(one(GOOD, installed("old.v2", "2.0.0")).unwrap(), ("demo.v2".into(), Some(Edge::SameVersion)));
     assert!(matches!(one(GOOD, installed("demo.v0", "0.1.0")), Err(ResolveError::NoEdge { .. })));
-    // The text after `+` is a release: another release is another version.
+    // The text after `+` is a release. A different release is a different version.
     assert!(matches!(one(GOOD, installed("old.v2", "2.0.0+1")), Err(ResolveError::NoEdge { .. })));
     assert!(matches!(one(GOOD, installed("demo.v3", "3.0.0")), Err(ResolveError::UpToDate { .. })));
 }
@@ -39,7 +39,7 @@ fn r1_a_successor_is_by_replaces_skips_skip_range_or_the_same_version() {
 fn r2_force_passes_the_edges() {
     let step = upgrade(&good(GOOD), &query(""), &installed("demo.v1", "1.0.0"), true).unwrap();
     assert_eq!(step.to.name, "demo.v3");
-    // Also downwards, if a version is requested.
+    // A forced upgrade may also lead to a lower version, if that version is requested.
     let step = upgrade(&good(GOOD), &query("1.0.0"), &installed("demo.v3", "3.0.0"), true).unwrap();
     assert_eq!(step.to.name, "demo.v1");
     assert!(upgrade(&good(GOOD), &query("1.0.0"), &installed("demo.v3", "3.0.0"), false).is_err());
@@ -116,7 +116,7 @@ fn r5_bundles_that_need_others_are_refused_and_reported_why() {
         ("{type: olm.constraint, value: {failureMessage: x}}", "a constraint"),
     ] {
         let text = needs(property);
-        // No other bundle is chosen instead, unless it is requested.
+        // Another bundle is chosen only if its version is requested.
         let error = install(&good(&text), &query("")).unwrap_err().to_string();
         assert!(
             error.starts_with("demo.v3 needs packages or APIs that are not provided here: ")
@@ -124,7 +124,7 @@ fn r5_bundles_that_need_others_are_refused_and_reported_why() {
             "{error}"
         );
         assert_eq!(install(&good(&text), &query("<3.0.0")).unwrap().to.name, "demo.v2");
-        // An upgrade stops before it.
+        // An upgrade stops before the refused bundle.
         let steps = path(&good(&text), &query(""), &installed("demo.v1", "1.0.0"), false).unwrap();
         assert_eq!(steps.iter().map(|step| &*step.to.name).collect::<Vec<_>>(), ["demo.v2"]);
         let error = path(&good(&text), &query(""), &installed("demo.v2", "2.0.0"), false).unwrap_err();

@@ -136,7 +136,7 @@ pub(crate) struct NameArg {
     pub(super) name: String,
 }
 
-/// Returns the options of a play: each from `args` if set, otherwise from `before`.
+/// Returns the options of a play: each option is from `args` if set there, otherwise from `before`.
 pub(super) fn options(args: &RunArgs, before: &Options) -> Options {
     Options {
         partial: args.partial || before.partial,

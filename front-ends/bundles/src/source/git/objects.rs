@@ -1,8 +1,9 @@
-//! Objects of a repository, each compared with its name.
+//! Reads the objects of a repository, and verifies the hash of each object.
 //!
-//! One `git cat-file --batch` answers a name with `NAME TYPE SIZE`, the content and a line feed. The name of an object
-//! is the hash of `TYPE SIZE`, a zero byte and the content. The walk from the commit to the blobs counts every entry of
-//! every visited tree: trees that contain the same tree many times are small but have billions of paths.
+//! For each name on standard input, `git cat-file --batch` prints `NAME TYPE SIZE`, the content and a line feed. The
+//! name of an object is the hash of `TYPE SIZE`, a zero byte and the content. The walk from the commit to the blobs
+//! counts every entry of every visited tree, because a few small trees that contain each other many times have billions
+//! of paths.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -17,12 +18,12 @@ use crate::source::{FILES_MAX, NAME_MAX, Sink, SourceError};
 
 /// Maximum size of a commit, in bytes.
 const COMMIT_MAX: u64 = 1 << 20;
-/// Maximum size of a tree, in bytes: more than [`FILES_MAX`] entries with ordinary names need.
+/// Maximum size of a tree, in bytes. This is enough for [`FILES_MAX`] entries with names of ordinary length.
 const TREE_MAX: u64 = 16 << 20;
 
 /// Hash function of an object.
 enum Hasher {
-    /// With detection of the known attacks on SHA-1 (SHAttered, SHA-1 is a Shambles).
+    /// SHA-1 with detection of the known collision attacks (SHAttered, SHA-1 is a Shambles).
     Sha1(Box<sha1_checked::Sha1>),
     Sha256(Box<sha2::Sha256>),
 }
@@ -39,7 +40,7 @@ impl Hasher {
         }
     }
 
-    /// Returns the hash; `None` if the content was crafted for a collision.
+    /// Returns the hash; `None` if the content is part of a collision attack.
     fn finish(self) -> Option<String> {
         match self {
             Self::Sha1(hasher) => {
@@ -101,7 +102,7 @@ impl Objects {
         let Self { process, to, from, .. } = self;
         drop((to, from));
         match result {
-            // The answer was truncated: git's own message is the reason.
+            // The output was truncated: git's own message has the reason.
             Err(SourceError::Git(why)) => match process.finish("read the objects") {
                 Err(error) => Err(SourceError::Git(format!("{why} ({error})"))),
                 Ok(()) => Err(SourceError::Git(why)),
@@ -128,7 +129,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns the name and the path of every blob below a tree. A tree is read once, however many paths lead to it.
+    /// Returns the name and the path of every blob below a tree. A tree that occurs at several paths is read only once.
     fn walk(&mut self, root: String, sink: &Sink) -> Result<Vec<(String, String)>, SourceError> {
         let (mut waiting, mut seen, mut blobs) = (vec![(root, String::new())], 0, Vec::new());
         let mut trees: BTreeMap<String, Rc<[Entry]>> = BTreeMap::new();
@@ -174,7 +175,7 @@ impl Objects {
         }
     }
 
-    /// Reads the content of an object with `read`, and compares its hash with its name.
+    /// Reads the content of an object with `read`, and checks that its hash equals its name.
     fn content<T>(
         &mut self,
         object: &str,
@@ -206,7 +207,7 @@ impl Objects {
         Ok(read)
     }
 
-    /// Reads a commit or a tree.
+    /// Reads a commit or a tree into memory.
     fn whole(&mut self, object: &str, kind: &'static str, most: u64) -> Result<Vec<u8>, SourceError> {
         let size = self.ask(object, kind)?;
         if size > most {
@@ -228,7 +229,7 @@ impl Objects {
         self.content(object, "blob", size, |content| sink.file(name, content))
     }
 
-    /// Reads a tree: repeated `MODE NAME`, a zero byte and the bytes of an object's name.
+    /// Reads a tree. Each entry is `MODE NAME`, a zero byte and the binary hash of an object.
     fn tree(&mut self, object: &str) -> Result<Vec<Entry>, SourceError> {
         let content = self.whole(object, "tree", TREE_MAX)?;
         let broken = || SourceError::Git(format!("the tree {object} is malformed"));

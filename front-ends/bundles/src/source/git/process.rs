@@ -1,7 +1,7 @@
-//! Processes of `git`: an environment without configuration, and limits on memory, files and time.
+//! Runs `git` without configuration and with limits on memory, file sizes and time.
 //!
-//! Each process has its own process group. The whole group is killed when `git` exits, on timeout, and when the handle
-//! is dropped: `git fetch` runs helpers that would remain. A shell sets the limits before it executes `git`.
+//! A shell sets the limits and then executes `git`. Each `git` process has its own process group, because `git fetch`
+//! starts helper processes. The whole group is killed when `git` exits, on timeout, and when the handle is dropped.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -16,27 +16,27 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::super::{MEMORY_MAX, SourceError};
 
-/// Sets limits on the size of files, in blocks of 512 bytes, and on memory, in KiB, and executes git.
+/// Shell script that limits file sizes (in blocks of 512 bytes) and memory (in KiB), and executes git.
 const LIMITED: &str = r#"ulimit -c 0 && ulimit -f "$1" && ulimit -v "$2" && shift 2 && exec git "$@""#;
-/// Address space of a git process, in KiB: git maps packs in windows, and does not hold blobs larger than
-/// `core.bigFileThreshold` in memory.
+/// Maximum address space of a git process, in KiB. git maps packs in windows, and does not load blobs larger than
+/// `core.bigFileThreshold` into memory.
 const ADDRESS_SPACE_KIB: u64 = 2 << 20;
-/// Maximum number of bytes that are kept of git's output.
+/// Maximum number of bytes of git's output that are kept.
 const SAID_MAX: u64 = 64 << 10;
 
 /// Limits of a git process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Maximum size of a file that it writes, in bytes.
+    /// Maximum size of a file that git writes, in bytes.
     pub(super) file_bytes: u64,
-    /// Time after which it is killed.
+    /// Time after which git is killed.
     pub(super) time: Duration,
 }
 
 impl Limits {
-    /// Limits of a fetch. The pack has the whole commit, of which the source may be one directory.
+    /// Limits of a fetch. The pack contains the whole commit, even if the source is only one directory.
     pub(super) const FETCH: Self = Self { file_bytes: 2 * MEMORY_MAX, time: Duration::from_secs(600) };
-    /// Limits of reading.
+    /// Limits of commands that read objects.
     pub(super) const READ: Self = Self { file_bytes: 1 << 20, time: Duration::from_secs(600) };
 }
 
@@ -81,7 +81,7 @@ pub(super) fn git(directory: &Path, limits: &Limits) -> Command {
     command
 }
 
-/// Runs a command until it exits and returns its output, of which at most [`SAID_MAX`] bytes are read.
+/// Runs a command until it exits and returns at most [`SAID_MAX`] bytes of its output.
 pub(super) fn run(mut command: Command, limits: &Limits, doing: &str) -> Result<Vec<u8>, SourceError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::spawn(command, limits)?;
@@ -102,9 +102,9 @@ pub(super) struct Running {
     pub(super) child: Child,
     group: Pid,
     time: Duration,
-    /// Ends when the process exits, and kills its group; returns true on timeout.
+    /// Thread that kills the process group when the process exits or on timeout. Returns true on timeout.
     watchdog: Option<JoinHandle<bool>>,
-    /// Returns the last part of the process's error output.
+    /// Thread that returns the end of the process's error output.
     errors: Option<JoinHandle<Vec<u8>>>,
 }
 
@@ -138,7 +138,7 @@ impl Running {
     /// Waits for the process.
     ///
     /// # Errors
-    /// Returns git's message if the process failed, or the limit on timeout.
+    /// Returns git's message if the process failed, or the time limit on timeout.
     pub(super) fn finish(mut self, doing: &str) -> Result<(), SourceError> {
         let (status, late) = self.end().map_err(|error| failed(&error))?;
         if late {
@@ -150,7 +150,7 @@ impl Running {
         Err(SourceError::Git(format!("git cannot {doing}: {}", self.reason(status))))
     }
 
-    /// Returns the last line of git's error output, or else its exit status.
+    /// Returns the last line of git's error output; if there is none, the exit status.
     fn reason(&mut self, status: ExitStatus) -> String {
         let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);

@@ -9,7 +9,7 @@ use super::process::{Limits, git, run};
 use super::{fetch, init};
 use crate::source::{MEMORY_MAX, Source, SourceError, read};
 
-/// A repository that a test writes with git.
+/// A repository that a test creates with git.
 struct Repository(tempfile::TempDir);
 
 impl Repository {
@@ -48,7 +48,7 @@ impl Repository {
         self.git(&["rev-parse", "HEAD"], b"")
     }
 
-    /// Commits a tree that `git mktree` creates from lines.
+    /// Commits the tree with this name.
     fn commit_tree(&self, tree: &str) -> String {
         self.git(&["commit-tree", "-m", "x", tree], b"")
     }
@@ -151,7 +151,7 @@ fn tree_bomb_is_refused_quickly() {
     let blob = repository.git(&["hash-object", "-w", "--stdin"], b"x");
     for bottom in [format!("100644 blob {blob}\tf\n"), String::new()] {
         let mut tree = repository.tree(&bottom);
-        // Ten to the power of ten paths in ten objects.
+        // Ten trees with ten entries each make 10^10 paths.
         for _ in 0..10 {
             let lines: String = (0..10).map(|index| format!("040000 tree {tree}\td{index}\n")).collect();
             tree = repository.tree(&lines);
@@ -167,7 +167,7 @@ fn large_blob_is_refused_by_its_header() {
     let large = fs::File::create(repository.path().join("large")).unwrap();
     large.set_len(MEMORY_MAX + 1).unwrap();
     let blob = repository.git(&["hash-object", "-w", "large"], b"");
-    // The content is not needed: only the header remains.
+    // Only the header is written: the test does not need the content.
     repository.rewrite(&blob, format!("blob {}\0", MEMORY_MAX + 1).as_bytes());
     let commit = repository.commit_tree(&repository.tree(&format!("100644 blob {blob}\tlarge\n")));
     assert!(matches!(repository.refusal(&commit), SourceError::TooLarge(MEMORY_MAX)));
@@ -232,7 +232,7 @@ fn fetch_past_its_time_is_killed() {
     let url = format!("https://{address}/x");
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        // The server does not answer. The connection closes when the last process of the fetch exits.
+        // The server does not respond. The connection closes when the last process of the fetch exits.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         std::io::copy(&mut stream, &mut std::io::sink()).map(drop).map_err(|error| error.kind())
     });
