@@ -1,4 +1,4 @@
-//! Actions: the three that every bundle has, and custom actions.
+//! Defines the three built-in actions of every bundle, and custom actions.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use serde::Deserialize;
 
 use crate::violation::Violations;
 
-/// First action of an installation.
+/// Action that creates an installation.
 pub const INSTALL: &str = "install";
-/// Later action that changes the installation.
+/// Action that changes an existing installation.
 pub const UPGRADE: &str = "upgrade";
-/// Last action of an installation.
+/// Action that removes an installation.
 pub const UNINSTALL: &str = "uninstall";
 /// Actions that every bundle has.
 pub const BUILT_IN: [&str; 3] = [INSTALL, UPGRADE, UNINSTALL];
 
-/// Custom action, as a bundle declares it.
+/// Declaration of a custom action in a bundle.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Custom {
-    /// Title for people.
+    /// Title for users.
     #[serde(default)]
     pub title: String,
-    /// Description for people.
+    /// Description for users.
     #[serde(default)]
     pub description: String,
-    /// True if the action changes the installation, which then gets a new revision (rule 8).
+    /// True if the action changes the installation. Such an action creates a new revision (rule 8).
     #[serde(default)]
     pub modifies: bool,
     /// True if the action needs neither an installation nor credentials, and is not recorded (rule 34).
@@ -44,7 +44,7 @@ impl Action {
     /// Looks up an action (rule 6). The built-in actions always exist (rule 9).
     ///
     /// # Errors
-    /// Returns a violation with the known actions if the action is unknown.
+    /// Returns a violation that lists the known actions if the action is unknown.
     pub fn new(declared: &BTreeMap<String, Custom>, name: &str) -> Result<Self, Violations> {
         let action = |modifies, stateless| Self { name: name.to_owned(), modifies, stateless };
         match declared.get(name) {
@@ -58,12 +58,12 @@ impl Action {
         }
     }
 
-    /// Returns the name, the value of `CNAB_ACTION`.
+    /// Returns the name of the action, which is the value of `CNAB_ACTION`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns true if the installation gets a new revision.
+    /// Returns true if the action creates a new revision of the installation.
     pub fn modifies(&self) -> bool {
         self.modifies
     }

@@ -1,9 +1,11 @@
-//! Thick bundles: a gzipped tar with a bundle.json at its root and an image layout under `artifacts/layout` (rule 42).
+//! Reads thick bundles: gzipped tar archives with a bundle.json and an image layout in `artifacts/layout` (rule 42).
 //!
-//! Both are extracted from a stream: first the bundle.json, which may come last; then the layout, as a separate tar
-//! with the layout at its root and one image in its index. No file is written under a name from the archive. Links,
-//! devices and names that lead outside are refused, not skipped, and so are two names that a file system could treat as
-//! equal: all accepted names are ASCII, so that other spellings can differ only in case, not in Unicode form.
+//! The archive is read twice as a stream: once for the bundle.json, which may be the last entry, and once for the
+//! layout. The layout is written to a separate tar archive whose index has one image. No file is created with a name
+//! from the archive.
+//!
+//! Links, devices and names that lead outside the archive are errors, and so are two file names that are equal if case
+//! is ignored. Unicode normalization is not considered.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -21,14 +23,14 @@ use crate::bundle::BUNDLE_MAX;
 pub const UNPACKED_MAX: u64 = 64 << 30;
 /// Maximum number of entries.
 pub const ENTRIES_MAX: u64 = 100_000;
-/// Maximum length of an entry's name in bytes: the limit of a path on Linux.
+/// Maximum length of an entry's name, in bytes; equal to PATH_MAX on Linux.
 pub const NAME_MAX: usize = 4096;
-/// Maximum number of characters of a name in an error.
+/// Maximum number of characters of a name in an error message.
 const SHOWN_MAX: usize = 200;
 /// Directory of the image layout.
 const LAYOUT: &str = "artifacts/layout/";
 
-/// Fault of an archive.
+/// Reason why an archive is not a valid thick bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     #[error("cannot read the thick bundle")]
@@ -51,7 +53,7 @@ pub enum ArchiveError {
     Entry(String, &'static str),
 }
 
-/// Returns true if a file with this beginning is a thick bundle: a gzip stream.
+/// Returns true if the first bytes of a file are those of a gzip stream, as in a thick bundle.
 pub fn is_thick(beginning: &[u8]) -> bool {
     beginning.starts_with(&[0x1f, 0x8b])
 }
@@ -77,16 +79,16 @@ pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
 /// Selection of one image of a layout.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageSelector<'a> {
-    /// Digest of its manifest or index.
+    /// Digest of the image's manifest or index.
     pub digest: Option<&'a str>,
     /// Reference of the image in the bundle.
     pub reference: &'a str,
-    /// True if the layout's only image is accepted when neither matches.
+    /// True if an image that matches neither is accepted when it is the layout's only image.
     pub allow_sole_image: bool,
 }
 
-/// Writes the layout as a separate tar, and returns the writer. Its index names only the wanted image, found by digest,
-/// else by name; the only image of a layout is accepted if the caller allows it.
+/// Writes the layout as a separate tar archive, and returns the writer. The index of the written layout names only the
+/// selected image. The image is selected by digest, otherwise by name.
 ///
 /// # Errors
 /// Returns an error if the archive has no layout or no such image, if the archive is broken, or if the writer fails.
@@ -103,7 +105,7 @@ pub fn layout<W: Write>(stream: impl Read, to: W, selector: ImageSelector<'_>) -
             found = true;
             return append(&mut tar, name, index.len() as u64, &*index);
         }
-        // Read and write errors look the same here, so the writer marks its own.
+        // The writer marks its errors, so that they can be distinguished from read errors.
         append(&mut tar, name, size, content)
     })?;
     if !found {
@@ -112,7 +114,7 @@ pub fn layout<W: Write>(stream: impl Read, to: W, selector: ImageSelector<'_>) -
     tar.into_inner().map_err(ArchiveError::Write)
 }
 
-/// Reads a file whose size was checked.
+/// Reads a file whose size the caller has checked.
 fn document(content: &mut dyn Read) -> Result<Vec<u8>, ArchiveError> {
     let mut bytes = Vec::new();
     content.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
@@ -128,9 +130,9 @@ fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl R
     tar.append_data(&mut header, name, content).map_err(ArchiveError::Write)
 }
 
-/// Returns the index with only the wanted entry.
+/// Returns the index reduced to the selected entry.
 fn one(index: &[u8], selector: ImageSelector<'_>) -> Result<Vec<u8>, ArchiveError> {
-    /// Annotations that name an entry of an index (image-spec; containerd).
+    /// Annotations that hold the name of an image in an index (image-spec; containerd).
     const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
     let broken = |why: &str| ArchiveError::Index(why.to_owned());
     let mut index: Value = serde_json::from_slice(index).map_err(|_| broken("it is not JSON"))?;
@@ -153,7 +155,7 @@ fn one(index: &[u8], selector: ImageSelector<'_>) -> Result<Vec<u8>, ArchiveErro
     serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
 }
 
-/// Calls `visit` for each file, with its name without a leading `./`, its size and its content. Refuses duplicate names.
+/// Calls `visit` with the name (without a leading `./`), size and content of each file. Refuses duplicate names.
 fn each(
     stream: impl Read,
     mut visit: impl FnMut(&str, u64, &mut dyn Read) -> Result<(), ArchiveError>,
@@ -166,7 +168,7 @@ fn each(
         ..Limits::default()
     };
     let mut archive = Reader::new(GzDecoder::new(stream), limits);
-    // Stored as digests: the names of an archive can take hundreds of megabytes.
+    // Store digests of the names, because the names themselves can take hundreds of megabytes.
     let mut seen: HashSet<[u8; 32]> = HashSet::new();
     while let Some(entry) = archive.next_entry().map_err(|error| ArchiveError::Read(error.into()))? {
         let name = checked_name(&entry)?;
@@ -181,7 +183,7 @@ fn each(
     Ok(())
 }
 
-/// Returns the name of an entry in canonical form.
+/// Checks the name of an entry, and returns the name in canonical form.
 ///
 /// # Errors
 /// Returns an error if the name leads out of the archive or is ambiguous, or if the entry is neither a file nor a
@@ -195,7 +197,7 @@ fn checked_name(entry: &Entry) -> Result<&str, ArchiveError> {
     if name.starts_with('/') || name.split('/').any(|part| part == "..") {
         return refused("points outside the archive");
     }
-    // Readers of the layout could treat another spelling of a name as the same file.
+    // A reader of the layout could treat different spellings of a path as the same file.
     if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {
         return refused("has an empty or `.` component in its path");
     }

@@ -1,12 +1,12 @@
-//! bundle.json: parses bytes as a [`Bundle`] that keeps every rule, or returns all violations.
+//! Parses a bundle.json as a [`Bundle`] that breaks no rule, or returns all violations.
 //!
-//! The form is checked against a JSON Schema (`bundle/schema.json`) that replaces the published one, which has faults
-//! (an unanchored version, `items` written as `additionalProperties`) and permits unknown fields in some places only.
-//! Here unknown fields are errors everywhere except in `custom`, which is kept unchanged. The rules that a schema
-//! cannot express are in `bundle/check.rs`. Both checks run over everything that can be read, so that one broken entry
-//! does not hide the faults of others.
+//! The structure is checked with the JSON Schema in `bundle/schema.json`. The published schema is not used, because it
+//! has errors (an unanchored version, `items` written as `additionalProperties`) and does not treat unknown fields
+//! consistently. Here unknown fields are errors everywhere except in `custom`, which is kept unchanged. Rules that a
+//! schema cannot express are in `bundle/check.rs`. Both checks run on all entries that can be parsed, so that all
+//! violations are reported at once.
 //!
-//! Limits: 4 MiB; nothing is fetched, not even for a `$ref`.
+//! The maximum size is 4 MiB. Nothing is fetched, not even the target of a `$ref`.
 
 mod check;
 mod document;
@@ -27,17 +27,17 @@ pub use self::document::{Credential, Destination, Image, Maintainer, Metadata, O
 /// Maximum size of a bundle.json, in bytes.
 pub const BUNDLE_MAX: usize = 4 << 20;
 
-/// A bundle that keeps the rules.
+/// A bundle that breaks no rule.
 #[derive(Debug)]
 pub struct Bundle {
-    /// Name; graphic characters only (rule 5).
+    /// Name, which has only graphic characters (rule 5).
     pub name: String,
     /// Version (SemVer 2).
     pub version: String,
-    /// Version of the specification: `v1.0.0`.
+    /// Version of the specification, for example `v1.0.0`.
     pub schema_version: String,
     pub about: Metadata,
-    /// Invocation images, at least one; the first that fits the platform is run (rule 25).
+    /// Invocation images, at least one. The first image for the platform is run (rule 25).
     pub invocation_images: Vec<Image>,
     /// Other images of the bundle.
     pub images: BTreeMap<String, Image>,
@@ -55,7 +55,7 @@ pub struct Bundle {
     pub required_extensions: Vec<String>,
     /// Data of extensions, unchanged.
     pub custom: Map<String, Value>,
-    /// Warnings for `validate`: oddities that break no rule.
+    /// Warnings for `validate`: problems that break no rule.
     pub warnings: Vec<String>,
     original: Vec<u8>,
     value: Value,
@@ -76,7 +76,7 @@ impl Bundle {
         Self::from_value(value, bytes.to_vec())
     }
 
-    /// Returns the bundle in a claim. Its bytes differ from those of the published bundle.json.
+    /// Reads the bundle in a claim. The original bytes of the published bundle.json are not available.
     ///
     /// # Errors
     /// Returns every violation.
@@ -121,12 +121,12 @@ impl Bundle {
         &self.original
     }
 
-    /// Returns the bundle as JSON, as in a claim.
+    /// Returns the bundle as JSON, as stored in a claim.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// Returns the definition of a parameter or an output. It exists in a validated bundle.
+    /// Returns a definition by its name. Every definition that a validated bundle names exists.
     pub(crate) fn definition(&self, name: &str) -> Option<&Definition> {
         self.definitions.get(name)
     }
@@ -151,7 +151,7 @@ fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
     T::deserialize(value).ok()
 }
 
-/// Returns the entries of a map that can be read; the schema check reports the others.
+/// Returns the entries of a map that can be parsed; the schema check reports the others.
 fn section<T: DeserializeOwned>(value: Option<&Value>) -> BTreeMap<String, T> {
     let entries = value.and_then(Value::as_object).into_iter().flatten();
     entries.filter_map(|(name, value)| Some((name.clone(), read(value)?))).collect()

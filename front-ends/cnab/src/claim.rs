@@ -1,7 +1,7 @@
-//! Claims and their results (CNAB 400): the request of an action and its outcome.
+//! Defines claims and results (CNAB 400): the records of an action and of its outcome.
 //!
-//! A [`Claim`] never holds a credential or a `writeOnly` parameter (rules 40 and 46): it is stored and shown. The claim
-//! that the container gets has all values ([`Claim::mounted`]).
+//! A [`Claim`] is stored and shown, so it never contains credentials or `writeOnly` parameters (rules 40 and 46). The
+//! claim that is mounted into the container contains all parameters ([`Claim::mounted`]).
 
 mod parse;
 
@@ -19,10 +19,10 @@ use crate::secret::Secret;
 
 /// Value of `CNAB_CLAIMS_VERSION` (rule 43).
 pub const CLAIMS_VERSION: &str = "CNAB-Claims-1.0.0";
-/// Key of the executor's data in `custom`.
+/// Key of this product's data in `custom`.
 const EXECUTOR: &str = "executor";
 
-/// A record of an action on an installation. It is immutable (rule 44).
+/// An immutable record of an action on an installation (rule 44).
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
@@ -41,10 +41,10 @@ pub struct Claim {
     pub id: String,
     /// Name of the installation.
     pub installation: String,
-    /// Values of parameters, except `writeOnly` ones.
+    /// Values of the parameters, without `writeOnly` parameters.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// A ULID that changes with each action that modifies the installation (rule 8); empty if nothing was ever
+    /// A ULID, which changes with each action that modifies the installation (rule 8). Empty if nothing was ever
     /// installed.
     pub revision: String,
 }
@@ -61,12 +61,12 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns true if the status cannot change any more.
+    /// Returns true if the status is final.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }
 
-    /// Returns the name in JSON.
+    /// Returns the name of the status in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Canceled => "canceled",
@@ -79,7 +79,7 @@ impl Status {
     }
 }
 
-/// Result of a claim. A claim can have several; the last one counts.
+/// Result of a claim. A claim can have several results; the last one is effective.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimResult {
@@ -92,16 +92,16 @@ pub struct ClaimResult {
     pub custom: Value,
     /// A ULID.
     pub id: String,
-    /// Message for people.
+    /// Message for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Metadata of outputs by name, without the contents.
+    /// Metadata of the outputs by name, without their contents.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Value>,
     pub status: Status,
 }
 
-/// Parts of a new claim.
+/// Arguments of [`Claim::new`].
 #[derive(Debug)]
 pub struct New<'a> {
     /// Name of the installation.
@@ -116,7 +116,7 @@ pub struct New<'a> {
 }
 
 impl Claim {
-    /// Creates a claim. Its id sorts after all earlier ones.
+    /// Creates a claim. Its id sorts after the ids of all earlier claims.
     ///
     /// # Errors
     /// Returns an error if the random number generator fails.
@@ -143,30 +143,30 @@ impl Claim {
         })
     }
 
-    /// Returns the claim that is mounted at `/cnab/claim.json` (rule 43), with every value.
+    /// Returns the claim that is mounted at `/cnab/claim.json` (rule 43), with the values of all parameters.
     pub fn mounted(&self, values: &Resolved) -> Secret {
         let mut claim = self.clone();
         claim.parameters = values.values.clone().into_iter().collect();
         Secret::new(serde_json::to_vec(&claim).unwrap_or_default())
     }
 
-    /// Returns true if this product created the claim, and not another tool.
+    /// Returns true if this product, not another tool, created the claim.
     pub fn is_from_executor(&self) -> bool {
         self.custom.get(EXECUTOR).is_some()
     }
 
-    /// Returns the values that the next action inherits.
+    /// Returns the parameter values that the next action inherits.
     pub fn earlier(&self) -> Earlier {
         let supplied = self.custom.get(EXECUTOR).and_then(|own| own.get("supplied")).and_then(Value::as_array);
         let supplied = match supplied {
             Some(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-            // Claims of other runtimes do not record this: all of their values count as supplied.
+            // Claims of other runtimes do not record which values were supplied: treat all values as supplied.
             None => self.parameters.keys().cloned().collect(),
         };
         Earlier { values: self.parameters.clone(), supplied, ..Earlier::default() }
     }
 
-    /// Returns the digest of the bundle.json as it was published, if recorded.
+    /// Returns the digest of the original bundle.json, if recorded.
     pub fn bundle_digest(&self) -> Option<&str> {
         self.custom.get(EXECUTOR)?.get("bundleDigest")?.as_str()
     }
@@ -178,7 +178,7 @@ impl Claim {
 }
 
 impl ClaimResult {
-    /// Creates a result of a claim, which sorts after the previous one.
+    /// Creates a result of a claim. Its id sorts after the id of the previous result.
     ///
     /// # Errors
     /// Returns an error if the random number generator fails.
@@ -194,7 +194,7 @@ impl ClaimResult {
         })
     }
 
-    /// Returns the result with a message.
+    /// Sets the message of the result.
     #[must_use]
     pub fn saying(mut self, message: impl Into<String>) -> Self {
         self.message = message.into();

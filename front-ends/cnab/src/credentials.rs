@@ -1,8 +1,8 @@
-//! Credential sets: the sources of a bundle's credentials (CNAB 802).
+//! Parses credential sets, which define the sources of a bundle's credentials (CNAB 802).
 //!
 //! A set is JSON or YAML. Each entry has one source: a variable, a file, a command, or a value. The caller reads the
-//! sources ([`Source`]); values never become part of a claim, a message or an error. An error of the YAML parser is
-//! reported by its position only, because its text quotes the document.
+//! sources ([`Source`]). Values never occur in claims, messages or errors. For an error of the YAML parser, only the
+//! position is reported, because the parser's message quotes the document.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// Returns the name of the kind in a set.
+    /// Returns the key of this kind of source in a set.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Env(_) => "env",
@@ -49,9 +49,9 @@ impl Source {
 
 #[derive(Clone, Debug)]
 pub struct CredentialSet {
-    /// Name of the set, as declared in it.
+    /// Name that the set declares.
     pub name: String,
-    /// Sources by name of the credential.
+    /// Sources by credential name.
     pub sources: BTreeMap<String, Source>,
 }
 
@@ -146,8 +146,7 @@ pub fn merge(sets: Vec<CredentialSet>) -> Result<BTreeMap<String, Source>, Viola
     wrong.or(merged.into_iter().map(|(name, (_, source))| (name, source)).collect())
 }
 
-/// Returns the credentials of an action that have a source. Credentials that do not apply to the action or are unknown
-/// to the bundle are left out, so that they are not read.
+/// Returns the sources of the credentials that the action uses. Other credentials of the sets are not read.
 pub fn wanted<'a>(
     bundle: &Bundle,
     action: &Action,
@@ -157,7 +156,7 @@ pub fn wanted<'a>(
     sources.iter().filter(|(name, _)| wanted(name)).map(|(name, source)| (name.as_str(), source)).collect()
 }
 
-/// Checks that every required credential is supplied (rule 31). Stateless actions do not require any (rule 34).
+/// Checks that every required credential is supplied (rule 31). Stateless actions require no credentials (rule 34).
 ///
 /// # Errors
 /// Returns a violation for each missing credential.

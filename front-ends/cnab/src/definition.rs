@@ -1,7 +1,7 @@
-//! Definitions: JSON Schemas (draft-07) of parameters and outputs.
+//! Validates parameters and outputs with their definitions, which are JSON Schemas (draft-07).
 //!
-//! A definition is self-contained: `#/...` is relative to the definition, and a `$ref` to anything else is refused,
-//! because nothing is fetched. A violation never repeats the value, whether it is `writeOnly` or not.
+//! A definition is self-contained: a `$ref` of `#/...` is relative to the definition, and every other `$ref` is
+//! refused, because nothing is fetched. Violations never contain the value, even if it is not `writeOnly`.
 
 use base64::Engine as _;
 use jsonschema::error::ValidationErrorKind;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::schema;
 use crate::violation::Violations;
 
-/// Name of an encoding, and a function that returns true if a text is in that encoding.
+/// Name of an encoding, and a function that returns true if a string is valid in that encoding.
 type Encoding = (&'static str, fn(&str) -> bool);
 
 /// Content encodings by name (RFC 2045, section 6.1). Programs end their output with a newline and may break lines, so
@@ -32,13 +32,13 @@ const ENCODINGS: [Encoding; 5] = [
 pub struct Definition {
     /// Default for a value that is not supplied (rule 15).
     pub default: Option<Value>,
-    /// True if the value is sensitive: it is in no log and not shown (rule 40).
+    /// True if the value is secret and is neither logged nor shown (rule 40).
     pub write_only: bool,
-    /// True if the first action fixes the value (rule 41).
+    /// True if the value cannot change after the first action (rule 41).
     pub read_only: bool,
-    /// Title for people.
+    /// Title for users.
     pub title: String,
-    /// Description for people.
+    /// Description for users.
     pub description: String,
     /// Names of types; empty if any type is allowed.
     pub types: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Parses a schema that is at `path`.
+    /// Parses a schema. `path` is its JSON pointer, for messages.
     ///
     /// # Errors
     /// Returns an error if the schema is invalid or refers to another document.
@@ -73,8 +73,8 @@ impl Definition {
             }
         });
         wrong.or(())?;
-        // Formats such as `format: date` are checked. Encodings are checked at every depth, and contents are not
-        // decoded: `contentMediaType` is removed, because it would make the library skip the encoding.
+        // Formats such as `format: date` are checked. Encodings are checked at every depth, but contents are not
+        // decoded. `contentMediaType` is removed, because the library would otherwise not check the encoding.
         let mut options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
         for (name, fits) in ENCODINGS {
             options = options.with_content_encoding(name, fits, |text| Ok(Some(text.to_owned())));
@@ -111,7 +111,7 @@ impl Definition {
     /// Checks a value against the schema (rule 21).
     ///
     /// # Errors
-    /// Returns every mismatch, without the value.
+    /// Returns all mismatches, which do not contain the value.
     pub fn validate(&self, path: &str, value: &Value, rule: u8) -> Result<(), Violations> {
         let mut wrong = Violations::default();
         for error in self.validator.iter_errors(value) {
@@ -122,7 +122,7 @@ impl Definition {
         wrong.or(())
     }
 
-    /// Describes the fault of a value, without the value.
+    /// Describes why a value does not match, without the value.
     fn reported(&self, error: &ValidationError<'_>) -> String {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } if self.write_only => {
@@ -138,7 +138,7 @@ impl Definition {
         }
     }
 
-    /// Returns true if values are text in base64.
+    /// Returns true if values are strings in base64.
     pub(crate) fn is_base64(&self) -> bool {
         self.base64
     }
@@ -146,7 +146,7 @@ impl Definition {
     /// Parses user input as a value of one of the types that the definition allows.
     ///
     /// # Errors
-    /// Returns an error, which does not repeat the text, if it matches none of the types.
+    /// Returns an error if `text` matches none of the types. The error does not contain `text`.
     pub fn read(&self, path: &str, text: &str) -> Result<Value, Violations> {
         let has = |name: &str| self.types.iter().any(|one| one == name);
         let parsed: Option<Value> = serde_json::from_str(text).ok();
@@ -168,13 +168,13 @@ impl Definition {
         Err(Violations::one(path, 13, format!("the value is not valid JSON of type {}", self.types.join(" or "))))
     }
 
-    /// Returns the types in words.
+    /// Returns the allowed types for messages.
     pub fn type_name(&self) -> String {
         if self.types.is_empty() { "any".into() } else { self.types.join("|") }
     }
 }
 
-/// Removes `contentMediaType` from a schema and all schemas in it.
+/// Removes `contentMediaType` from a schema and all of its subschemas.
 fn without_media_types(schema: &mut Value) {
     let mut places = Vec::new();
     schema::each_schema(schema, &mut |at, keywords| {
@@ -189,7 +189,8 @@ fn without_media_types(schema: &mut Value) {
     }
 }
 
-/// Checks RFC 2045, section 6.7: printable ASCII, and `=` before two digits or the end of a line.
+/// Returns true for valid quoted-printable text (RFC 2045, section 6.7): printable ASCII, with `=` only before two
+/// hexadecimal digits or at the end of a line.
 fn is_quoted_printable(text: &str) -> bool {
     let hex = |b: Option<&u8>| b.is_some_and(u8::is_ascii_hexdigit);
     text.lines().all(|line| {
@@ -201,7 +202,7 @@ fn is_quoted_printable(text: &str) -> bool {
     })
 }
 
-/// Returns the narrowest type of a value.
+/// Returns the most specific JSON Schema type of a value.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -216,13 +217,13 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Returns false for an integer beyond 64 bits, which would lose its last digits.
+/// Returns false for an integer that does not fit into 64 bits and would lose digits.
 fn exact(value: &Value, text: &str) -> bool {
     let Value::Number(number) = value else { return true };
     !number.is_f64() || !text.trim().trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns a value as passed to the run tool (rules 16 and 17): strings unchanged, others as JSON text.
+/// Returns a value as passed to the run tool (rules 16 and 17): strings unchanged, other types as JSON.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -1,4 +1,4 @@
-//! `io.cnab.dependencies`: other bundles that are run together with a bundle, in its order (CNAB 500, rule 48).
+//! Parses the extension `io.cnab.dependencies`, which lists other bundles that a bundle needs (CNAB 500, rule 48).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,20 +33,20 @@ pub struct Requirement {
 /// Accepted versions; any version if empty.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Criteria {
-    /// `1.2.3`, `1.2.x`, `1.x`, `1.5.x - 3`; one must match.
+    /// Ranges such as `1.2.3`, `1.2.x`, `1.x` or `1.5.x - 3`. A version must match one of them.
     #[serde(default)]
     pub ranges: Vec<String>,
-    /// True if prereleases are accepted, too.
+    /// True if prereleases are also accepted.
     #[serde(default)]
     pub prereleases: bool,
 }
 
-/// Fault of the extension.
+/// Reason why the extension cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// A list, as in an early draft and in an example of the specification.
+    /// The extension is a list, as in an early draft and in an example of the specification.
     Draft,
-    /// Broken rules of the extension.
+    /// The extension breaks rules.
     Wrong(Violations),
 }
 
@@ -106,14 +106,14 @@ impl Dependencies {
         self.requires.is_empty()
     }
 
-    /// Returns the requirement of a dependency.
+    /// Returns the requirement of a dependency by its name.
     pub fn requirement(&self, name: &str) -> Option<&Requirement> {
         self.requires.get(name)
     }
 
-    /// Returns the dependencies on which an action runs, in order: those before the bundle itself, and those after it.
-    /// Dependencies are installed and upgraded before the bundle, in the bundle's sequence, and uninstalled after it,
-    /// in reverse. Custom actions run on the bundle only.
+    /// Returns the dependencies on which an action runs: first the dependencies that run before the bundle itself, then
+    /// those that run after it. Dependencies are installed and upgraded before the bundle, in the bundle's sequence.
+    /// They are uninstalled after the bundle, in reverse sequence. Custom actions run only on the bundle.
     pub fn order(&self, action: &str) -> (Vec<&str>, Vec<&str>) {
         let mut names: Vec<&str> = if self.sequence.is_empty() {
             self.requires.keys().map(String::as_str).collect()
@@ -143,7 +143,7 @@ impl Criteria {
     }
 }
 
-/// Range from the first version, inclusive, to the second, exclusive.
+/// Range of versions: `from` is inclusive, `before` is exclusive.
 struct Range {
     from: Version,
     before: Option<Version>,
@@ -195,7 +195,7 @@ impl Range {
     }
 }
 
-/// 2.0.0-beta precedes 2.0.0, and is not 1.x.
+/// Returns true if `version` is a prerelease of `of`. For example, 2.0.0-beta precedes 2.0.0 but does not match 1.x.
 fn is_prerelease_of(version: &Version, of: &Version) -> bool {
     (version.major, version.minor, version.patch) == (of.major, of.minor, of.patch)
 }

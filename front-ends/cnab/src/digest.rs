@@ -1,8 +1,9 @@
-//! Digests as text: an algorithm, a colon and lowercase hexadecimal digits (OCI image specification, descriptor.md).
+//! Computes and parses digests: an algorithm, a colon and lowercase hexadecimal digits (OCI image specification,
+//! descriptor.md).
 
 use sha2::{Digest as _, Sha256};
 
-/// Algorithm of the digests that are computed here.
+/// Algorithm of all computed digests.
 const SHA256: &str = "sha256";
 /// Number of hexadecimal digits of each algorithm.
 const DIGITS: [(&str, usize); 2] = [(SHA256, 64), ("sha512", 128)];
@@ -17,12 +18,12 @@ pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// Returns the hexadecimal digits of a digest with SHA-256; `None` for any other text.
+/// Returns the hexadecimal digits of a SHA-256 digest; `None` for any other string.
 pub(crate) fn hex_of_sha256(digest: &str) -> Option<&str> {
     parts(digest).filter(|(algorithm, _)| *algorithm == SHA256).map(|(_, hex)| hex)
 }
 
-/// Returns the algorithm and the hexadecimal digits of a digest; `None` for any other text.
+/// Returns the algorithm and the hexadecimal digits of a digest; `None` if the string is not a digest.
 pub(crate) fn parts(digest: &str) -> Option<(&str, &str)> {
     let (algorithm, hex) = digest.split_once(':')?;
     let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

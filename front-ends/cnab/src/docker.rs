@@ -1,7 +1,7 @@
-//! `io.cnab.docker`: a bundle that uses the Docker daemon of its machine (rule 50).
+//! Parses the extension `io.cnab.docker`, which gives a bundle access to the Docker daemon of the host (rule 50).
 //!
-//! Porter defined the extension. If the user allows it, the run tool finds the daemon's socket at [`SOCKET`]. Access to
-//! it is equivalent to root on the machine, so only explicit permission grants it.
+//! Porter defined the extension. The daemon's socket is mounted at [`SOCKET`]. Access to the socket is equivalent to
+//! root access to the host, so the user must explicitly allow it.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -31,7 +31,7 @@ impl Docker {
         match custom.get(EXTENSION) {
             None if !required.iter().any(|name| name == EXTENSION) => Ok(None),
             None | Some(Value::Null) => Ok(Some(Self::default())),
-            // serde would accept a list as the fields of the object in order.
+            // Refuse a list, which serde would accept as the object's fields in order.
             Some(value) => Some(value)
                 .filter(|value| value.is_object())
                 .and_then(|value| Self::deserialize(value).ok())

@@ -1,4 +1,4 @@
-//! Extensions: data in `custom`, which a bundle may declare as required.
+//! Checks extensions. An extension is data in `custom`; a bundle may declare it as required.
 
 use serde_json::{Map, Value};
 
@@ -17,11 +17,11 @@ pub struct Allowed {
     pub docker: bool,
 }
 
-/// Checks before any action that every extension that the bundle requires is supported (rule 36). Other extensions may
-/// be unknown.
+/// Checks that every extension that the bundle requires is supported (rule 36). Extensions that are not required may be
+/// unknown. Called before any action.
 ///
 /// # Errors
-/// Returns every unsupported extension, by name.
+/// Returns a violation for each unsupported extension.
 pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed) -> Result<(), Violations> {
     let mut wrong = Violations::default();
     for (index, name) in required.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! ULIDs: identifiers that sort by their time of creation.
+//! Creates and parses ULIDs: identifiers that sort by their time of creation.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,18 +25,18 @@ pub fn after(last: Option<&str>, now: SystemTime) -> Result<String, NoRandomness
     }
 }
 
-/// Returns true if a text is a ULID.
+/// Returns true if a string is a ULID in canonical form.
 pub fn is_ulid(text: &str) -> bool {
     Ulid::from_string(text).is_ok_and(|id| id.to_string() == text)
 }
 
-/// Returns the creation time of a ULID, to the millisecond.
+/// Returns the creation time of a ULID, in milliseconds.
 pub fn time_of(id: &str) -> Option<SystemTime> {
     let id = Ulid::from_string(id).ok()?;
     UNIX_EPOCH.checked_add(Duration::from_millis(id.timestamp_ms()))
 }
 
-/// Formats a time as in claims (RFC 3339).
+/// Formats a time for claims (RFC 3339).
 pub fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_nanos(time).to_string()
 }

@@ -1,7 +1,7 @@
-//! Lowers an action to the input of a container run, independent of any runtime.
+//! Lowers an action: converts it to the input of a container run, independent of any runtime.
 //!
-//! Secrets are credentials, `writeOnly` parameters, and a claim that has such values. All other values may be seen by
-//! users who may see the bundle.
+//! Credentials, `writeOnly` parameters, and a mounted claim with such parameters are secret. All other values are
+//! public.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::relocation::Relocation;
 use crate::secret::Secret;
 use crate::violation::{Violations, pointer};
 
-/// A machine in the terms of images: `amd64`, `linux`.
+/// Architecture and operating system of a machine, as in images (`amd64`, `linux`).
 #[derive(Clone, Copy, Debug)]
 pub struct Platform {
     pub architecture: &'static str,
@@ -39,10 +39,10 @@ impl Platform {
     }
 }
 
-/// Returns the image to run: the first that fits the platform, and no other (rule 25).
+/// Returns the image to run, which is the first one for the platform (rule 25).
 ///
 /// # Errors
-/// Returns a violation that lists the bundle's images if none fits.
+/// Returns a violation that lists the bundle's images if no image is for the platform.
 pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations> {
     bundle.invocation_images.iter().find(|image| platform.fits(image)).ok_or_else(|| {
         let has = |image: &Image| match image.labels.get("architecture") {
@@ -60,18 +60,18 @@ pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations>
     })
 }
 
-/// Input of the lowering.
+/// Arguments of [`lower`].
 #[derive(Debug)]
 pub struct Lowering<'a> {
     pub bundle: &'a Bundle,
     pub action: &'a Action,
     pub claim: &'a Claim,
     pub values: &'a Resolved,
-    /// Credentials that apply and were supplied, by name.
+    /// Supplied credentials by name.
     pub credentials: &'a BTreeMap<String, Secret>,
-    /// Relocation map, if the images were copied.
+    /// Relocation map, if the bundle's images were copied to another registry.
     pub relocation: Option<&'a Relocation>,
-    /// True if a parameter without a value gets no file, instead of an empty one.
+    /// True if no file is created for a parameter without a value, instead of an empty file.
     pub omit_unset_files: bool,
     /// Platform to run on.
     pub platform: Platform,
@@ -80,11 +80,11 @@ pub struct Lowering<'a> {
 /// Input of a container run.
 #[derive(Debug)]
 pub struct Invocation {
-    /// Reference of the image, relocated.
+    /// Reference of the image, after relocation.
     pub image: String,
     /// Digest that the manifest must have (rule 27).
     pub content_digest: Option<String>,
-    /// Path of the program.
+    /// Path of the program to run.
     pub program: &'static str,
     /// Variables that are not secret.
     pub env: BTreeMap<String, String>,
@@ -94,14 +94,14 @@ pub struct Invocation {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Secret files, by absolute path.
     pub secret_files: BTreeMap<String, Secret>,
-    /// Expected outputs: name by path.
+    /// Names of the expected outputs by path.
     pub outputs: BTreeMap<String, String>,
 }
 
 /// Lowers an action.
 ///
 /// # Errors
-/// Returns an error if no image fits or a value cannot be passed in a variable.
+/// Returns an error if no image is for the platform or a value cannot be passed in a variable.
 pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
     let mut invocation = base(what, choose(what.bundle, what.platform)?);
     let mut wrong = Violations::default();
@@ -110,7 +110,7 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
     wrong.or(invocation)
 }
 
-/// Returns an invocation with the runtime's own variables and files, without credentials and parameters.
+/// Returns an invocation that has only the runtime's own variables and files.
 fn base(what: &Lowering<'_>, image: &Image) -> Invocation {
     let Lowering { bundle, action, claim, values, relocation, .. } = what;
     let mut invocation = Invocation {
@@ -135,7 +135,7 @@ fn base(what: &Lowering<'_>, image: &Image) -> Invocation {
     invocation
 }
 
-/// Adds the supplied credentials that apply to the action, all of them as secrets.
+/// Adds the supplied credentials that apply to the action, as secrets.
 fn deliver_credentials(what: &Lowering<'_>, invocation: &mut Invocation, wrong: &mut Violations) {
     for (name, credential) in &what.bundle.credentials {
         if !applies(&credential.apply_to, what.action.name()) {
@@ -153,8 +153,7 @@ fn deliver_credentials(what: &Lowering<'_>, invocation: &mut Invocation, wrong: 
     }
 }
 
-/// Adds the parameters that apply to the action. A parameter without a value is empty text, whatever its type (rule
-/// 16).
+/// Adds the parameters that apply to the action. A parameter of any type without a value is an empty string (rule 16).
 fn deliver_parameters(what: &Lowering<'_>, invocation: &mut Invocation, wrong: &mut Violations) {
     for (name, parameter) in &what.bundle.parameters {
         if !applies(&parameter.apply_to, what.action.name()) {
@@ -200,7 +199,7 @@ fn environment(claim: &Claim, bundle: &Bundle) -> BTreeMap<String, String> {
     env
 }
 
-/// Returns the outputs that apply to the action: name by path.
+/// Returns the names of the action's outputs by path.
 pub fn outputs(bundle: &Bundle, action: &Action) -> BTreeMap<String, String> {
     let applicable = bundle.outputs.iter().filter(|(_, output)| applies(&output.apply_to, action.name()));
     applicable.map(|(name, output)| (output.path.clone(), name.clone())).collect()

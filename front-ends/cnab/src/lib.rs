@@ -1,7 +1,8 @@
-//! Cloud Native Application Bundles (CNAB 1.2), lowered to the input of a container run.
+//! Validates Cloud Native Application Bundles (CNAB 1.2), and lowers (converts) their actions to the input of a
+//! container run.
 //!
-//! Input: a bundle, parameters and credentials. Output: an [`invocation::Invocation`], and after the run a
-//! [`claim::ClaimResult`]. This crate does not run containers. Only [`store`] touches files.
+//! The input is a bundle, parameters and credentials. The output is an [`invocation::Invocation`] and, after the run, a
+//! [`claim::ClaimResult`]. This crate does not run containers. Only [`store`] accesses files.
 //!
 //! ```text
 //! bundle (archive) -> extension::check -> Action::new -> parameters::resolve -> credentials::check

@@ -1,13 +1,15 @@
-//! Names of installations, bundles and actions.
+//! Checks names of installations and bundles.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 
 use crate::violation::Violations;
 
-/// Maximum length of the name of an installation or a bundle, in bytes of UTF-8. It fits into a file name and a label.
+/// Maximum length of the name of an installation or a bundle, in bytes of UTF-8. Such a name fits into a file name and
+/// a label.
 pub const NAME_MAX: usize = 200;
 
-/// Returns the fault of an invalid name (rule 5; CNAB 103 and 101: characters of the categories L, M, N, P, S and Zs).
+/// Returns a message if a name is invalid (rule 5). CNAB 101 and 103 allow characters of the Unicode categories L, M,
+/// N, P, S and Zs.
 pub fn fault(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("is empty".into());

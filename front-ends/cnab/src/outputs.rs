@@ -1,4 +1,4 @@
-//! Outputs: those found, those expected, and defaults for missing ones (rules 38 to 40).
+//! Validates the outputs of an action, and adds defaults for missing outputs (rules 38 to 40).
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::definition::text;
 use crate::digest::sha256;
 use crate::violation::{Violations, pointer};
 
-/// Name of the output in which Porter stores the printed output of the process.
+/// Name of the output in which Porter stores the log of the run tool.
 pub const LOGS: &str = "io.cnab.outputs.invocationImageLogs";
 
-/// Content of an output. It has no `Debug`: some outputs are `writeOnly`.
+/// Content of an output. Its `Debug` output omits the content, which may be `writeOnly`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Content {
     /// The file's bytes.
     pub bytes: Vec<u8>,
-    /// True for the default of the definition, used if the action wrote no output.
+    /// True if the content is the default from the definition, because the action did not write the output.
     pub defaulted: bool,
 }
 
@@ -33,11 +33,11 @@ impl std::fmt::Debug for Content {
 pub struct Settled {
     /// Contents by name.
     pub outputs: BTreeMap<String, Content>,
-    /// Missing outputs, and contents that do not match their definition. Empty if the action itself failed.
+    /// Violations by missing outputs, and by contents that do not match their definition. Empty if the action failed.
     pub wrong: Violations,
 }
 
-/// Validates the outputs found, and adds defaults for missing ones if the action succeeded.
+/// Validates the outputs in `found`. If the action succeeded, adds defaults for missing outputs.
 pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap<String, Vec<u8>>) -> Settled {
     let mut settled = Settled { outputs: BTreeMap::new(), wrong: Violations::default() };
     for (name, bytes) in found {
@@ -61,7 +61,7 @@ pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap
                             settled.wrong.append(violations);
                         }
                     }
-                    // Without a declared type a file may hold anything.
+                    // If the definition has no type, any content is valid.
                     None if definition.types.is_empty() => {}
                     None => {
                         settled.wrong.add(&at, 39, format!("the content is not of type {}", definition.type_name()));

@@ -1,8 +1,9 @@
-//! `io.cnab.parameter-sources`: outputs of earlier actions as values of parameters (CNAB 810, rule 49).
+//! Parses the extension `io.cnab.parameter-sources`, which uses outputs of earlier actions as parameter values (CNAB
+//! 810, rule 49).
 //!
-//! Such a value replaces the default if no value was supplied. In addition to outputs of the installation itself
-//! (`output`), which the specification defines, outputs of a dependency are supported (`dependencies.output`), which
-//! Porter writes. Unknown types of sources are ignored.
+//! If no value was supplied, such an output replaces the default. The specification defines outputs of the installation
+//! itself (`output`). Outputs of a dependency (`dependencies.output`), which Porter writes, are also supported. Unknown
+//! types of sources are ignored.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +15,17 @@ use crate::violation::{Violations, pointer};
 /// Name of the extension in `custom`.
 pub const EXTENSION: &str = "io.cnab.parameter-sources";
 pub(crate) const AT: &str = "/custom/io.cnab.parameter-sources";
-/// An output of the installation itself.
+/// Type of a source that is an output of the installation itself.
 const OUTPUT: &str = "output";
-/// An output of a dependency.
+/// Type of a source that is an output of a dependency.
 const DEPENDENCY_OUTPUT: &str = "dependencies.output";
 
 /// Source of a parameter's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The last output with this name.
+    /// The last content of the output with this name.
     Output(String),
-    /// The last output of a dependency.
+    /// The last content of an output of a dependency.
     DependencyOutput {
         /// Name of the dependency.
         dependency: String,
@@ -33,7 +34,7 @@ pub enum Source {
     },
 }
 
-/// Sources by parameter, in the order in which they are tried.
+/// Sources by parameter. The sources of a parameter are in the order in which they are tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParameterSources {
     sources: BTreeMap<String, Vec<Source>>,
@@ -80,7 +81,7 @@ impl ParameterSources {
         wrong.or(Self { sources })
     }
 
-    /// Returns parameters with their sources.
+    /// Returns the parameters with their sources.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[Source])> {
         self.sources.iter().map(|(name, sources)| (name.as_str(), sources.as_slice()))
     }
@@ -123,7 +124,7 @@ fn one(at: &str, value: &Value) -> Result<Vec<Source>, Violations> {
     Ok(found)
 }
 
-/// Deserializes an object; refuses a list, which serde would accept as the fields in order.
+/// Deserializes an object. Refuses a list, which serde would accept as the object's fields in order.
 fn object<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
     value.is_object().then(|| T::deserialize(value).ok()).flatten()
 }

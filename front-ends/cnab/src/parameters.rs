@@ -1,9 +1,14 @@
-//! Parameters: determines the values of one action from supplied values, earlier values and defaults.
+//! Determines the parameter values of an action from supplied values, earlier values and defaults.
 //!
-//! The order is: supplied now; supplied to an earlier action of the installation; from its source, an output of an
-//! earlier action (rule 49); the default; no value, which is passed as empty text (rules 13 to 16). Defaults are not
-//! stored, so that a new version of a bundle can change them. A `readOnly` parameter keeps its value, with a warning
-//! (rule 41).
+//! The value of a parameter is the first of these (rules 13 to 16):
+//!
+//! 1. the value supplied to this action,
+//! 2. the value supplied to an earlier action of the installation,
+//! 3. the parameter's source, an output of an earlier action (rule 49),
+//! 4. the default.
+//!
+//! If there is no value, an empty string is passed. Defaults are not stored, so that a new version of a bundle can
+//! change them. A `readOnly` parameter keeps its value; a new value is ignored with a warning (rule 41).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +20,23 @@ use crate::definition::Definition;
 use crate::sourced::Sourced;
 use crate::violation::{Violations, pointer};
 
-/// State from an earlier action: the values of its claim, and the names of those that were supplied.
+/// Parameter values from earlier actions.
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
-    /// Values of the claim.
+    /// Values in the last claim.
     pub values: Map<String, Value>,
-    /// Names of supplied parameters.
+    /// Names of the parameters in the last claim whose values were supplied by the user.
     pub supplied: BTreeSet<String>,
     /// Values from outputs of earlier actions, by parameter.
     pub sourced: BTreeMap<String, Sourced>,
-    /// Parameters whose source is an output of an action that is still to run before this one.
+    /// Parameters whose source is an output of another action that will run before this one.
     pub awaited: BTreeSet<String>,
 }
 
-/// The values of an action. It has no `Debug`: some may be `writeOnly`.
+/// The parameter values of an action. Its `Debug` output omits the values, which may be `writeOnly`.
 #[derive(Clone)]
 pub struct Resolved {
-    /// Values of the parameters that have one.
+    /// Values by parameter; parameters without a value are missing.
     pub values: BTreeMap<String, Value>,
     /// Names of parameters that were supplied, now or earlier.
     pub supplied: BTreeSet<String>,
@@ -46,10 +51,11 @@ impl std::fmt::Debug for Resolved {
     }
 }
 
-/// Determines the values.
+/// Determines the parameter values of an action.
 ///
 /// # Errors
-/// Returns every value that does not match, is missing, or belongs to no parameter. No value is repeated.
+/// Returns a violation for each value that does not match its definition, is missing, or belongs to no parameter.
+/// Violations do not contain values.
 pub fn resolve(
     bundle: &Bundle,
     action: &Action,
@@ -80,7 +86,7 @@ pub fn resolve(
         }
         if let Some(value) = value {
             resolved.values.insert(name.clone(), value.clone());
-            // A secret source makes its parameter secret, whatever the definition says.
+            // If the source is secret, the parameter is secret, regardless of its definition.
             if bundle.is_write_only(name) || earlier.sourced.get(name).is_some_and(|sourced| sourced.secret) {
                 resolved.secret.insert(name.clone());
             }
@@ -106,7 +112,7 @@ enum Origin {
     Supplied,
     /// Output of an earlier action.
     Output,
-    /// Default of the definition, if it has one.
+    /// Default of the definition, if there is one.
     Default,
 }
 
@@ -121,7 +127,8 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Returns the effective value, if there is one. A `readOnly` parameter keeps its value, with a warning (rule 41).
+    /// Returns the effective value, if there is one. Warns if a new value of a `readOnly` parameter is ignored (rule
+    /// 41).
     fn choose<'v>(
         &'v self,
         given: Option<&'v Value>,
@@ -146,7 +153,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Checks a value against the definition. A default that does not match is used nevertheless (rules 15 and 21).
+    /// Checks that a value matches the definition. A default is used even if it does not match (rules 15 and 21).
     fn validate(&self, value: &Value, origin: Origin, wrong: &mut Violations, warnings: &mut Vec<String>) {
         let Err(violations) = self.definition.validate(&self.at, value, 13) else { return };
         match origin {
@@ -163,7 +170,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Refuses a required parameter without a value, unless an earlier step will provide it (rule 14).
+    /// Refuses a required parameter that has no value, if no earlier step will provide the value (rule 14).
     fn require(&self, earlier: &Earlier, wrong: &mut Violations) {
         if earlier.awaited.contains(self.name) || !self.parameter.required || !self.applicable {
             return;

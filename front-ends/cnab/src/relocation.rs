@@ -1,4 +1,4 @@
-//! A relocation map: new references of a bundle's images that were copied (CNAB 103.01, rule 23).
+//! Parses relocation maps, which contain the new references of a bundle's copied images (CNAB 103.01, rule 23).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::bundle::{BUNDLE_MAX, Bundle};
 use crate::violation::{Violations, pointer};
 
-/// Map from references in the bundle to new references.
+/// Map from image references in the bundle to new references.
 #[derive(Clone, Debug)]
 pub struct Relocation {
     map: BTreeMap<String, String>,
@@ -18,8 +18,8 @@ impl Relocation {
     /// Parses a map for a bundle.
     ///
     /// # Errors
-    /// Returns an error if the map is not valid, lacks a reference, or maps references of the same image to different
-    /// places.
+    /// Returns an error if the map is invalid, lacks a reference, or maps references of the same image to different
+    /// references.
     pub fn parse(bytes: &[u8], bundle: &Bundle) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
             let message = format!("the relocation map has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
@@ -75,8 +75,8 @@ impl Relocation {
     }
 }
 
-/// Returns a reference with Docker's defaults filled in: `ubuntu` becomes `docker.io/library/ubuntu`. Tags and digests
-/// are unchanged: references that differ in them are different.
+/// Adds Docker's default registry and path to a reference: `ubuntu` becomes `docker.io/library/ubuntu`. Tags and
+/// digests are unchanged: references with different tags or digests are different.
 fn whole(reference: &str) -> String {
     match reference.split_once('/') {
         Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => {

@@ -1,4 +1,4 @@
-//! Schemas inside a JSON Schema (draft-07), and the annotations that they carry.
+//! Visits the subschemas of a JSON Schema (draft-07).
 
 use serde_json::{Map, Value};
 
@@ -9,11 +9,11 @@ const ONE: [&str; 8] =
     ["additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then"];
 /// Keywords whose value is a list of schemas.
 const LISTS: [&str; 4] = ["allOf", "anyOf", "items", "oneOf"];
-/// Keywords whose value has schemas by name.
+/// Keywords whose value is a map from names to schemas.
 const MAPS: [&str; 5] = ["definitions", "$defs", "dependencies", "patternProperties", "properties"];
 
-/// Calls `visit` for a schema and every schema in it, with its JSON pointer. Data (`default`, `enum`, `const`,
-/// `examples`) is not visited.
+/// Calls `visit` with the JSON pointer and the keywords of a schema and each of its subschemas. Values of `default`,
+/// `enum`, `const` and `examples` are data and are not visited.
 pub(crate) fn each_schema<'a>(schema: &'a Value, visit: &mut impl FnMut(&str, &'a Map<String, Value>)) {
     let mut open = vec![(String::new(), schema)];
     while let Some((at, schema)) = open.pop() {
@@ -35,7 +35,8 @@ pub(crate) fn each_schema<'a>(schema: &'a Value, visit: &mut impl FnMut(&str, &'
     }
 }
 
-/// Returns true if a value of this schema is secret: it or a part of it is `writeOnly` (rule 40).
+/// Returns true if values of this schema are secret (rule 40). That is the case if the schema or one of its subschemas
+/// has the keyword `writeOnly` with a value other than `false`.
 pub(crate) fn is_write_only(schema: &Value) -> bool {
     let mut found = false;
     each_schema(schema, &mut |_, keywords| {

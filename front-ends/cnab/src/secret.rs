@@ -1,10 +1,10 @@
-//! A possibly secret value: it is wiped on drop and has no `Debug`.
+//! Holds values that may be secret. They are zeroed on drop and not printed by `Debug`.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Bytes of a credential, or of a `writeOnly` parameter.
+/// Bytes of a secret, such as a credential or a `writeOnly` parameter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
@@ -17,7 +17,7 @@ impl Secret {
         &self.0
     }
 
-    /// Returns the text if the bytes are UTF-8.
+    /// Returns the bytes as a string if they are UTF-8.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }

@@ -1,4 +1,4 @@
-//! Values of parameters that come from outputs of earlier actions (CNAB 810, rule 49).
+//! Converts outputs of earlier actions to parameter values (CNAB 810, rule 49).
 
 use base64::Engine as _;
 use serde_json::Value;
@@ -7,12 +7,12 @@ use crate::bundle::Bundle;
 use crate::violation::{Violations, pointer};
 use crate::write_only;
 
-/// Value from a source. It has no `Debug`.
+/// Value from an output. Its `Debug` output omits the value.
 #[derive(Clone)]
 pub struct Sourced {
-    /// Value in the parameter's type.
+    /// Value of the parameter's type.
     pub value: Value,
-    /// True if the output is `writeOnly`, even if the parameter is not.
+    /// True if the output is `writeOnly`; the parameter may not be.
     pub secret: bool,
 }
 
@@ -22,12 +22,12 @@ impl std::fmt::Debug for Sourced {
     }
 }
 
-/// Returns the content of an output as the value of a parameter. `of` is the output's bundle as JSON.
+/// Converts the content of an output to the value of a parameter. `of` is the bundle of the output, as JSON.
 ///
-/// A base64 parameter gets the content in base64, unless the output is in base64 already.
+/// If the parameter is in base64 and the output is not, the content is encoded in base64.
 ///
 /// # Errors
-/// Returns an error, which does not repeat the content, if it is not a value of the parameter's types.
+/// Returns an error if the content is not a value of the parameter's types. The error does not contain the content.
 pub fn value(
     bundle: &Bundle,
     parameter: &str,

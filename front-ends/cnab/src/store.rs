@@ -1,4 +1,4 @@
-//! Claims, results and outputs on disk, in the layout of Porter v0 and cnab-go.
+//! Stores claims, results and outputs on disk, in the layout of Porter v0 and cnab-go.
 //!
 //! ```text
 //! installations/NAME                  empty; locked during an action
@@ -7,12 +7,14 @@
 //! outputs/RESULT/RESULT-OUTPUT
 //! bundles/sha256-HEX.json             bundle.json files as they were published (an addition of the executor)
 //! ```
-//! A file is written under a temporary name, synced and renamed, and its directory is synced: even after a crash it
-//! exists completely or not at all. Outputs are written before the result that names them, and a claim before its
-//! installation. Names of installations may contain any printable character; in file names `/`, `%` and a leading dot
-//! are written as `%2F`, `%25` and `%2E`, which leaves all names that cnab-go allows unchanged.
+//! A file is written under a temporary name, synced and renamed, and then its directory is synced. Even after a crash,
+//! a file is complete or absent. Outputs are written before the result that names them, and a claim before its
+//! installation.
 //!
-//! Directories have mode 0700, files 0600. Their content is not trusted: everything that is read has a size limit.
+//! Names of installations may contain any printable character. In file names, `/`, `%` and a leading dot are escaped as
+//! `%2F`, `%25` and `%2E`. Names that cnab-go allows contain none of these and are unchanged.
+//!
+//! Directories have mode 0700, files 0600. The content of files is not trusted, so all reads are limited in size.
 
 mod files;
 
@@ -64,10 +66,10 @@ pub struct Locked {
     _file: File,
 }
 
-/// Readable records of an installation, and the errors of the others.
+/// The readable records of an installation, and errors for the unreadable records.
 #[derive(Debug)]
 pub struct Survey {
-    /// Records, oldest first. A claim with some unreadable results is included with the readable ones.
+    /// Records, oldest first. If some results of a claim are unreadable, the claim is included with its other results.
     pub records: Vec<Record>,
     /// Errors of the unreadable claims and results.
     pub unreadable: Vec<StoreError>,
@@ -77,7 +79,7 @@ pub struct Survey {
 #[derive(Clone, Debug)]
 pub struct Record {
     pub claim: Claim,
-    /// Results of the action, the latest last.
+    /// Results of the action, oldest first.
     pub results: Vec<ClaimResult>,
 }
 
@@ -94,7 +96,7 @@ impl Record {
 }
 
 impl Store {
-    /// Returns a store in a directory, which is created on the first write.
+    /// Returns a store in a directory. The directory is created on the first write.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -115,8 +117,8 @@ impl Store {
         Ok(names)
     }
 
-    /// Locks an installation, which need not exist: only the lock file is created. `None` if another process holds the
-    /// lock.
+    /// Locks an installation, which may not exist yet. Only the lock file is created. Returns `None` if another process
+    /// holds the lock.
     ///
     /// # Errors
     /// Returns an error if the name is not valid or the file cannot be created or locked.
@@ -136,7 +138,7 @@ impl Store {
         unreadable.into_iter().next().map_or(Ok(records), Err)
     }
 
-    /// Reads all records of an installation; an unreadable record does not hide the others.
+    /// Reads all records of an installation, and collects the errors of unreadable records.
     ///
     /// # Errors
     /// Returns an error if the installation does not exist or its directory cannot be read.
@@ -159,7 +161,7 @@ impl Store {
         Ok(survey)
     }
 
-    /// Reads all records of an installation; none if it does not exist.
+    /// Reads all records of an installation; an empty list if the installation does not exist.
     ///
     /// # Errors
     /// Returns an error if a record cannot be read.
@@ -186,7 +188,7 @@ impl Store {
         ids.iter().filter_map(read).collect()
     }
 
-    /// Returns the last content of an output from any action, with its claim.
+    /// Returns the last content of an output from any action, with the claim of that action.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -205,7 +207,7 @@ impl Store {
         Ok(None)
     }
 
-    /// Stores a claim, and its installation.
+    /// Stores a claim and the name of its installation.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -229,7 +231,7 @@ impl Store {
         files::write(&path, &pretty(result))
     }
 
-    /// Stores the content of an output; its result is stored afterwards.
+    /// Stores the content of an output. The caller stores the result afterwards.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -253,7 +255,7 @@ impl Store {
         Ok(self.root.join("outputs").join(result).join(format!("{result}-{name}")))
     }
 
-    /// Stores a bundle.json as it was published, by its digest (`sha256:HEX`).
+    /// Stores the original bytes of a bundle.json under their digest (`sha256:HEX`).
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -264,7 +266,7 @@ impl Store {
         }
     }
 
-    /// Returns a bundle.json by its digest, which is verified.
+    /// Returns a bundle.json by its digest, and verifies the digest.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read.
@@ -279,11 +281,11 @@ impl Store {
         Some(self.root.join("bundles").join(format!("sha256-{hex}.json")))
     }
 
-    /// Forgets a locked installation: first outputs, then results, claims, and finally its name, so that it can be
-    /// repeated after a crash. Nothing is read, so unreadable records can be forgotten, too.
+    /// Removes all records of a locked installation: outputs first, then results, claims, and finally the name, so that
+    /// the removal can be repeated after a crash. Records are not parsed, so unreadable records are also removed.
     ///
     /// # Errors
-    /// Returns an error if the installation does not exist or something cannot be removed.
+    /// Returns an error if the installation does not exist or a record cannot be removed.
     pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
         let (name, root) = (escape(&locked.installation), &self.root);
         let (claims, installation) = (root.join("claims").join(&name), root.join("installations").join(&name));
@@ -351,7 +353,7 @@ fn checked(id: &str) -> Result<&str, StoreError> {
     if is_ulid(id) { Ok(id) } else { Err(StoreError::NoId(id.into())) }
 }
 
-/// Returns a name as a file name.
+/// Escapes a name for use as a file name.
 fn escape(name: &str) -> String {
     let mut escaped = String::with_capacity(name.len());
     for (index, c) in name.chars().enumerate() {
@@ -362,11 +364,11 @@ fn escape(name: &str) -> String {
             c => escaped.push(c),
         }
     }
-    // Longer than a file name can be: this happens only for names with very many escaped characters.
+    // File names are limited to 255 bytes. Names with very many escaped characters are too long and are hashed.
     if escaped.len() > 250 { format!("%{}", digest::sha256_hex(name.as_bytes())) } else { escaped }
 }
 
-/// Returns the name from a file name that [`escape`] made; `None` for any other.
+/// Returns the name from a file name that [`escape`] returned; `None` for any other file name.
 fn unescape(file: &str) -> Option<String> {
     let name = file.replace("%2F", "/").replace("%2E", ".").replace("%25", "%");
     (escape(&name) == file).then_some(name)

@@ -1,11 +1,11 @@
-//! Violations of rules by a bundle, a value or a map: all of them at once, each with its place in the JSON and its
-//! rule.
+//! Collects violations of rules by a document or a value, so that all are reported at once. Each has a JSON pointer and
+//! a rule.
 //!
-//! A message never repeats a value that may be secret; the code that adds a violation ensures this.
+//! Messages never contain values that may be secret. The code that adds a violation must ensure this.
 
 use std::fmt;
 
-/// Maximum number of violations that are reported; a document that is not a bundle has thousands.
+/// Maximum number of violations that are stored. A document that is not a bundle at all has thousands.
 pub const VIOLATIONS_MAX: usize = 100;
 
 /// A broken rule.
@@ -15,7 +15,7 @@ pub struct Violation {
     pub path: String,
     /// Number of the rule in the table in `docs/guides/cnab-rules.md`.
     pub rule: u8,
-    /// The fault in one sentence, without the place.
+    /// Description in one sentence, without the JSON pointer.
     pub message: String,
 }
 
@@ -62,7 +62,7 @@ impl Violations {
         self.found.is_empty()
     }
 
-    /// Returns the violations that are kept.
+    /// Returns the stored violations.
     pub fn iter(&self) -> std::slice::Iter<'_, Violation> {
         self.found.iter()
     }
@@ -100,7 +100,7 @@ impl fmt::Display for Violations {
 
 impl std::error::Error for Violations {}
 
-/// Appends a step to a JSON pointer.
+/// Appends a name to a JSON pointer.
 pub(crate) fn pointer(parent: &str, name: &str) -> String {
     format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

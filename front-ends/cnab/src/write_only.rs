@@ -1,7 +1,7 @@
-//! Secrecy of parameters and outputs: `writeOnly` values are not shown (CNAB 101, rule 40).
+//! Determines which parameters and outputs are `writeOnly` and must not be shown (CNAB 101, rule 40).
 //!
-//! Works on the bundle as JSON and not on a [`crate::bundle::Bundle`]: claims of other programs hold bundles that break
-//! rules, and their values are secret nevertheless. Names that the bundle does not declare count as secret.
+//! The functions take the bundle as JSON instead of a [`crate::bundle::Bundle`], because claims of other programs may
+//! contain bundles that break rules. Names that the bundle does not declare are treated as secret.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::parameter_sources::{ParameterSources, Source};
 use crate::schema;
 
-/// Returns true if the value of a parameter of this bundle is secret: by its definition, or because its source may be a
-/// secret output.
+/// Returns true if the value of a parameter is secret, because its definition is `writeOnly` or because its value may
+/// come from a secret output.
 pub fn parameter(bundle: &Value, name: &str) -> bool {
     let sources =
         bundle.get("custom").and_then(Value::as_object).and_then(|custom| ParameterSources::from_custom(custom).ok());
@@ -20,7 +20,7 @@ pub fn parameter(bundle: &Value, name: &str) -> bool {
         || sources.is_some_and(|sources| sources.for_parameter(name).iter().any(from_secret))
 }
 
-/// Returns true if the content of an output of this bundle is secret.
+/// Returns true if the content of an output is secret.
 pub fn output(bundle: &Value, name: &str) -> bool {
     entry(bundle, "outputs", name)
 }

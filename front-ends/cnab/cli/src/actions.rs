@@ -1,12 +1,12 @@
-//! Actions on installations of bundles, and the records of installations.
+//! Runs actions on installations of bundles.
 //!
 //! Sequence of an action:
 //! ```text
 //! plan (everything read, locked, lowered; nothing written) -> settle actions that an earlier agent-cli left unfinished
 //!   -> claim, result `pending` -> container -> result `running` -> exit -> outputs -> final result -> container deleted
 //! ```
-//! If agent-cli is killed in between, the claim has the name of the container: `show` and the next action ask executord
-//! for its outcome.
+//! The name of the container is derived from the claim's id. If agent-cli is killed during the sequence, `show` and the
+//! next action query executord for the outcome of this container.
 
 use std::path::PathBuf;
 
@@ -22,9 +22,9 @@ use crate::error::CnabError;
 use crate::plan::{Plan, claims_dir};
 use crate::{perform, read};
 
-/// State of a command after its first step.
+/// Result of the first phase of a command, which does not use executord.
 pub(crate) enum Begun {
-    /// The command is done without executord; holds the exit status of the program.
+    /// The command is complete. Holds the exit status of the program.
     Done(u8),
     /// The command needs executord.
     Planned(Box<Planned>),
@@ -42,7 +42,8 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
     let work = |action: &str, args: &ActionArgs, directory: PathBuf, force: bool| {
         let mut stdin = std::io::stdin().lock();
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
-        // Another process works on the installation. This is not a failure of the uninstall, which was not tried.
+        // With --force, a failure is handled after the uninstall. But if another process works on the installation,
+        // nothing was uninstalled, so return the error.
         let plan = match plan {
             Err(failure) if !force || matches!(failure.wrapped(), Some(CnabError::Busy(_))) => return Err(failure),
             plan => plan,

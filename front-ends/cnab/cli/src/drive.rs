@@ -1,13 +1,18 @@
-//! `cnab-executor`: runs an operation of cnab-go or Porter from standard input in a container, and writes its outputs
-//! to `CNAB_OUTPUT_DIR`. The run tool's output is passed on as it arrives.
+//! `cnab-executor`: reads an operation of cnab-go or Porter from standard input, runs it in a container, and writes its
+//! outputs to `CNAB_OUTPUT_DIR`. The run tool's standard output and standard error are forwarded immediately.
 //!
-//! SIGINT, SIGTERM and SIGHUP stop the container; outputs are fetched nevertheless. The exit status is the run tool's.
+//! SIGINT, SIGTERM and SIGHUP stop the container; the outputs are still fetched. The exit status is that of the run
+//! tool.
 //!
-//! EXECUTOR_SOCKET, or EXECUTOR_ADDRESS with the files of TLS, selects executord, as for agent-cli.
-//! EXECUTOR_CNAB_NETWORK and EXECUTOR_CNAB_EGRESS=1 correspond to `--network` and `--egress` of `run`,
-//! EXECUTOR_CNAB_IMAGE is an image to run instead, EXECUTOR_CNAB_USER the user to run as, and
-//! EXECUTOR_CNAB_IGNORE_DIGEST=1 runs images that cannot be verified. `true` and `yes` mean 1; 0, `false` and `no` mean
-//! unset.
+//! Environment variables:
+//!
+//! - EXECUTOR_SOCKET, or EXECUTOR_ADDRESS with the TLS files, selects executord, as for agent-cli.
+//! - EXECUTOR_CNAB_NETWORK and EXECUTOR_CNAB_EGRESS=1 correspond to `--network` and `--egress` of `run`.
+//! - EXECUTOR_CNAB_IMAGE is an image to run instead of the bundle's image.
+//! - EXECUTOR_CNAB_USER is the user to run as.
+//! - EXECUTOR_CNAB_IGNORE_DIGEST=1 permits images whose digest cannot be verified.
+//!
+//! For the variables with value 1, `true` and `yes` mean 1; `0`, `false` and `no` mean unset.
 
 use std::process::ExitCode;
 use std::str::FromStr as _;
@@ -39,7 +44,7 @@ use crate::operation::{HANDLES, Operation};
 use crate::plan::ImageChoice;
 use crate::request::{self, Options};
 
-/// Name that precedes messages.
+/// Program name at the start of messages.
 const PROGRAM: &str = "cnab-executor";
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";
@@ -48,7 +53,7 @@ const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `
 pub(crate) fn drive() -> ExitCode {
     let result = match std::env::args_os().nth(1) {
         Some(argument) if argument == "--handles" => {
-            // Nothing else is printed on any stream: callers read both together.
+            // Print nothing else: callers read standard output and standard error together.
             print!("{HANDLES}");
             return ExitCode::SUCCESS;
         }
@@ -133,11 +138,11 @@ async fn perform(
         plain(&message)
     ));
     let code = Outcome::new(container.result.as_ref()).status();
-    // A caller that stopped the operation must not see success.
+    // If the caller stopped the operation, the exit status must not be 0.
     Ok(if code == 0 { OURS } else { code })
 }
 
-/// Writes the captured outputs below CNAB_OUTPUT_DIR, under their paths in the container.
+/// Writes the captured outputs below CNAB_OUTPUT_DIR, at the same paths as in the container.
 async fn fetch(session: &Session, id: &str) -> Result<(), Failure> {
     let Some(directory) = std::env::var_os("CNAB_OUTPUT_DIR").filter(|directory| !directory.is_empty()) else {
         return Ok(());

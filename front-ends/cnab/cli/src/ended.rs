@@ -1,4 +1,4 @@
-//! Results of an exited container for its installation: status, message, outputs and log, stored with the claim.
+//! Determines status, message and outputs of an action from its exited container, and stores them with the log.
 
 use executor_cli_kit::exit::{OURS, Outcome};
 use executor_cli_kit::failure::Failure;
@@ -111,10 +111,10 @@ pub(crate) fn record(
     Ok(result)
 }
 
-/// Contents by path; paths that were not captured, with the reason.
+/// Contents of captured files by path, and the paths that were not captured, each with the reason.
 type Files = (BTreeMap<String, Vec<u8>>, Vec<(String, String)>);
 
-/// Fetches the captured outputs; tolerates restarts of executord.
+/// Fetches the captured outputs. Retries if executord restarts.
 pub(crate) async fn outputs(session: &Session, id: &str) -> Result<Files, Failure> {
     let doing = format!("fetch the outputs of {id}");
     let mut attempts = session.client.attempts();
@@ -151,12 +151,12 @@ async fn fetch(session: &Session, id: &str) -> Result<Files, Error> {
             Output::Skipped(entry) => files.1.push((entry.path, entry.reason)),
         }
     }
-    // A missing file is not an error here: the output may have a default.
+    // A missing file is no error here, because the output may have a default.
     files.1.retain(|(_, reason)| reason != "not there");
     Ok(files)
 }
 
-/// Deletes a container. A failure is reported and otherwise ignored.
+/// Deletes a container. An error is only reported.
 pub(crate) async fn delete(session: &Session, id: &str) {
     if let Err(failure) = session.client.delete(id, true).await.doing(&format!("remove {id}"))
         && failure.code() != Some(Code::NotFound)

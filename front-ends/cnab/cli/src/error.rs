@@ -8,7 +8,7 @@ use executor_cnab::id::NoRandomness;
 use executor_cnab::store::StoreError;
 use executor_cnab::violation::Violations;
 
-/// Reason why a command about bundles failed.
+/// Error of a command on bundles.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CnabError {
     #[error("{what}:\n  {}", .violations.to_string().replace('\n', "\n  "))]

@@ -1,9 +1,9 @@
-//! The image to run, and the comparison of its digest with the bundle (rule 27).
+//! Selects the image to run, and compares its digest with the bundle (rule 27).
 //!
-//! A registry reference is pinned to the bundle's digest, so that executord verifies it. An image in a layout or an
-//! archive is imported first, and compared by the digest that executord reports; then it is run by that digest. Images
-//! of a thick bundle are sent to executord. An image without a digest, such as a directory, is run only if the user
-//! allows it.
+//! A registry reference is pinned to the bundle's digest, so that executord verifies the digest. An image in a layout
+//! or an archive is imported first. The digest that executord reports is compared with the bundle, and the image is run
+//! by that digest. Images of a thick bundle are sent to executord. A root file system without a digest, such as a
+//! directory, is run only if the user allows this.
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::images::{self, Pieces};
@@ -23,13 +23,13 @@ use crate::error::CnabError;
 use crate::plan::ImageChoice;
 use crate::request::ImageSource;
 
-/// Size of an archive message in bytes, and number of buffered messages.
+/// Size of the messages in which an archive is sent, in bytes, and number of buffered messages.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 8;
 /// Prefixes of references to images on a disk.
 const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 
-/// Returns the reference and the pull policy for the request.
+/// Returns the image reference and the pull policy for the request.
 pub(crate) async fn reference(
     session: &Session,
     invocation: &Invocation,
@@ -44,12 +44,12 @@ pub(crate) async fn reference(
     }
 }
 
-/// Returns the reference with the policy that executord pulls a missing image.
+/// Returns the reference of an image that executord pulls if it is missing.
 fn pull_if_missing(reference: String) -> ImageSource {
     ImageSource { reference, policy: PullPolicy::IfMissing }
 }
 
-/// Returns the reference of an image that executord has.
+/// Returns the reference of an image that executord has already imported.
 fn already_imported(reference: String) -> ImageSource {
     ImageSource { reference, policy: PullPolicy::Never }
 }
@@ -86,7 +86,7 @@ async fn use_verified_replacement(
     Ok(already_imported(pinned(&invocation.image, Some(digest))?))
 }
 
-/// Sends the images of a thick bundle to executord: the invocation image, and the images that it may use.
+/// Sends the images of a thick bundle to executord: the invocation image, and the images that the run tool may use.
 async fn import_thick_bundle(
     session: &Session,
     invocation: &Invocation,
@@ -132,15 +132,15 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
     )))
 }
 
-/// Makes executord read an image from this machine's disk, or sends it.
+/// Requests that executord reads an image from this machine's disk, or sends the image.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     let request =
         images::Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });
     images::fetch_or_send(session, &request, false).await
 }
 
-/// Sends an image of a thick bundle to executord. With `allow_sole_image`, the only image of the archive is accepted
-/// under any name.
+/// Sends an image of a thick bundle to executord. If `allow_sole_image` is true and the archive has only one image,
+/// that image is accepted under any name.
 async fn import(
     session: &Session,
     archive: &Path,

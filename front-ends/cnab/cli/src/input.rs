@@ -1,6 +1,6 @@
-//! Inputs of an action on the command line: files of bundles and maps, parameters, names of credential sets.
+//! Reads the inputs of an action that the command line names: bundles, relocation maps, parameters and credential sets.
 //!
-//! Every input is read before anything is started. Files have a size limit.
+//! All inputs are read before anything is started. Files have a size limit.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, CnabError> {
     if bytes.len() as u64 > limit { Err(CnabError::TooLarge { path: path.to_owned(), limit }) } else { Ok(bytes) }
 }
 
-/// Returns a function that converts violations to an error; `what` names their subject.
+/// Returns a function that converts violations of `what` to an error.
 pub(crate) fn wrong(what: impl Into<String>) -> impl FnOnce(Violations) -> CnabError {
     let what = what.into();
     move |violations| CnabError::Wrong { what, violations }
@@ -58,17 +58,17 @@ pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
     Ok(Loaded { bundle, thick: thick.then(|| path.to_owned()) })
 }
 
-/// Values of `-p`, by dependency: the bundle's own are under the empty name.
+/// Values of `-p` by dependency and parameter. The key of the bundle itself is empty.
 pub(crate) type Given = BTreeMap<String, BTreeMap<String, Text>>;
 
-/// Text of a parameter, without `Debug`, so that it is not printed.
+/// Value of a parameter as given. It does not implement `Debug`, so that it is not printed.
 pub(crate) struct Text {
     text: Zeroizing<String>,
     /// True if the text was given on the command line.
     visible: bool,
 }
 
-/// Reads `-p` flags and the files and variables that they refer to.
+/// Reads the `-p` flags, and the files and variables that they name.
 pub(crate) fn parameters(
     flags: &[String],
     stdin: &mut dyn Read,
@@ -101,7 +101,7 @@ pub(crate) fn parameters(
     Ok(given)
 }
 
-/// Parses given texts as values of the bundle's parameter types.
+/// Parses the given strings according to the types of the bundle's parameters.
 pub(crate) fn values(
     bundle: &Bundle,
     given: Option<&BTreeMap<String, Text>>,
@@ -117,7 +117,7 @@ pub(crate) fn values(
             )));
         }
         let value = match definition {
-            // Unknown parameters are reported later, with all other faults.
+            // Unknown parameters are reported later, with all other errors.
             None => Ok(Value::String(String::new())),
             Some(definition) => definition.read(&format!("/parameters/{name}"), &given.text),
         };
@@ -129,7 +129,7 @@ pub(crate) fn values(
     violations.or(values).map_err(|violations| wrong("the parameters are not valid")(violations).into())
 }
 
-/// Reads credential sets, by file or by name, and merges them.
+/// Reads credential sets from files or by name, and merges them.
 pub(crate) fn credential_sets(
     names: &[String],
     claims_dir: &Path,
@@ -147,8 +147,8 @@ pub(crate) fn credential_sets(
     merge(sets).map_err(wrong("the credential sets conflict"))
 }
 
-/// Returns the path of a set: a name without a slash is below the claims directory, as for Porter; anything else is a
-/// file.
+/// Returns the path of a credential set. A name without a slash is a set below the claims directory if that set exists,
+/// as for Porter. Otherwise the name is a path.
 fn set_path(name: &str, claims_dir: &Path) -> Result<PathBuf, CnabError> {
     let directory = claims_dir.join("credentials");
     let candidates = ["json", "yaml", "yml"].map(|end| directory.join(format!("{name}.{end}")));
@@ -161,7 +161,7 @@ fn set_path(name: &str, claims_dir: &Path) -> Result<PathBuf, CnabError> {
     }
 }
 
-/// Parses `NAME=FILE` of dependencies, `[NAME#]REF` of images.
+/// Parses the flags for dependencies (`NAME=FILE`) and images (`[NAME#]REF`).
 pub(crate) fn pairs(flags: &[String], flag: &str, separator: char) -> Result<BTreeMap<String, String>, Failure> {
     let mut pairs = BTreeMap::new();
     for text in flags {

@@ -1,5 +1,5 @@
-//! `agent-cli-cnab`: Cloud Native Application Bundles through executord. agent-cli runs it as `agent-cli cnab`; under
-//! the name `cnab-executor` it is a command driver for cnab-go and Porter.
+//! `agent-cli-cnab` runs Cloud Native Application Bundles (CNAB) through executord. agent-cli runs this program as
+//! `agent-cli cnab`. Under the name `cnab-executor` the same program is a command driver for cnab-go and Porter.
 //!
 //! The library `executor_cnab` implements bundles. This crate has the command line ([`cli`], [`args`]), its inputs
 //! ([`input`], [`secrets`]), the plan of an action ([`plan`]) and its request ([`request`]), the actions on an

@@ -1,11 +1,11 @@
-//! The protocol of command drivers, by which cnab-go and Porter delegate an action to another program.
+//! Implements the protocol of command drivers, with which cnab-go and Porter delegate an action to another program.
 //!
 //! `cnab-executor --handles` prints the supported types of images. Without arguments it reads one operation from
 //! standard input: the image, its variables and files, and the outputs to write to `CNAB_OUTPUT_DIR`. The operation
-//! does not mark secrets. If it contains the bundle, variables and files of parameters that are not `writeOnly` are
-//! public; everything else except the runtime's own values is treated as secret.
+//! does not mark secrets. All variables and files are treated as secret, except the runtime's own ones. If the
+//! operation contains the bundle, the values of parameters that are not `writeOnly` are also public.
 //!
-//! The program is agent-cli under another name, so that both connect to executord in the same manner.
+//! The driver is agent-cli-cnab under another name, so that both connect to executord in the same manner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use crate::error::CnabError;
 
-/// Program name under which agent-cli is a driver.
+/// Program name under which agent-cli-cnab is a driver.
 const NAME: &str = "cnab-executor";
 /// Output of `--handles`.
 pub(crate) const HANDLES: &str = "docker,oci\n";
@@ -33,7 +33,7 @@ pub(crate) fn is_called() -> bool {
     called.as_deref().and_then(std::path::Path::file_name).is_some_and(|name| name == NAME)
 }
 
-/// Operation that cnab-go requests.
+/// Operation that cnab-go or Porter requests.
 #[derive(Deserialize)]
 pub(crate) struct Operation {
     #[serde(default)]
@@ -62,13 +62,13 @@ pub(crate) struct Image {
     content_digest: Option<String>,
 }
 
-/// Go encodes an empty map as null.
+/// Deserializes a map; Go encodes an empty map as null.
 fn nullable<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 impl Operation {
-    /// Reads an operation, within limits.
+    /// Reads an operation of limited size.
     pub(crate) fn read(from: &mut dyn Read) -> Result<Self, CnabError> {
         let mut bytes = Zeroizing::new(Vec::new());
         from.take(OPERATION_MAX + 1)
@@ -77,7 +77,7 @@ impl Operation {
         if bytes.len() as u64 > OPERATION_MAX {
             return Err(CnabError::Driver(format!("the operation has more than {OPERATION_MAX} bytes")));
         }
-        // The error's own text may quote a value.
+        // The error's own message may quote a secret value.
         let operation: Self = serde_json::from_slice(&bytes).map_err(|error| {
             CnabError::Driver(format!(
                 "standard input is not an operation of a CNAB driver (line {}, column {})",
@@ -137,8 +137,7 @@ impl Operation {
         invocation
     }
 
-    /// Returns variables and paths of parameters that the bundle does not declare `writeOnly` and that no credential
-    /// uses.
+    /// Returns the names of variables and the paths that belong to parameters without `writeOnly` and to no credential.
     fn public(&self) -> BTreeSet<&str> {
         let section = |name: &str| self.bundle.as_ref().and_then(|bundle| bundle.get(name)).and_then(Value::as_object);
         let places = |destination: &'_ Value| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! A step of a plan: runs a container, from the claim to the final result.
+//! Runs one step of a plan, from the claim through the container to the final result.
 
 use std::time::SystemTime;
 
@@ -25,7 +25,7 @@ use crate::request::{self, Options};
 use crate::settle as unfinished;
 use crate::view;
 
-/// Runs a step. An action that fails is an error (rule 2).
+/// Runs a step. Returns an error if the action fails (rule 2).
 pub(crate) async fn run_invocation(
     session: &Session,
     store: &Store,
@@ -52,7 +52,7 @@ pub(crate) async fn run_invocation(
     let id = step.claim.container();
     let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
-    // Validate before anything is recorded.
+    // Validate the request before recording anything.
     session.client.validate_run(request.run()).await.or_else(older).doing(&format!("run {id}"))?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();
@@ -86,7 +86,7 @@ pub(crate) async fn run_invocation(
         }
         Err(failure) => match container(session, &id).await {
             Some(container) => (container, Some(failure)),
-            // The container was refused or never created.
+            // The container was refused or not created.
             None => {
                 if recorded {
                     let result = ClaimResult::new(claim, last.as_ref(), Status::Failed, SystemTime::now());
@@ -123,8 +123,8 @@ pub(crate) async fn run_invocation(
     }
 }
 
-/// Checks that the state of the installation permits the action (rule 5). After a failure every action is permitted, so
-/// that it may repair the installation (rule 2).
+/// Checks that the state of the installation permits the action (rule 5). After a failure every action is permitted,
+/// because it may repair the installation (rule 2).
 fn permitted(store: &Store, prepared: &Prepared) -> Result<(), CnabError> {
     let name = &prepared.installation;
     let history = store.history(name)?;
@@ -144,7 +144,8 @@ fn mark(store: &Store, claim: &Claim, last: Option<&ClaimResult>, status: Status
     Ok(result)
 }
 
-/// Ignores that an older executord has no `Validate`: it refuses the container when it is started.
+/// Ignores the error of an older executord that does not support `Validate`. Such an executord refuses an invalid
+/// request when the container is started.
 fn older(error: Error) -> Result<(), Error> {
     match error.code() {
         Some(Code::Unimplemented | Code::PermissionDenied) if error.violations().is_empty() => Ok(()),
@@ -152,7 +153,7 @@ fn older(error: Error) -> Result<(), Error> {
     }
 }
 
-/// Returns the exited container, if it exists.
+/// Returns the container if it exists and has exited.
 async fn container(session: &Session, id: &str) -> Option<Container> {
     completed(&session.client, id).await.ok()
 }

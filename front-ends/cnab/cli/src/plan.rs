@@ -1,7 +1,8 @@
-//! Plans the steps of an action: one for the bundle, and one for each of its dependencies, in the bundle's order.
+//! Plans the steps of an action: one step for the bundle and one for each dependency, in the order that the bundle
+//! defines.
 //!
-//! All errors are found here, before anything is started or written, except for values that depend on earlier steps: an
-//! output of a dependency can be a parameter. The installation is locked from here on.
+//! All errors are reported here, before anything is started or written. The only exception are parameter values that
+//! are outputs of earlier steps. The installation is locked until the action is complete.
 
 mod prepared;
 
@@ -39,13 +40,13 @@ pub(crate) struct Plan {
 /// The user's choices for the image.
 #[derive(Debug, Default)]
 pub(crate) struct ImageChoice {
-    /// Image that is run instead of the bundle's own.
+    /// Image to run instead of the bundle's image.
     pub(crate) replacement: Option<String>,
-    /// True if the image is run even if nothing can be verified.
+    /// True if the image is run even if its digest cannot be verified.
     pub(crate) ignore_digest: bool,
-    /// Path of the archive that contains the images.
+    /// Path of the thick bundle that contains the images.
     pub(crate) thick: Option<PathBuf>,
-    /// The other images of that archive: references and digests.
+    /// References and digests of the other images in the thick bundle.
     pub(crate) companions: Vec<(String, Option<String>)>,
 }
 
@@ -56,11 +57,12 @@ pub(crate) enum State {
     Absent,
     /// The last change of the installation succeeded.
     Present,
-    /// The last change failed, or its result is unknown: any action may repair the installation (rule 2).
+    /// The last change failed, or its result is unknown. Any action is permitted, because it may repair the
+    /// installation (rule 2).
     Undefined,
 }
 
-/// Returns the claim that changed an installation last.
+/// Returns the last claim that changed the installation.
 pub(crate) fn last_change(history: &[Record]) -> Option<&Record> {
     let modifies = |record: &&Record| {
         let custom = record.claim.bundle.pointer("/actions").and_then(|actions| actions.get(&record.claim.action));
@@ -82,7 +84,7 @@ pub(crate) fn state(history: &[Record]) -> State {
     }
 }
 
-/// Returns the directory of claims: the given one, or the default.
+/// Returns the given directory of claims, or the default directory.
 pub(crate) fn claims_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
     if let Some(given) = given {
         return Ok(given);
@@ -139,7 +141,7 @@ impl Maker<'_> {
         let loaded = match (&self.args.bundle, self.known(&history)?) {
             (Some(path), _) => input::bundle(path)?,
             (None, Some(known)) => known,
-            // Naming the missing bundle would not help: the installation does not exist.
+            // Report the missing installation, not the missing bundle.
             (None, None) if matches!(self.action, UPGRADE | UNINSTALL) => {
                 return Err(CnabError::NotInstalled(name.clone()).into());
             }
@@ -149,7 +151,7 @@ impl Maker<'_> {
                 )));
             }
         };
-        // Rule 36: checked before anything else.
+        // Rule 36: check the extensions first.
         extension::check(&loaded.bundle.custom, &loaded.bundle.required_extensions, self.allowed())
             .map_err(wrong("the bundle cannot be run here"))?;
         let dependencies = Dependencies::from_custom(&loaded.bundle.custom).unwrap_or_default();
@@ -213,7 +215,7 @@ impl Maker<'_> {
         Ok(steps)
     }
 
-    /// Returns the bundle of the last claim, in its original bytes if they were stored.
+    /// Returns the bundle of the last claim, with its original bytes if they were stored.
     fn known(&self, history: &[Record]) -> Result<Option<Loaded>, CnabError> {
         let Some(record) = history.last() else { return Ok(None) };
         let kept = match record.claim.bundle_digest() {
@@ -229,7 +231,7 @@ impl Maker<'_> {
         Ok(Some(Loaded { bundle, thick: None }))
     }
 
-    /// Reads the inputs of an action and validates them as far as possible before the earlier steps have run.
+    /// Reads the inputs of an action, and validates everything that does not depend on earlier steps.
     fn step(
         &self,
         installation: &str,
@@ -278,7 +280,7 @@ impl Maker<'_> {
             _lock: lock,
         };
         prepared.evaluate(&self.store, history, ahead)?;
-        // Last, because a credential's source may be a program that prompts the user.
+        // Read credentials last, because the source may be a program that prompts the user.
         prepared.credentials = secrets::read(&credentials::wanted(&prepared.bundle, &prepared.action, &self.sources))?;
         Ok(prepared)
     }

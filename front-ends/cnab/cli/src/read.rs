@@ -1,5 +1,5 @@
-//! Commands that need no container: `validate`, `explain`, and commands that show records on disk. For an unfinished
-//! action, executord is asked for the state, if it can be reached.
+//! Runs the commands that need no container: `validate`, `explain`, and the commands that show records on disk. If an
+//! action is unfinished and executord is reachable, its state is queried.
 
 use executor_cli_kit::connect::{DEFAULT_SOCKET, connect};
 use executor_cli_kit::execute::block_on;
@@ -80,7 +80,7 @@ pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Re
     if unreadable == 0 { Ok(0) } else { Err(CnabError::Unreadable(unreadable).into()) }
 }
 
-/// Readable records of an installation.
+/// The readable records of an installation.
 struct InstallationRecords {
     name: String,
     records: Vec<Record>,
@@ -88,15 +88,15 @@ struct InstallationRecords {
     broken: bool,
 }
 
-/// Reads installations. Unreadable records are reported and counted, and do not hide the others. Named installations
-/// must exist.
+/// Reads the records of installations. Unreadable records are reported and counted; the other records are still
+/// returned. If `all` is false, the installations must exist.
 fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<InstallationRecords>, usize), Failure> {
     let mut known = Vec::new();
     let mut unreadable = 0;
     for name in names {
         let (records, errors) = match store.survey(&name) {
             Ok(survey) => (survey.records, survey.unreadable),
-            // A name without claims: the installation is being forgotten.
+            // A name without claims belongs to an installation that is being removed.
             Err(StoreError::NoInstallation(_)) if all => continue,
             Err(error) if all => (Vec::new(), vec![error]),
             Err(error) => return Err(CnabError::from(error).into()),
@@ -181,18 +181,18 @@ fn outputs(
     Ok(unreadable)
 }
 
-/// Returns the selected claim; `None` if no claim can be read.
+/// Returns the selected claim, by default the last one; `None` if no claim can be read.
 fn record<'a>(records: &'a [Record], args: &OfClaimArgs) -> Result<Option<&'a Record>, CnabError> {
     let Some(id) = &args.claim else { return Ok(records.last()) };
     let found = records.iter().find(|record| record.claim.id == *id);
     found.map(Some).ok_or_else(|| CnabError::NoClaim { installation: args.name.clone(), id: id.clone() })
 }
 
-/// Asks executord about unfinished actions. Returns false if executord could not be asked.
+/// Queries executord for the state of unfinished actions. Returns false if a query failed.
 fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Failure> {
     let mut unfinished = Vec::new();
     for name in names {
-        // An installation with unreadable records is skipped here and reported later.
+        // Skip installations with unreadable records; they are reported later.
         if store.history(name).is_ok_and(|history| history.iter().any(Record::is_unfinished)) {
             unfinished.push(name);
         }
@@ -207,7 +207,7 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
         let session = Session { client, output, style: Style::detect(), json: global.json };
         let mut asked = true;
         for name in unfinished {
-            // A process that holds the lock is working on the installation and will record the result.
+            // If another process holds the lock, it is working on the installation and will record the result.
             let settled = match store.lock(name) {
                 Ok(None) => continue,
                 Ok(Some(_lock)) => settle::settle(&session, store, name, None).await,

@@ -1,8 +1,8 @@
-//! Builds the request of a container from a lowered action.
+//! Builds the run request for the container of a lowered action.
 //!
-//! Secrets use the fields for secrets, so that executord passes, masks and wipes them as such. Logs are masked for
-//! secrets of 4 bytes and more, because they are stored with the claims. The run tool may change its files and create
-//! files next to them (CNAB 103), if the host supports it.
+//! Secrets are in the request's secret fields, so that executord masks and wipes them. Logs are stored with the claims;
+//! therefore secrets of at least 4 bytes are masked in them. If the host supports it, the run tool may change its files
+//! and create files next to them (CNAB 103).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use executor_client::v1::{
 use executor_cnab::docker::Docker;
 use executor_cnab::invocation::Invocation;
 
-/// The user's options for the container itself.
+/// The user's options for the container.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) user: Option<String>,
@@ -36,15 +36,15 @@ impl Default for Options {
     }
 }
 
-/// Reference of a container's root file system, and its pull policy.
+/// Reference and pull policy of a container's root file system.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     pub(crate) reference: String,
     pub(crate) policy: PullPolicy,
 }
 
-/// Returns true if the host can make a run tool's files writable, and prints a note if not: the specification permits
-/// run tools to write to them, but does not require it.
+/// Returns true if the host can make the run tool's files writable, and prints a note if not. The specification permits
+/// run tools to write to these files, but run tools rarely need this.
 pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
     let info = session.client.info().await.doing("info")?;
     let can = info.secret_mount_kind() != MountKind::Ramfs;
@@ -56,7 +56,7 @@ pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Fail
     Ok(can)
 }
 
-/// Builds the request of a container with this id and root file system.
+/// Builds the run request for a container with this id and root file system.
 pub(crate) fn build(
     id: &str,
     rootfs: &ImageSource,
@@ -81,7 +81,7 @@ pub(crate) fn build(
     let run = RunAction {
         path: invocation.program.to_owned(),
         env: invocation.env.iter().map(|(name, value)| variable(name, value)).collect(),
-        // Lowering has checked that the values are text.
+        // Lowering has checked that the values are UTF-8.
         secret_environment: invocation
             .secret_env
             .iter()
@@ -118,7 +118,7 @@ pub(crate) fn build(
     Ok(Request::from_request(request))
 }
 
-/// Returns the labels by which a container can be found.
+/// Returns the labels with which users can find a container.
 fn labels(env: &std::collections::BTreeMap<String, String>) -> HashMap<String, String> {
     let pairs = [("io.cnab.installation", "CNAB_INSTALLATION_NAME"), ("io.cnab.action", "CNAB_ACTION")];
     let labels = pairs.into_iter().filter_map(|(label, name)| Some((label.to_owned(), env.get(name)?.clone())));

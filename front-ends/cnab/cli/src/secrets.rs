@@ -1,7 +1,7 @@
-//! Values of credentials from the sources in credential sets: a variable, a file, a program's standard output.
+//! Reads the values of credentials from their sources: a variable, a file, or a program's standard output.
 //!
-//! An error names the credential and the source, and never the value. A program's standard error is passed through to
-//! the standard error of agent-cli, and is not part of the value.
+//! Errors name the credential and the source, but never contain the value. The standard error of a program is forwarded
+//! to the standard error of agent-cli, and is not part of the value.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::error::CnabError;
 /// Maximum size of a credential, in bytes. executord's own limit is lower.
 const CREDENTIAL_MAX: usize = 1 << 20;
 
-/// Reads the wanted credentials.
+/// Reads the values of the given credentials.
 pub(crate) fn read(wanted: &[(&str, &Source)]) -> Result<BTreeMap<String, Secret>, CnabError> {
     let mut values = BTreeMap::new();
     for (name, source) in wanted {
@@ -44,7 +44,7 @@ fn one(source: &Source) -> Result<Secret, String> {
     }
 }
 
-/// Runs a program without a shell: words are separated by spaces, as in cnab-go.
+/// Runs a program without a shell. The command is split at spaces, as in cnab-go.
 fn command(line: &str) -> Result<Secret, String> {
     let mut words = line.split_whitespace();
     let program = words.next().ok_or("its command is empty")?;
@@ -69,7 +69,7 @@ fn command(line: &str) -> Result<Secret, String> {
 }
 
 fn bounded(reader: impl Read) -> Result<Secret, String> {
-    // Allocated in full: a buffer that grows leaves copies behind.
+    // Allocate the maximum size: a growing buffer would leave copies of the secret in memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(CREDENTIAL_MAX + 1));
     let read = reader.take(CREDENTIAL_MAX as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot be read: {error}"))?;
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// A program's standard error is not part of the value, and a failure does not repeat it.
+    /// The standard error of a program is not part of the value or of an error message.
     #[test]
     fn only_standard_output_counts() {
         let dir = tempfile::tempdir().unwrap();

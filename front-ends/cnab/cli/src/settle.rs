@@ -1,8 +1,9 @@
-//! Settles actions that an earlier agent-cli left unfinished: claims whose last result is pending or running (rule 47).
+//! Records the results of actions that an earlier agent-cli left unfinished. The last result of such a claim is pending
+//! or running, or is missing (rule 47).
 //!
-//! The name of the container is known. executord reports whether it runs, exited or never existed, and this becomes the
-//! result. The caller holds the installation's lock, so no other process works on it. Unfinished actions of other tools
-//! are left to those tools.
+//! The name of the container is derived from the claim. executord reports whether the container is running, has exited
+//! or does not exist; this determines the result. The caller holds the lock of the installation, so no other process
+//! works on it. Unfinished actions of other tools are ignored.
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::follow;
@@ -25,8 +26,8 @@ use executor_cnab::store::{Record, Store};
 use crate::ended::{Ended, LOG_MAX, conclude, delete, evaluate, record};
 use crate::error::CnabError;
 
-/// Settles the installation's unfinished actions. With `interrupts`, waits for a container that still runs, and shows
-/// its output. Without, leaves a running container alone.
+/// Records the results of the installation's unfinished actions. If `interrupts` is given, waits for containers that
+/// still run, and shows their output. Otherwise skips them.
 pub(crate) async fn settle(
     session: &Session,
     store: &Store,
@@ -70,7 +71,7 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// Records that the container does not exist: it was never created, or was deleted.
+/// Records the result of an action whose container does not exist. The container was never created, or was deleted.
 fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     let last = unfinished.last();
     let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {
@@ -87,7 +88,7 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
     let action = bundle.as_ref().ok().and_then(|bundle| Action::new(&bundle.actions, &unfinished.claim.action).ok());
     match (bundle, action) {
         (Ok(bundle), Some(action)) => conclude(session, &bundle, &action, container, &outputs(&bundle, &action)).await,
-        // A claim that only an older version accepted: its exit can be recorded nevertheless.
+        // An older version accepted this claim, but this version does not. Record only the exit.
         _ => {
             let (status, message) = evaluate(container);
             Ok(Ended { status, message, exit: 0, outputs: BTreeMap::new() })

@@ -1,4 +1,4 @@
-//! Output of bundles and installations: JSON and text. It contains no value of a credential or of anything `writeOnly`.
+//! Prints bundles and installations as JSON or text. Values of credentials and `writeOnly` values are never printed.
 
 mod bundle;
 mod installation;

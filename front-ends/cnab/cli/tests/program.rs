@@ -1,4 +1,4 @@
-//! Runs the program as agent-cli, cnab-go and packagers do, without an executord.
+//! Runs the program without an executord, as agent-cli, cnab-go and package builds do.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -38,7 +38,8 @@ fn help_names_the_command_that_people_type() {
     assert!(output.status.success() && text(&output.stdout).contains("Usage: agent-cli cnab "), "{output:?}");
 }
 
-/// cnab-go finds a driver by its name; Debian's package and `cargo xtask build` create a link with that name.
+/// If the program is run as `cnab-executor`, it is a driver. cnab-go finds drivers by name; the Debian package and
+/// `cargo xtask build` create a link with that name.
 #[test]
 fn called_as_cnab_executor_it_is_a_driver() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Rules of CNAB 101 that a schema cannot express: those that span several fields.
+//! Checks the rules of CNAB 101 that span several fields, which a schema cannot express.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn identity(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations
     if object.get("schemaVersion").is_some_and(Value::is_string) {
         let text = bundle.schema_version.strip_prefix('v').unwrap_or(&bundle.schema_version);
         let major = semver::Version::parse(text).map(|version| version.major);
-        // The schema's own description says `v1`.
+        // The description in the published schema says `v1`.
         if text != "1" && major.ok() != Some(1) {
             let message =
                 format!("{:?} is not a supported version of the specification; use v1.x.y", bundle.schema_version);
@@ -86,7 +86,7 @@ fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) 
     }
 }
 
-/// An element that is passed in a variable or a file.
+/// A parameter or credential with its destination.
 struct Place<'a> {
     /// JSON pointer to the element.
     at: String,
@@ -149,8 +149,8 @@ fn file(at: &str, path: &str, wrong: &mut Violations) {
     }
 }
 
-/// Refuses elements with the same destination: a parameter and a credential never share one, others not within one
-/// action.
+/// Refuses elements that share a destination. Two parameters or two credentials may share a destination if no action
+/// uses both; a parameter and a credential may never share one.
 fn shared(places: &[Place<'_>], wrong: &mut Violations) {
     for (index, second) in places.iter().enumerate() {
         for first in &places[..index] {
@@ -252,7 +252,8 @@ fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String
     wrong.append(Docker::new(&bundle.custom, &[]).err().unwrap_or_default());
 }
 
-/// Returns warnings about parameter sources with names that the bundle does not have: such a source never has a value.
+/// Returns warnings about parameter sources that name something that the bundle does not define. Such a source never
+/// has a value.
 fn unusable_sources(bundle: &Bundle, sources: &ParameterSources) -> Vec<String> {
     let dependencies = dependencies::Dependencies::from_custom(&bundle.custom).unwrap_or_default();
     let mut odd = Vec::new();

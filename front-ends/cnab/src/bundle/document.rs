@@ -1,4 +1,4 @@
-//! Parts of a bundle.json, with the field names of CNAB 101.
+//! Types for the parts of a bundle.json, with the field names of CNAB 101.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct Maintainer {
     pub url: String,
 }
 
-/// An image: an invocation image or one that the bundle refers to.
+/// An invocation image, or another image that the bundle refers to.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
@@ -38,7 +38,7 @@ pub struct Image {
     /// Type of the image; `oci` if empty (rule 26).
     #[serde(default)]
     pub image_type: String,
-    /// Digest of the manifest; verified before a run (rule 27).
+    /// Digest of the manifest, which is verified before the image is run (rule 27).
     pub content_digest: Option<String>,
     /// Media type of the manifest.
     pub media_type: Option<String>,
@@ -53,12 +53,12 @@ pub struct Image {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parameter {
-    /// Name of its definition.
+    /// Name of the definition.
     pub definition: String,
-    /// Description for people.
+    /// Description for users.
     #[serde(default)]
     pub description: String,
-    /// Names of actions; all when empty (rule 30).
+    /// Names of the actions that use the parameter; empty if all actions use it (rule 30).
     #[serde(default)]
     pub apply_to: Vec<String>,
     /// True if the parameter requires a value (rule 14).
@@ -72,7 +72,7 @@ pub struct Parameter {
 pub struct Destination {
     /// Name of a variable.
     pub env: Option<String>,
-    /// Path in the container; a relative one is relative to the root (rule 20).
+    /// Path in the container. A relative path is relative to the root (rule 20).
     pub path: Option<String>,
 }
 
@@ -80,10 +80,10 @@ pub struct Destination {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Credential {
-    /// Description for people.
+    /// Description for users.
     #[serde(default)]
     pub description: String,
-    /// Names of actions; all when empty.
+    /// Names of the actions to which this applies; empty if it applies to all actions.
     #[serde(default)]
     pub apply_to: Vec<String>,
     /// True if the credential must be supplied (rule 31).
@@ -97,32 +97,32 @@ pub struct Credential {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
-    /// Name of its definition.
+    /// Name of the definition.
     pub definition: String,
-    /// Description for people.
+    /// Description for users.
     #[serde(default)]
     pub description: String,
-    /// Names of actions; all when empty.
+    /// Names of the actions to which this applies; empty if it applies to all actions.
     #[serde(default)]
     pub apply_to: Vec<String>,
-    /// Absolute path, below [`OUTPUTS`](crate::paths::OUTPUTS).
+    /// Absolute path of the file, below [`OUTPUTS`](crate::paths::OUTPUTS).
     pub path: String,
 }
 
-/// Returns true if an `applyTo` list includes an action; an empty list includes all (rule 30).
+/// Returns true if an `applyTo` list includes an action. An empty list includes all actions (rule 30).
 pub fn applies(apply_to: &[String], action: &str) -> bool {
     apply_to.is_empty() || apply_to.iter().any(|name| name == action)
 }
 
 impl Image {
-    /// Returns the image type: `oci`, `docker`, or one that is not supported.
+    /// Returns the image type: `oci`, `docker`, or an unsupported type.
     pub fn kind(&self) -> &str {
         if self.image_type.is_empty() { "oci" } else { &self.image_type }
     }
 }
 
 impl Destination {
-    /// Returns the absolute path (rule 20).
+    /// Returns the path as an absolute path (rule 20).
     pub fn absolute_path(&self) -> Option<String> {
         self.path.as_deref().map(rooted)
     }

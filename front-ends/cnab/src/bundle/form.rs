@@ -1,4 +1,4 @@
-//! Checks the form of a bundle.json against `bundle/schema.json`.
+//! Checks the structure of a bundle.json with the JSON Schema in `bundle/schema.json`.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::violation::{Violations, pointer};
 
-/// Checks a bundle.json against the schema.
+/// Returns all violations of the schema.
 pub(super) fn check(value: &Value) -> Violations {
     static FORM: OnceLock<Validator> = OnceLock::new();
     let validator = FORM.get_or_init(|| {

@@ -1,7 +1,7 @@
-//! Claims and results, possibly from another program: checked against the form that CNAB 400 defines.
+//! Parses claims and results, which another program may have written, and checks them with a JSON Schema for CNAB 400.
 //!
-//! The published schemas accept any field (their `additionalProperties` is in the wrong place); these do not. The field
-//! `schemaVersion`, which cnab-go writes, is accepted.
+//! The published schemas accept any field, because their `additionalProperties` is at the wrong level. The schemas here
+//! refuse unknown fields, except for `schemaVersion`, which cnab-go writes.
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,7 @@ use crate::names;
 use crate::violation::{Violations, pointer};
 
 impl Claim {
-    /// Parses a claim. Its bundle is not validated: it may be older than the rules.
+    /// Parses a claim. Its bundle is not validated, because it may be older than the rules.
     ///
     /// # Errors
     /// Returns every violation.

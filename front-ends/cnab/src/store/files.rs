@@ -1,7 +1,7 @@
-//! Files of the store: written atomically, and read within limits.
+//! Writes the store's files atomically, and reads them with size limits.
 //!
-//! Like `executor_sys::replace`, on which a front end does not depend, but with a random temporary name: two programs
-//! may write at once.
+//! Writing is similar to `executor_sys::replace`, on which front ends do not depend. But the temporary name is random,
+//! because two programs may write at the same time.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -12,9 +12,9 @@ use super::StoreError;
 
 /// Prefix of partial files; no stored file begins with a dot.
 const PARTIAL: &str = ".partial-";
-/// `O_NOFOLLOW` of Linux on the supported architectures.
+/// Value of `O_NOFOLLOW` on Linux, which depends on the architecture.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
-/// `O_NONBLOCK`: opening a FIFO does not wait for a writer.
+/// Value of `O_NONBLOCK`, with which opening a FIFO does not wait for a writer.
 const NON_BLOCK: i32 = 0o4000;
 
 fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
@@ -43,7 +43,7 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     sync_dir(directory)
 }
 
-/// Creates a directory and its parents, and syncs each into its parent.
+/// Creates a directory and its parents, and syncs the parent of each created directory.
 fn make_dir(directory: &Path) -> Result<(), StoreError> {
     if directory.is_dir() {
         return Ok(());
@@ -71,7 +71,7 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreErro
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed(path, "be read"))?,
     };
-    // A FIFO without a writer would block.
+    // Refuse other files: reading a FIFO could block.
     if !file.metadata().map_err(failed(path, "be read"))?.is_file() {
         return Err(failed(path, "be read")(io::Error::other("not a regular file")));
     }
@@ -84,7 +84,7 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreErro
     }
 }
 
-/// Returns the names in a directory that do not begin with a dot; none if the directory does not exist.
+/// Returns the names in a directory that do not begin with a dot; an empty list if the directory does not exist.
 pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -102,7 +102,7 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// Locks a file, which is created if it does not exist; `None` if another process holds the lock.
+/// Locks a file, which is created if it does not exist. Returns `None` if another process holds the lock.
 pub(super) fn lock(path: &Path) -> Result<Option<File>, StoreError> {
     make_dir(path.parent().unwrap_or(Path::new(".")))?;
     let file =

@@ -1,4 +1,4 @@
-//! Rules 43 to 48: claims, results and dependencies (CNAB 400 and 500). Storage is in `stored.rs`.
+//! Tests rules 43 to 48: claims, results and dependencies (CNAB 400 and 500). Tests of the storage are in `stored.rs`.
 
 use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::dependencies::{Dependencies, Unusable};
@@ -31,8 +31,7 @@ fn rule_44_a_claim_for_each_action_with_an_id_of_its_own() {
     assert_eq!(Claim::parse(written.to_string().as_bytes()).unwrap(), first);
 }
 
-/// Rule 40: applies to claims of other programs, too, which may hold values that our claims never do, and with any
-/// bundle.
+/// Rule 40: if a claim of another program contains a `writeOnly` value, the value is recognized as secret.
 #[test]
 fn rule_40_what_is_write_only_in_a_claim_of_another_program_is_known() {
     let mut written =

@@ -1,4 +1,4 @@
-//! Helpers that build bundles and run their rules.
+//! Helpers that build bundles and apply the rules to them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Bundle {
     Bundle::parse(text.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
-/// Returns the smallest bundle with these fields added.
+/// Returns a minimal bundle with these fields added.
 pub(crate) fn small(more: Value) -> Value {
     let mut bundle = json!({
         "schemaVersion": "v1.0.0", "name": "x", "version": "1.0.0", "invocationImages": [{ "image": "example/x:1" }],

@@ -1,4 +1,4 @@
-//! Rules 24 to 42: bundle.json and its two forms (CNAB 101 and 104).
+//! Tests rules 24 to 42: bundle.json, thin bundles and thick bundles (CNAB 101 and 104).
 
 mod thick;
 
@@ -243,7 +243,7 @@ fn rule_32_a_parameter_and_a_credential_never_share_a_place() {
     assert_has(&wrong(two(json!({ "path": "/a" }), json!({ "path": "a" }))), 32, "/credentials/c/path");
     assert_has(&wrong(two(json!({ "path": "/a" }), json!({ "path": "/a/b" }))), 32, "/credentials/c/path");
     bundle(two(json!({ "env": "A" }), json!({ "env": "B", "path": "/a" })));
-    // Two of the same kind may share a destination if no action has both.
+    // Two parameters or two credentials may share a destination if no action uses both.
     let pair = |one: &str, other: &str| {
         json!({ "credentials": {
         "a": { "env": "A", "applyTo": [one] }, "b": { "env": "A", "applyTo": [other] },
@@ -267,7 +267,7 @@ fn rule_34_a_stateless_action_needs_no_credentials_and_gets_those_supplied() {
     assert!(help.is_stateless() && !help.modifies());
     sets::check(&bundle, &help, |_| false).unwrap();
     assert_eq!(lowered(&bundle, "org.example.help", json!({}), &[("key", "k")]).secret_env["KEY"].bytes(), b"k");
-    // If nothing was ever installed there is no revision, and none is created.
+    // If nothing was ever installed, a stateless action does not create a revision.
     let values = resolved(&bundle, "org.example.help", json!({}));
     assert_eq!(claim(&bundle, "org.example.help", &values, None).revision, "");
 }
@@ -398,7 +398,7 @@ fn rule_13_encodings_are_checked_at_every_depth_and_unknown_ones_refused() {
     }
 }
 
-/// Rule 15: the default must be used, so the mismatch is not an error.
+/// Rule 15: if a default does not match its definition, it is used with a warning.
 #[test]
 fn rule_15_a_default_that_does_not_fit_is_used_and_reported() {
     let bundle = bundle(json!({
@@ -411,7 +411,7 @@ fn rule_15_a_default_that_does_not_fit_is_used_and_reported() {
     assert!(resolved(&bundle, "install", json!({ "p": 9 })).warnings.is_empty());
 }
 
-/// Property names in a secret object are part of the value.
+/// Rule 40: if an object is secret, violations do not contain its property names.
 #[test]
 fn rule_40_names_in_a_secret_object_are_not_reported() {
     let bundle = bundle(json!({
@@ -435,7 +435,7 @@ fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
     assert!(!serde_json::to_string(&claim).unwrap().contains("canary"));
     assert!(!format!("{values:?} {claim:?}").contains("canary"));
     assert_eq!(claim.custom["executor"]["supplied"], json!([]));
-    // The container gets the secret values.
+    // The claim in the container contains the secret values.
     assert!(claim.mounted(&values).text().unwrap().contains("canary"));
     assert!(bundle.is_write_only("pass") && bundle.is_output_write_only("cert") && !bundle.is_write_only("period"));
 }

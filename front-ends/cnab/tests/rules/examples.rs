@@ -1,7 +1,7 @@
-//! Whole documents are accepted, and each of 20 changes to any of them fails with the expected rule.
+//! Tests that complete documents are accepted, and that changes to these documents violate the expected rule.
 //!
-//! The documents are our own (`tests/bundles`). If EXECUTOR_CNAB_SPEC names a directory with the specification's
-//! `examples`, those are tested, too.
+//! The documents are in `tests/bundles`. If EXECUTOR_CNAB_SPEC names a directory with the specification's `examples`,
+//! the examples are also tested.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::common::*;
 
-/// Returns the specification's examples of one kind, if available.
+/// Returns the specification's examples with these names, if available.
 fn specification(names: &[&str]) -> Vec<(String, Value)> {
     let Some(root) = std::env::var_os("EXECUTOR_CNAB_SPEC") else { return Vec::new() };
     let read = |name: &&str| {
@@ -28,7 +28,7 @@ fn own(text: &str) -> (String, Value) {
     ("our own".into(), serde_json::from_str(text).unwrap())
 }
 
-/// A change: the rule that it breaks, the path, and the function.
+/// A change: the rule that the change breaks, the path of the violation, and the function.
 type Mutation = (u8, String, Box<dyn Fn(&mut Value)>);
 
 fn set(rule: u8, at: &str, to: Value) -> Mutation {
@@ -138,7 +138,7 @@ fn bundles() {
 }
 
 trait At {
-    /// Sets the path of the violation if it differs from that of the change.
+    /// Sets the path of the violation, if it differs from the path of the change.
     fn at(self, path: &str) -> Self;
 }
 

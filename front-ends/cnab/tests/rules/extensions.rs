@@ -1,4 +1,4 @@
-//! Rules 36, 49 and 50: extensions.
+//! Tests rules 36, 49 and 50: extensions.
 
 use executor_cnab::bundle::Bundle;
 use executor_cnab::extension::Allowed;
@@ -26,7 +26,7 @@ fn rule_50_docker_is_given_where_it_is_allowed() {
         assert!(wrong.to_string().contains("--allow-docker-host-access"), "{wrong}");
         check_extensions(&bundle, yes).unwrap();
     }
-    // A bundle that does not require the extension runs without it.
+    // If a bundle does not require the extension, it runs without the Docker daemon.
     check_extensions(&bundle(json!({ "custom": { "io.cnab.docker": {} } })), no).unwrap();
     for value in [json!(1), json!({ "privileged": "yes" }), json!([])] {
         assert_has(&wrong(json!({ "custom": { "io.cnab.docker": value } })), 50, "/custom/io.cnab.docker");
@@ -119,12 +119,12 @@ fn rule_49_a_source_stands_in_for_what_no_one_supplied() {
     assert_has(&run("upgrade", json!({}), &large).unwrap_err(), 49, "/parameters/count");
     assert_has(&of("count", "state", b"canary").unwrap_err(), 13, "/parameters/count");
     assert_has(&of("state", "state", b"\xff").unwrap_err(), 49, "/parameters/state");
-    // A file is passed in base64, and content that is base64 already is unchanged.
+    // Content is encoded in base64 for a base64 parameter. Content that is already in base64 is unchanged.
     assert_eq!(of("blob", "state", b"\xff\x00").unwrap().value, "/wA=");
     assert_eq!(of("blob", "encoded", b"/wA=\n").unwrap().value, "/wA=\n");
 }
 
-/// Rule 40: values from a secret output are secret, regardless of the parameter's own definition.
+/// Rule 40: if an output is secret, a parameter value from this output is secret.
 #[test]
 fn rule_49_a_secret_output_makes_a_secret_parameter() {
     let bundle: Bundle = bundle(with_sources(json!({ "count": output("state") })));

@@ -1,5 +1,5 @@
-//! Rules 1 to 23: the bundle at run time (CNAB 103). Aspects that need a running container are tested in
-//! `integration/tests/cnab.rs` under the same numbers.
+//! Tests rules 1 to 23: the bundle runtime (CNAB 103). Tests that need a running container are in
+//! `integration/tests/cnab.rs`, with the same rule numbers.
 
 use crate::common::*;
 use executor_cnab::action::Action;
@@ -276,7 +276,7 @@ fn rule_21_the_result_is_what_was_supplied_and_the_defaults() {
     let bundle = typed();
     let values = resolved(&bundle, "install", json!({ "string": "s" })).values;
     assert_eq!(values.keys().collect::<Vec<_>>(), ["defaulted", "string"]);
-    // All faults are reported before anything is lowered.
+    // All violations are reported at once.
     let wrong = try_resolved(&bundle, "install", json!({ "string": 1, "integer": "x", "array": {} })).unwrap_err();
     assert_eq!(wrong.iter().count(), 3, "{wrong}");
 }
@@ -333,7 +333,7 @@ fn rule_23_equivalent_references_go_to_equivalent_places() {
     assert_has(&wrong, 23, "/ubuntu:1");
 }
 
-/// A supplied value persists until it is supplied again; a default does not.
+/// Later actions keep a supplied value, but not a default.
 #[test]
 fn values_are_kept_from_one_action_to_the_next_and_defaults_are_not() {
     let bundle = parse(THIN);

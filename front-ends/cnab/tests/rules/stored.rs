@@ -1,4 +1,4 @@
-//! Records on disk (rules 5, 44, 45 and 47): the layout, the state after a crash, and content that must not be trusted.
+//! Tests the records on disk (rules 5, 44, 45 and 47): the layout, the state after a crash, and untrusted content.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -58,7 +58,7 @@ fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
     }
     assert_eq!(store.output(&last.id, "height").unwrap().as_deref(), Some(&b"12"[..]));
     assert_eq!(store.output(&last.id, "nope").unwrap(), None);
-    // An unreadable record does not prevent forgetting.
+    // If a record is unreadable, the installation can still be removed.
     fs::write(root.join("claims/my app").join(format!("{}.json", executor_cnab::id::after(None, at(9)).unwrap())), "{")
         .unwrap();
     let lock = store.lock("my app").unwrap().unwrap();
@@ -91,7 +91,8 @@ fn rule_05_one_installation_for_a_name_and_one_action_at_a_time() {
     assert!(matches!(store.lock("a\nb"), Err(StoreError::Name(_))));
 }
 
-/// State after a kill: partial files under temporary names, outputs without a result, a claim without a result.
+/// If a kill leaves temporary files, outputs without a result or a claim without a result, the other records are
+/// readable.
 #[test]
 fn rule_47_what_a_crash_leaves_is_read_as_it_is() {
     let home = tempfile::tempdir().unwrap();
@@ -131,7 +132,7 @@ fn what_is_in_the_store_is_not_believed() {
     }
 }
 
-/// A record that is unreadable or does not belong to its path is reported and hides no other record.
+/// If a record is unreadable or does not match its path, it is reported, and all other records are returned.
 #[test]
 fn what_cannot_be_read_hides_nothing_else() {
     let home = tempfile::tempdir().unwrap();

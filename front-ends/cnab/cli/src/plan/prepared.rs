@@ -1,5 +1,6 @@
-//! An action whose inputs were read and validated. It is lowered just before it runs, because its parameters can be
-//! outputs of earlier steps and of an action that an earlier agent-cli left unfinished.
+//! Prepares an action whose inputs were read and validated. The action is lowered (converted to the input of a
+//! container) just before it runs, because its parameters can be outputs of earlier steps or of an action that an
+//! earlier agent-cli left unfinished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -31,9 +32,9 @@ pub(crate) struct Prepared {
     pub(super) credentials: BTreeMap<String, Secret>,
     pub(super) relocation: Option<Relocation>,
     pub(super) image: ImageChoice,
-    /// This machine's Docker daemon, if the bundle requires it and the user allows it.
+    /// Access to this machine's Docker daemon, if the bundle requires it and the user allows it.
     pub(super) docker: Option<Docker>,
-    /// True if values of earlier actions are ignored.
+    /// True if the parameter values of earlier actions are ignored.
     pub(super) reset: bool,
     pub(super) omit_unset_files: bool,
     pub(super) warnings: Vec<String>,
@@ -53,14 +54,14 @@ pub(crate) struct Step {
 }
 
 impl Prepared {
-    /// Finds all errors that can be found before the earlier steps have run.
+    /// Reports all errors that do not depend on the results of earlier steps.
     pub(super) fn evaluate(&self, store: &Store, history: &[Record], ahead: &[Self]) -> Result<(), Failure> {
         let awaited = self.awaited(history, ahead);
         let values = self.resolve(store, history, awaited)?;
         self.lower(history, &values).map(drop)
     }
 
-    /// Lowers the action with the values known now.
+    /// Lowers the action with the final values, after the earlier steps.
     pub(crate) fn ready(self, store: &Store) -> Result<Step, Failure> {
         let history = if self.action.is_stateless() {
             Vec::new()
@@ -112,8 +113,8 @@ impl Prepared {
         Ok(values.map_err(wrong("the parameters are not valid"))?)
     }
 
-    /// Returns parameters of this action that may come from outputs, with their sources, except for those that were
-    /// supplied.
+    /// Returns the parameters of this action whose values may come from outputs, with their sources. Supplied
+    /// parameters are excluded.
     fn sources<'a>(&'a self, all: &'a ParameterSources) -> impl Iterator<Item = (&'a str, &'a [Source])> {
         all.iter().filter(|(name, _)| {
             let parameter = self.bundle.parameters.get(*name);
@@ -121,7 +122,7 @@ impl Prepared {
         })
     }
 
-    /// Returns values of parameters from outputs of earlier actions.
+    /// Returns the parameter values that come from outputs of earlier actions.
     fn sourced(
         &self,
         store: &Store,
@@ -154,7 +155,7 @@ impl Prepared {
         Ok(found)
     }
 
-    /// Returns parameters whose source is an output that does not exist yet.
+    /// Returns the parameters whose source is an output that does not exist yet.
     fn awaited(&self, history: &[Record], ahead: &[Self]) -> BTreeSet<String> {
         let unfinished = history.iter().any(Record::is_unfinished);
         let to_come = |source: &Source| match source {

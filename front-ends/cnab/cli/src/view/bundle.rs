@@ -1,4 +1,4 @@
-//! Output of `validate` and `explain`.
+//! Formats the output of `validate` and `explain`.
 
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::{Role, Style};
@@ -276,7 +276,7 @@ impl<'a> Explained<'a> {
     }
 }
 
-/// Returns a default as text, cut to one line.
+/// Formats a default value, truncated to 40 characters.
 fn text_of(value: &Value) -> String {
     let text = text(value);
     if text.chars().count() > 40 { text.chars().take(39).chain(['…']).collect() } else { text }

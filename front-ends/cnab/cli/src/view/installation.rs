@@ -1,4 +1,4 @@
-//! Output of `list`, `show`, `claims`, `outputs`, and of an action.
+//! Formats the output of `list`, `show`, `claims`, `outputs`, and of an action.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ const HIDDEN: &str = "(writeOnly)";
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Installation {
     name: String,
-    /// `present`, `absent`, `undefined` after a failure, or `unknown` if a record cannot be read.
+    /// `present`, `absent`, `undefined` (after a failure) or `unknown` (if a record cannot be read).
     state: &'static str,
     bundle: String,
     version: String,
@@ -36,9 +36,9 @@ pub(crate) struct Installation {
     created: String,
     /// Time of the last result.
     modified: Option<String>,
-    /// False if executord could not be asked about an unfinished action.
+    /// False if executord could not be queried for an unfinished action.
     asked: bool,
-    /// Null in place of a writeOnly value.
+    /// Parameter values; `writeOnly` values are null.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Map<String, Value>>,
     #[serde(skip)]
@@ -48,7 +48,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Builds the document from the readable records.
+    /// Builds the description of an installation from its readable records.
     pub(crate) fn new(name: &str, history: &[Record], broken: bool, whole: bool, asked: bool) -> Self {
         let mut it = Self {
             name: name.to_owned(),
@@ -212,12 +212,12 @@ pub(crate) struct Output {
     claim: String,
 }
 
-/// An output as shown.
+/// An output as printed by `outputs`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Shown {
     name: String,
-    /// Null if it is writeOnly or not text.
+    /// Content; null if the output is `writeOnly` or not UTF-8.
     value: Option<String>,
     size: usize,
     write_only: bool,

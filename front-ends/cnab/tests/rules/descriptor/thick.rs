@@ -1,4 +1,4 @@
-//! Rule 42: thin and thick bundles.
+//! Tests rule 42: thin and thick bundles.
 
 use std::io::{Read as _, Write as _};
 
@@ -85,7 +85,7 @@ fn rule_42_a_thick_bundle_that_is_none() {
     assert!(matches!(archive::bundle(&*link), Err(ArchiveError::Entry(..))));
 }
 
-/// Refused: two names that a reader of the layout could treat as the same file.
+/// If a reader of the layout could treat two names as the same file, the archive is refused.
 #[test]
 fn rule_42_thick_bundle_ambiguous_name_refused() {
     for name in [
@@ -100,7 +100,7 @@ fn rule_42_thick_bundle_ambiguous_name_refused() {
         let refused = archive::bundle(&*tgz(&[("bundle.json", b"{}"), (name, INDEX)]));
         assert!(matches!(refused, Err(ArchiveError::Entry(..))), "{name:?}");
     }
-    // Two names that are equal if case is ignored; U+212A is a capital K.
+    // The names are equal if case is ignored. U+212A is the Kelvin sign, whose lower case is `k`.
     for (one, other) in [
         ("artifacts/layout/index.json", "./artifacts/layout/index.json"),
         ("artifacts/layout/blobs/sha256/aa", "artifacts/layout/blobs/sha256/AA"),
@@ -115,7 +115,7 @@ fn rule_42_thick_bundle_ambiguous_name_refused() {
     archive::bundle(&*tgz(&[("bundle.json", b"{}"), ("other/k", b""), ("other/k\u{301}", b"")])).unwrap();
 }
 
-/// The limit applies to each form that an archive has for long names, and an error shows the beginning of the name.
+/// If a name is too long, it is refused in every encoding of long names, and the error shows the start of the name.
 #[test]
 fn rule_42_thick_bundle_long_name_refused() {
     let with = |length: usize, pax: bool| {
@@ -143,7 +143,7 @@ fn rule_42_thick_bundle_long_name_refused() {
     }
 }
 
-/// A record may hold a name that a header cannot: with NUL, or of bytes that are not UTF-8.
+/// If an extended header contains a name with NUL or invalid UTF-8, the archive is refused.
 #[test]
 fn rule_42_thick_bundle_name_record_refused() {
     for name in [&b"artifacts/layout/a\0b"[..], b"artifacts/layout/\xff", b"/etc/x", b"a/../../x", b""] {
@@ -158,7 +158,7 @@ fn rule_42_thick_bundle_name_record_refused() {
     }
 }
 
-/// A name or a record of any length compresses to nearly nothing.
+/// If a name or an extended header is extremely long, it is refused, although it compresses to a few bytes.
 #[test]
 fn rule_42_thick_bundle_endless_name_refused() {
     for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader] {
