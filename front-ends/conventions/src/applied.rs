@@ -1,4 +1,4 @@
-//! The annotation that lists the applied conventions (rule 10).
+//! Maintains the annotation that lists the applied conventions (rule 10).
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use crate::violation::{Violations, shown};
 
 /// Annotation of a template with one line per applied convention, `CONVENTION/APPLIED`.
 pub const APPLIED_CONVENTIONS: &str = "conventions.carto.run/applied-conventions";
-/// Maximum number of lines of one answer, and maximum length of a line in bytes.
+/// Maximum number of lines in one response, and maximum length of a line in bytes.
 const LINES_MAX: usize = 100;
 const LINE_MAX: usize = 256;
 
@@ -15,14 +15,14 @@ const LINE_MAX: usize = 256;
 pub(crate) struct Applied(Vec<String>);
 
 impl Applied {
-    /// Reads the lines that a template has before the first convention runs.
+    /// Reads the lines that a template contains before the first convention is called.
     pub(crate) fn from_template(template: &Value) -> Self {
         let text = template.pointer("/metadata/annotations").and_then(|all| all.get(APPLIED_CONVENTIONS)?.as_str());
         Self(text.unwrap_or_default().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
     }
 
-    /// Adds the lines that a convention reports as applied. Lines that exist already are skipped: applying twice is the
-    /// same as applying once.
+    /// Adds the lines that a convention reports as applied. Existing lines are skipped, so that applying a convention
+    /// twice has no effect.
     pub(crate) fn add(&mut self, convention: &str, applied: &[String]) -> Result<(), Violations> {
         let mut violations = Violations::default();
         let field = "status.appliedConventions";
@@ -49,7 +49,7 @@ impl Applied {
         Ok(())
     }
 
-    /// Writes the annotation, replacing any value that an answer has put there.
+    /// Writes the annotation. A value that the response contains is replaced.
     pub(crate) fn write(&self, template: &mut Value) {
         if self.0.is_empty() {
             remove(template);
@@ -76,7 +76,7 @@ fn remove(template: &mut Value) {
     }
 }
 
-/// Returns a template for comparison: without the annotation, and without maps that are empty afterwards.
+/// Returns a copy of a template for comparison, without the annotation and without maps that become empty.
 pub(crate) fn without(template: &Value) -> Value {
     let mut template = template.clone();
     remove(&mut template);

@@ -1,7 +1,7 @@
-//! Differences of templates, field by field.
+//! Compares templates field by field.
 //!
-//! Lists of objects are compared by the names of their entries if each entry has a unique name. Absent and empty values
-//! are equal, because Kubernetes' own programs write either.
+//! If each entry of a list has a unique name, the entries are compared by name. Absent and empty values are equal,
+//! because Kubernetes programs write both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,9 +9,9 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Fields that have a meaning when they are empty.
+/// Fields for which an empty object differs from absence.
 const MEANINGFUL: [&str; 5] = ["emptyDir", "labelSelector", "namespaceSelector", "podSelector", "podInfo"];
-/// Fields for which `false` means the same as absent.
+/// Fields for which `false` is equal to absence.
 const FALSE_IS_ABSENT: [&str; 7] = ["hostNetwork", "hostPID", "hostIPC", "readOnly", "stdin", "stdinOnce", "tty"];
 
 /// A field that differs.
@@ -38,7 +38,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Returns the differences of two documents, in the order of their fields.
+/// Returns the differences between two documents, sorted by field.
 pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     let (before, after) = (normalized(before), normalized(after));
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     found
 }
 
-/// Returns a document without empty values; `None` if nothing remains.
+/// Removes empty values from a document; `None` if nothing remains.
 fn normalized(value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -118,7 +118,7 @@ fn compare(field: String, before: Option<&Value>, after: Option<&Value>, found: 
     }
 }
 
-/// An object without fields is compared as a value.
+/// Returns true for an object without fields, which is compared as a value.
 fn is_leaf(value: Option<&Value>) -> bool {
     value.and_then(Value::as_object).is_some_and(Map::is_empty)
 }
@@ -133,7 +133,7 @@ fn naming_key<'a>(field: &str, mut entries: impl Iterator<Item = &'a Value>) -> 
     }
 }
 
-/// Returns the entries of a list with their names; `None` unless each entry has a unique name.
+/// Returns the entries of a list with their names; `None` if an entry has no unique name.
 fn named<'a>(key: &str, entries: &'a [Value]) -> Option<Vec<(String, &'a Value)>> {
     let name = |entry: &Value| match entry.get(key)? {
         Value::String(name) => Some(name.clone()),
@@ -146,8 +146,8 @@ fn named<'a>(key: &str, entries: &'a [Value]) -> Option<Vec<(String, &'a Value)>
     (distinct.len() == named.len()).then_some(named)
 }
 
-/// Removes the name from an added or removed entry, because the field path has it already, unless the name is all that
-/// the entry has.
+/// Removes the name from an added or removed entry, because the field path contains the name. The name is kept if it is
+/// the only field.
 fn without_name(key: &str, entry: Option<&Value>, other: Option<&Value>) -> Option<Value> {
     let mut entry = entry?.clone();
     if let (None, Some(fields)) = (other, entry.as_object_mut().filter(|fields| fields.len() > 1)) {
@@ -156,7 +156,7 @@ fn without_name(key: &str, entry: Option<&Value>, other: Option<&Value>) -> Opti
     Some(entry)
 }
 
-/// Appends a step to a field path.
+/// Appends a key to a field path.
 pub(crate) fn step(field: &str, key: &str) -> String {
     match () {
         () if field.is_empty() => key.to_owned(),

@@ -1,8 +1,12 @@
 //! Finds and reads the file of registrations.
 //!
-//! The first of these is used: the file that is named (a flag, or the variable `EXECUTOR_CONVENTIONS`), the user's file
-//! (`$XDG_CONFIG_HOME/executor/conventions.toml`, by default below `~/.config`), the machine's file
-//! (`/etc/executor/conventions.toml`). If none exists, there are no conventions.
+//! The first of these files is used:
+//!
+//! 1. the file that a flag or the variable `EXECUTOR_CONVENTIONS` names,
+//! 2. the user's file, `$XDG_CONFIG_HOME/executor/conventions.toml` (by default below `~/.config`),
+//! 3. the system's file, `/etc/executor/conventions.toml`.
+//!
+//! If no file exists, there are no conventions.
 
 use std::env;
 use std::io;
@@ -14,7 +18,7 @@ use crate::violation::Violations;
 
 /// Environment variable with the path of the file.
 pub const VARIABLE: &str = "EXECUTOR_CONVENTIONS";
-/// Path of the machine's file.
+/// Path of the system's file.
 pub const SYSTEM: &str = "/etc/executor/conventions.toml";
 /// Path of the user's file below the configuration directory.
 const USER: &str = "executor/conventions.toml";
@@ -29,11 +33,11 @@ pub struct Configuration {
     pub registrations: Registrations,
 }
 
-/// Reads the named file, or the user's file, or the machine's file.
+/// Reads the registrations file, which is found as described in the module documentation.
 ///
 /// # Errors
-/// Returns an error if the named file does not exist, if a file cannot be read, or with everything that is wrong with
-/// it.
+/// Returns an error if the named file does not exist or the file cannot be read. If the file is invalid, returns all
+/// violations.
 pub fn load(named: Option<&Path>) -> Result<Configuration, Violations> {
     let variable = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let named = named.map(Path::to_owned).or(variable);

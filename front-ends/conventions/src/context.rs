@@ -1,4 +1,5 @@
-//! The message exchanged with a convention server: `PodConventionContext` (rules 2, 3, 4 and 11).
+//! Writes requests to convention servers and parses the responses. Both are `PodConventionContext` objects (rules 2, 3,
+//! 4 and 11).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,10 +11,10 @@ use crate::violation::{Violations, shown};
 const API_VERSION: &str = "webhooks.conventions.carto.run/v1alpha1";
 const KIND: &str = "PodConventionContext";
 
-/// Metadata of an image.
+/// Metadata of an image in the template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImageConfig {
-    /// Image reference with its digest, as in the template.
+    /// Image reference with digest, as in the template.
     pub image: String,
     /// Software bills of materials.
     pub boms: Vec<Bom>,
@@ -24,7 +25,7 @@ pub struct ImageConfig {
 /// A software bill of materials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bom {
-    /// `cnb-app:` and the path in the layer.
+    /// Name: `cnb-app:` and the path in the layer.
     pub name: String,
     /// Content, in base64.
     pub raw: String,
@@ -37,7 +38,7 @@ struct Request<'a> {
     kind: &'static str,
     metadata: Metadata<'a>,
     spec: RequestSpec<'a>,
-    /// Cartographer's controller sends an empty status, which servers may fill in.
+    /// Empty status, as sent by Cartographer's controller. Servers may fill it in.
     status: EmptyStatus,
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn request(convention: &str, template: &Value, images: &[ImageConfig]
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Response {
-    /// As in Kubernetes' own clients, a missing `apiVersion` or `kind` defaults to the requested one.
+    /// As in Kubernetes clients, a missing `apiVersion` or `kind` defaults to the expected value.
     #[serde(default)]
     api_version: Option<String>,
     #[serde(default)]
@@ -111,16 +112,16 @@ struct ResponseStatus {
     applied_conventions: Option<Vec<String>>,
 }
 
-/// Answer of a convention server.
+/// Response of a convention server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) template: Value,
     pub(crate) applied: Vec<String>,
-    /// Fields of the answer that this version of Kubernetes does not have and that were dropped.
+    /// Fields of the response that were dropped because this version of Kubernetes does not define them.
     pub(crate) unknown: Vec<String>,
 }
 
-/// Parses and validates an answer.
+/// Parses and validates a response.
 pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violations> {
     let wrong = |field: &str, message: String| Violations::one(Some(convention), field, 11, message);
     match reply.status {
@@ -134,13 +135,13 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
     if let Some(other) = media_type.filter(|media_type| !media_type.eq_ignore_ascii_case("application/json")) {
         return Err(wrong("", format!("answered with content type {}; it must be application/json", shown(other))));
     }
-    // The parser's own messages could repeat a value.
+    // Report only the position: the parser's message could contain a value.
     let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         wrong("", format!("the answer is not JSON within limits (line {line}, column {column})"))
     })?;
     let no_context = || wrong("", "the answer is not a PodConventionContext with a status.template".to_owned());
-    // serde would accept a list for an object.
+    // Refuse lists, which serde would accept as objects.
     if !document.is_object() || !document["status"].is_object() {
         return Err(no_context());
     }

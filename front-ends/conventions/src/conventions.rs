@@ -1,5 +1,4 @@
-//! Entry point for front ends: loads the registrations, and decorates pod templates by calling the convention servers
-//! that match.
+//! The interface for front ends: loads the registrations, and decorates pod templates with the matching conventions.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use crate::images::Registries;
 use crate::transport::Https;
 use crate::violation::Violations;
 
-/// The conventions of a user, ready to be called.
+/// Loaded registrations, with the means to call the convention servers.
 #[derive(Debug)]
 pub struct Conventions {
     pub configuration: Configuration,
@@ -18,11 +17,11 @@ pub struct Conventions {
 }
 
 impl Conventions {
-    /// Reads the file of registrations ([`config::load`]). For credentials and certificates of image registries, see
-    /// [`Registries::new`].
+    /// Reads the registrations file ([`config::load`]). The credentials and certificates are for image registries
+    /// ([`Registries::new`]).
     ///
     /// # Errors
-    /// Returns everything that is wrong with the file.
+    /// Returns an error if the file cannot be read or is invalid.
     pub fn load(
         file: Option<&Path>,
         registry_auth_file: Option<PathBuf>,
@@ -33,18 +32,18 @@ impl Conventions {
         Ok(Self { configuration, images, transport: Https::default() })
     }
 
-    /// Excludes images that are replaced at run time by something else ([`Registries::replacing`]).
+    /// Excludes images that are replaced at run time ([`Registries::replacing`]).
     #[must_use]
     pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
         self.images = self.images.replacing(images);
         self
     }
 
-    /// Decorates a template with the conventions whose selectors match. If none matches, the template is returned
-    /// unchanged.
+    /// Decorates a template with the conventions whose selectors match. If no selector matches, the template is
+    /// returned unchanged.
     ///
     /// # Errors
-    /// Returns the violations. One violation is enough to fail the whole decoration.
+    /// Returns the violations if there are any; then nothing is decorated.
     pub async fn decorate(&self, intent: &Intent<'_>) -> Result<Decorated, Violations> {
         decorate(intent, &self.configuration.registrations, &self.images, &self.transport).await
     }

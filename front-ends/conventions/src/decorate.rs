@@ -1,4 +1,4 @@
-//! Decoration: calls the conventions one after the other, in order, until none changes anything.
+//! Decorates a template: calls the matching conventions in order, in rounds, until a round changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::template::{self, TEMPLATE_MAX};
 use crate::transport::Transport;
 use crate::violation::Violations;
 
-/// Maximum number of rounds, in each of which all conventions are called.
+/// Maximum number of rounds. In each round all matching conventions are called.
 pub const ROUNDS_MAX: usize = 8;
-/// Maximum number of fields that are named if a template does not settle.
+/// Maximum number of fields that an error names if conventions keep changing the template.
 const NAMED_MAX: usize = 5;
 
-/// A template to be decorated and its context.
+/// A template to decorate, with its context.
 #[derive(Clone, Debug)]
 pub struct Intent<'a> {
     pub template: &'a PodTemplateSpec,
-    /// Labels of the object that has the template, for selectors with the target `PodIntent`.
+    /// Labels of the object that contains the template, for selectors with the target `PodIntent`.
     pub labels: &'a BTreeMap<String, String>,
-    /// Values of secrets that the template may repeat; they are hidden from conventions.
+    /// Values of secrets. If the template contains such a value, the value is hidden from conventions.
     pub secrets: &'a SecretValues,
 }
 
@@ -37,9 +37,9 @@ pub struct Intent<'a> {
 #[derive(Clone, Debug)]
 pub struct Decorated {
     pub template: PodTemplateSpec,
-    /// Calls in their order, without values of secrets.
+    /// Calls of conventions in order, without values of secrets.
     pub steps: Vec<Step>,
-    /// Images that were replaced by references with digests.
+    /// Changes of image references to references with digests.
     pub pinned: Vec<Change>,
 }
 
@@ -61,14 +61,14 @@ pub struct Step {
     pub applied: Vec<String>,
     /// Fields that the convention changed.
     pub changes: Vec<Change>,
-    /// Unknown fields of the answer, which were dropped.
+    /// Unknown fields of the response, which were dropped.
     pub ignored: Vec<String>,
 }
 
 /// Decorates a template with the conventions whose selectors match.
 ///
 /// # Errors
-/// Returns the violations. One violation is enough to fail the whole decoration; nothing is decorated in part.
+/// Returns the violations if there are any; then nothing is decorated.
 pub async fn decorate(
     intent: &Intent<'_>,
     registrations: &Registrations,
@@ -103,7 +103,7 @@ pub async fn decorate(
         for registration in selected {
             template = work.call(registration, template, round).await?;
         }
-        // Images added by the last convention are pinned, too (rule 8).
+        // Also pin images that the last convention added (rule 8).
         work.resolve(&mut template).await?;
         let changed = changes(&begun, &applied::without(&template));
         if changed.is_empty() {
@@ -128,7 +128,7 @@ struct Work<'a, I, T> {
 }
 
 impl<I: ImageSource, T: Transport> Work<'_, I, T> {
-    /// Calls one convention and returns the template after it.
+    /// Calls one convention and returns the changed template.
     async fn call(
         &mut self,
         registration: &Registration,
@@ -159,7 +159,7 @@ impl<I: ImageSource, T: Transport> Work<'_, I, T> {
         Ok(after)
     }
 
-    /// Describes the images of a template, and pins them in it.
+    /// Reads the metadata of a template's images, and pins the images in the template.
     async fn resolve(&mut self, template: &mut Value) -> Result<Vec<Arc<ImageConfig>>, Violations> {
         let before = template.clone();
         let images = resolve(template, self.images).await?;
@@ -167,7 +167,7 @@ impl<I: ImageSource, T: Transport> Work<'_, I, T> {
         Ok(images)
     }
 
-    /// Hides secret values that an image's configuration repeats.
+    /// Hides secret values in the configurations of images.
     fn without_secrets(&self, images: Vec<Arc<ImageConfig>>) -> Result<Vec<ImageConfig>, Violations> {
         images
             .into_iter()
@@ -187,7 +187,7 @@ fn labels(template: &Value, secrets: &SecretValues) -> BTreeMap<String, String> 
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Returns the violation for conventions that keep changing the template.
+/// Returns the violations for conventions that keep changing the template.
 fn unsettled(steps: &[Step], changed: &[Change]) -> Violations {
     let mut violations = Violations::default();
     for step in steps {

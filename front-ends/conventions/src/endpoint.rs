@@ -1,4 +1,4 @@
-//! Address of a convention server: a URL or the name of a service (rule 1).
+//! Parses the address of a convention server: a URL or the name of a service (rule 1).
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use crate::labels::is_subdomain;
 use crate::violation::shown;
 
-/// Port of a service if the registration names none.
+/// Default port of a service.
 const SERVICE_PORT: u16 = 443;
 
-/// Server and path of a convention, always with TLS.
+/// Server and path of a convention. Connections always use TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub(crate) origin: Origin,
@@ -29,7 +29,7 @@ pub(crate) struct Service {
 }
 
 impl Endpoint {
-    /// Parses a URL by Kubernetes' rules for webhooks: https, a host, and no user, query or fragment.
+    /// Parses a URL by the rules of Kubernetes for webhooks: https with a host and without user, query or fragment.
     pub(crate) fn from_url(url: &str) -> Result<Self, String> {
         let Some(rest) = url.strip_prefix("https://") else {
             return Err(format!("{} is not an https:// URL", shown(url)));
@@ -47,7 +47,7 @@ impl Endpoint {
         if origin.host.is_empty() || origin.port == 0 {
             return Err(format!("{} has no host", shown(url)));
         }
-        // A port that is not a number would become the default port.
+        // Refuse an invalid port, which would otherwise become the default port.
         let authority = rest.split('/').next().unwrap_or_default();
         let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
         if port.is_some_and(|port| port.parse() != Ok(origin.port)) {
@@ -56,7 +56,7 @@ impl Endpoint {
         Ok(Self { origin, path })
     }
 
-    /// Validates a service and returns every fault with its field.
+    /// Validates a service. Returns all errors, each with its field.
     pub(crate) fn from_service(service: &Service) -> Result<Self, Vec<(&'static str, String)>> {
         let mut faults = Vec::new();
         for (field, name) in [("name", &service.name), ("namespace", &service.namespace)] {

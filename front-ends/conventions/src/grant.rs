@@ -1,4 +1,5 @@
-//! Grants: privileges that a convention may add to a template. Without a grant a convention adds no privilege.
+//! Defines grants. A grant permits a convention to add a kind of privilege to templates; without grants, a convention
+//! cannot add privileges.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,25 +11,25 @@ use serde::{Serialize, Serializer};
 pub enum Grant {
     /// Privileged containers.
     Privileged,
-    /// Capabilities, added or no longer dropped.
+    /// Capabilities that are added or no longer dropped.
     Capabilities,
     /// Privileges gained through set-user-id programs.
     PrivilegeEscalation,
-    /// User 0, group 0, and the image's user if another user was set before.
+    /// User 0, group 0, and the image's user instead of an explicit user.
     Root,
-    /// The host's network, processes, IPC, user namespace and ports.
+    /// Host network, processes, IPC, user namespace and ports.
     HostNamespaces,
-    /// Directories and files of the host.
+    /// Host directories and files.
     HostPath,
-    /// External volumes: claims, network file systems, drivers.
+    /// External volumes: persistent volume claims, network file systems, CSI drivers.
     Volumes,
     /// Devices: block volumes, resource claims, extended resources.
     Devices,
-    /// Secrets as files, as variables or for image pulls.
+    /// Secrets in files, in variables or for image pulls.
     Secrets,
     /// Service accounts and their tokens.
     ServiceAccount,
-    /// Isolation: seccomp, AppArmor, SELinux, masked /proc, read-only root, sysctls, runtime class.
+    /// Less isolation: seccomp, AppArmor, SELinux, masked /proc, read-only root, sysctls, runtime class.
     Isolation,
     /// Removal of containers.
     Containers,

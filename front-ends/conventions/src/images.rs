@@ -1,4 +1,4 @@
-//! Images of a template: pins them to digests and reads their metadata (rules 4, 5 and 6).
+//! Pins the images of a template to digests and reads their metadata (rules 4, 5 and 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,37 +13,37 @@ use crate::context::ImageConfig;
 use crate::sbom;
 use crate::violation::{Violations, shown};
 
-/// Lists of containers whose images are resolved.
+/// Fields with the containers whose images are resolved.
 const LISTS: [&str; 2] = ["initContainers", "containers"];
 
 /// Source of image metadata.
 pub trait ImageSource {
-    /// Returns the metadata of an image. Its `image` is the reference with the digest, in the long form.
+    /// Returns the metadata of an image. The field `image` of the result is the full reference with digest.
     ///
     /// # Errors
-    /// Returns one sentence if the image cannot be found or read.
+    /// Returns a message of one sentence if the image cannot be found or read.
     fn describe(&self, image: &str) -> impl Future<Output = Result<Arc<ImageConfig>, String>>;
 }
 
-/// Images of registries, and of layouts and archives on the local disk.
+/// Reads images in registries, and in layouts and archives on the local disk.
 #[derive(Debug)]
 pub struct Registries {
     reader: MetadataReader,
     /// Images that are not fetched because they are replaced at run time.
     replaced: BTreeSet<String>,
-    /// Cache: pinned images do not change.
+    /// Cache of the metadata; pinned images do not change.
     known: Mutex<BTreeMap<String, Arc<ImageConfig>>>,
 }
 
 impl Registries {
-    /// Returns a reader of images. Credentials come from a file as written by `docker login`; `ca_file` has additional
+    /// Returns a reader of images. `auth_file` has credentials as written by `docker login`; `ca_file` has additional
     /// trusted certificates (PEM).
     pub fn new(auth_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Self {
         let settings = MetadataSettings { auth_file, ca_file, ..MetadataSettings::default() };
         Self { reader: MetadataReader::new(settings), replaced: BTreeSet::new(), known: Mutex::default() }
     }
 
-    /// Excludes images that are replaced at run time: they keep their names and have no metadata.
+    /// Excludes images that are replaced at run time. They are not pinned and have no metadata.
     #[must_use]
     pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
         self.replaced.extend(images);
@@ -86,7 +86,7 @@ impl ImageSource for Registries {
     }
 }
 
-/// Returns the reference in its long form with the digest: `REGISTRY/REPOSITORY[:TAG]@DIGEST` (rule 5).
+/// Returns the full reference with digest: `REGISTRY/REPOSITORY[:TAG]@DIGEST` (rule 5).
 fn pinned(reference: &ImageReference, digest: &str) -> String {
     let long = reference.to_string();
     let long = long.strip_prefix("docker://").unwrap_or(&long);
@@ -96,8 +96,8 @@ fn pinned(reference: &ImageReference, digest: &str) -> String {
     }
 }
 
-/// Describes the images of a template and pins them in it: each distinct image of init and main containers, in the
-/// order of the image names (rules 4 and 5).
+/// Reads the metadata of each distinct image of init and main containers, sorted by image name, and pins the images in
+/// the template (rules 4 and 5).
 pub(crate) async fn resolve(
     template: &mut Value,
     images: &impl ImageSource,
@@ -120,7 +120,7 @@ pub(crate) async fn resolve(
     }
     violations.or(())?;
     for_each_image(template, |_, image| {
-        // Images on the local disk have no reference by digest.
+        // Images on the local disk cannot be pinned: they have no reference with digest.
         if let Some(described) = found.get(image).filter(|_| !on_disk(image)) {
             image.clone_from(&described.image);
         }

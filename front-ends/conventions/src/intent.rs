@@ -1,4 +1,4 @@
-//! `PodIntent` objects: a template with the status of its decoration (rule 11).
+//! Writes the status of `PodIntent` objects, which contain a template to decorate (rule 11).
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::violation::Violations;
 
 const API_VERSION: &str = "conventions.carto.run/v1alpha1";
 const KIND: &str = "PodIntent";
-/// Condition of the decoration, and overall condition, which has the same status here.
+/// Types of the conditions for the decoration and for the whole object. Both have the same status here.
 const CONDITIONS: [&str; 2] = ["ConventionsApplied", "Ready"];
 
 /// Returns true for a PodIntent.
@@ -14,9 +14,9 @@ pub(crate) fn is_intent(object: &Value) -> bool {
     object["apiVersion"] == API_VERSION && object["kind"] == KIND
 }
 
-/// Writes the outcome into a PodIntent's status. After a failure the last good template stays, and `observedGeneration`
-/// stays the generation of that template: a status with an older generation than the object's is stale. Other objects
-/// are not changed.
+/// Writes the outcome into the status of a PodIntent. After a failure, the last decorated template and its
+/// `observedGeneration` are kept. If that generation is older than the object's generation, the template is stale.
+/// Other objects are not changed.
 ///
 /// Returns true if the object is a PodIntent.
 pub fn settle(object: &mut Value, outcome: Result<Value, &Violations>) -> bool {

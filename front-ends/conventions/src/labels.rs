@@ -1,11 +1,11 @@
-//! Syntax of names, label keys and label values (Kubernetes, "Labels and Selectors").
+//! Checks the syntax of names, label keys and label values (Kubernetes, "Labels and Selectors").
 
-/// Maximum length of the name part of a key, and of a value.
+/// Maximum length of the name in a label key, and of a label value.
 const PART_MAX: usize = 63;
-/// Maximum length of the prefix of a key, and of the name of an object.
+/// Maximum length of the prefix of a label key, and of an object name.
 const SUBDOMAIN_MAX: usize = 253;
 
-/// Returns true for a lower-case DNS subdomain (RFC 1123), as object names are.
+/// Returns true for a lower-case DNS subdomain (RFC 1123), such as an object name.
 pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_MAX && text.split('.').all(is_label)
 }
@@ -15,7 +15,7 @@ fn is_label(text: &str) -> bool {
     (1..=PART_MAX).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Returns true for a key: a name, or a prefix, a slash and a name.
+/// Returns true for a label key: a name, or a prefix, a slash and a name.
 pub(crate) fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_name(name),
@@ -23,7 +23,7 @@ pub(crate) fn is_key(text: &str) -> bool {
     }
 }
 
-/// Returns true for a value, which may be empty.
+/// Returns true for a label value, which may be empty.
 pub(crate) fn is_value(text: &str) -> bool {
     text.is_empty() || is_name(text)
 }

@@ -1,7 +1,9 @@
-//! Conventions: servers that decorate pod templates before they are played (VMware Tanzu's Cartographer Conventions).
+//! Calls conventions: servers that decorate pod templates before the pods are created (VMware Tanzu's Cartographer
+//! Conventions).
 //!
-//! Input: a pod template, the registrations of a configuration file, and metadata of images. Output: the decorated
-//! template and each convention's changes, or every violation at once. The daemon does not know conventions.
+//! The input is a pod template, the registrations in a configuration file, and metadata of images. The output is the
+//! decorated template with the changes of each convention, or all violations at once. The daemon does not support
+//! conventions.
 //!
 //! ```text
 //! config -> registration (selector, endpoint, grant)

@@ -1,8 +1,8 @@
-//! Privileges of a template that a convention may not add without a grant (rule 13).
+//! Checks that a convention adds privileges to a template only with a grant (rule 13).
 //!
-//! Input: two templates. Output: the privileges that only the second has. A privilege is held by a container or by the
-//! pod, independent of the field that gives it, so the same privilege in another field is not a new one. Some
-//! privileges are held because a field is absent, such as the image's own user; removing a restriction adds them.
+//! The privileges of the templates before and after the call are compared. A privilege belongs to a container or to the
+//! pod, not to a field: if a privilege moves to another field, it is not new. Some privileges exist because a field is
+//! absent, such as running as the image's user. Removing a restriction therefore adds a privilege.
 
 mod container;
 mod volume;
@@ -15,23 +15,23 @@ use crate::grant::Grant;
 use crate::registration::Registration;
 use crate::violation::{Violation, Violations};
 
-/// Lists of containers of a pod.
+/// Fields of a pod that list containers.
 pub(crate) const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A privilege and its holder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Privilege {
-    /// Name of the container; empty for the pod.
+    /// Name of the container; empty if the privilege belongs to the pod.
     holder: String,
     grant: Grant,
     what: String,
 }
 
-/// Origin of a privilege.
+/// Field that gives a privilege.
 #[derive(Clone, Debug)]
 struct Origin {
     field: String,
-    /// True if the container holds the privilege because it does not set the field.
+    /// True if the container has the privilege because the field is absent.
     default: bool,
 }
 
@@ -41,7 +41,7 @@ struct Privileges {
     containers: BTreeSet<String>,
 }
 
-/// Holder whose privileges are being collected.
+/// Container or pod whose privileges are being collected.
 struct Holder<'a> {
     all: &'a mut Privileges,
     name: &'a str,
@@ -54,7 +54,7 @@ impl Holder<'_> {
         self.insert(grant, field, what.into(), false);
     }
 
-    /// Adds a privilege that is held unless a field removes it.
+    /// Adds a privilege that exists because a field does not remove it.
     fn keeps(&mut self, grant: Grant, field: &str, what: impl Into<String>) {
         self.insert(grant, field, what.into(), true);
     }
@@ -84,7 +84,7 @@ impl Privileges {
         all
     }
 
-    /// Returns true if a privilege is held already, by itself or as part of a wider one.
+    /// Returns true if a privilege already exists, by itself or as part of a wider privilege.
     fn covers(&self, wanted: &Privilege, default: bool) -> bool {
         let held = |what: &str| {
             let (holder, grant) = (wanted.holder.clone(), wanted.grant);
@@ -102,7 +102,7 @@ impl Privileges {
         {
             return true;
         }
-        // A new container may be as unrestricted as an existing one.
+        // A new container may lack the same restrictions as an existing container.
         default && !wanted.holder.is_empty() && !self.containers.contains(&wanted.holder) && {
             let same = |other: &Privilege| other.grant == wanted.grant && other.what == wanted.what;
             self.held.keys().any(|other| !other.holder.is_empty() && same(other))
@@ -110,7 +110,7 @@ impl Privileges {
     }
 }
 
-/// Checks the privileges that a convention added against its grants.
+/// Checks that the convention's grants permit all privileges that the convention added.
 pub(crate) fn evaluate(registration: &Registration, before: &Value, after: &Value) -> Violations {
     let (before, after) = (Privileges::from_template(before), Privileges::from_template(after));
     let mut violations = Violations::default();

@@ -1,4 +1,4 @@
-//! Registrations of conventions, validated as a whole: every violation of a file is reported at once.
+//! Parses and validates the registrations file. All violations are reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,18 +22,18 @@ pub const REGISTRATIONS_MAX: usize = 100;
 const SELECTORS_MAX: usize = 64;
 /// Maximum size of a certificate bundle, in bytes.
 const CA_MAX: u64 = 1 << 20;
-/// Default and maximum timeout of a call, in seconds (as for Kubernetes' webhooks).
+/// Default and maximum timeout of a call, in seconds (as for webhooks of Kubernetes).
 const TIMEOUT: (u64, u64) = (10, 30);
 
-/// When a convention is called, relative to others.
+/// Priority of a convention in the order of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Priority {
-    /// Before all others.
+    /// Called before all other conventions.
     Early,
-    /// After `Early` and before `Late`.
+    /// Called after `Early` and before `Late`.
     #[default]
     Normal,
-    /// After all others.
+    /// Called after all other conventions.
     Late,
 }
 
@@ -43,7 +43,7 @@ pub enum SelectorTarget {
     /// The pod template.
     #[default]
     PodTemplateSpec,
-    /// The object that has the template.
+    /// The object that contains the template.
     PodIntent,
 }
 
@@ -54,11 +54,11 @@ pub struct Registration {
     pub name: String,
     /// Address of the server.
     pub endpoint: Endpoint,
-    /// The only trusted certificates (PEM); `None` for the system's.
+    /// The only trusted certificates (PEM); `None` to trust the certificates of the system.
     pub ca_bundle: Option<Vec<u8>>,
     /// Position in the order of calls.
     pub priority: Priority,
-    /// Selectors of which one must match; empty for all templates.
+    /// Selectors, of which at least one must match; empty to match all templates.
     pub selectors: Vec<Selector>,
     pub selector_target: SelectorTarget,
     /// Privileges that the convention may add.
@@ -73,7 +73,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A registration as written in the file.
+/// A registration in the file's format.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Written {
@@ -98,7 +98,7 @@ struct Written {
 pub struct Registrations(Vec<Registration>);
 
 impl Registrations {
-    /// Parses a file. Relative paths in it are relative to `base`.
+    /// Parses a file. Relative paths in the file are relative to `base`.
     ///
     /// # Errors
     /// Returns every violation.
@@ -121,7 +121,7 @@ impl Registrations {
         }
         let mut registrations = BTreeMap::new();
         for (index, value) in list.into_iter().enumerate() {
-            // If a registration cannot be parsed, its name is more useful than its number.
+            // For messages, the name of a registration is more useful than its index.
             let name = value.get("name").and_then(toml::Value::as_str).filter(|name| is_subdomain(name));
             let field = name.map_or_else(|| format!("convention[{index}]"), |name| format!("convention {name}"));
             match Written::deserialize(value) {
@@ -223,7 +223,8 @@ fn evaluate(written: Written, field: &str, base: &Path, violations: &mut Violati
     })
 }
 
-/// Returns the certificates that a registration trusts: PEM, PEM in base64 as Kubernetes writes it, or a file of PEM.
+/// Returns the certificates that a registration trusts. The source is PEM, base64 of PEM (as in Kubernetes), or a PEM
+/// file.
 fn certificates(
     bundle: Option<&str>,
     file: Option<&str>,
@@ -251,7 +252,7 @@ fn certificates(
     }
 }
 
-/// Returns the parser's message with its position, without the text around it.
+/// Returns the parser's message with line and column, but without an excerpt of the file.
 fn located(error: &toml::de::Error, text: &str) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let message = one_line(error.message());

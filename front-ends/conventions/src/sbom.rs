@@ -1,4 +1,5 @@
-//! Software bills of materials of an image, which Cloud Native Buildpacks store in a separate layer (rule 6).
+//! Reads the software bills of materials (SBOMs) of an image, which Cloud Native Buildpacks store in a separate layer
+//! (rule 6).
 
 use std::io::Read;
 
@@ -13,16 +14,16 @@ use serde_json::Value;
 
 use crate::context::Bom;
 
-/// Maximum size of the layer with bills as stored in the registry, in bytes.
+/// Maximum size of the SBOM layer as stored in the registry, in bytes.
 pub const LAYER_MAX: u64 = 32 << 20;
-/// Maximum total size of an image's bills, and of the unpacked layer, in bytes.
+/// Maximum total size of an image's SBOMs, and of the unpacked layer, in bytes.
 pub const BYTES_MAX: u64 = 32 << 20;
-/// Maximum number of bills of an image, and of entries of the layer.
+/// Maximum number of SBOMs of an image, and of entries of the layer.
 pub const BOMS_MAX: u64 = 1000;
-/// Label with the layer's diffID, and the metadata label that has it as well.
+/// Label with the layer's diffID, and the metadata label, which also contains the diffID.
 const LABEL: &str = "io.buildpacks.app.sbom";
 const METADATA: &str = "io.buildpacks.lifecycle.metadata";
-/// Prefix of the path of each file.
+/// Prefix of the name of each SBOM, before the path of its file.
 const PREFIX: &str = "cnb-app";
 
 #[derive(Default, Deserialize)]
@@ -38,10 +39,10 @@ struct Layer {
     sha: String,
 }
 
-/// Returns the diffID of the layer with the bills; `None` if the image's configuration names no such layer.
+/// Returns the diffID of the SBOM layer; `None` if the image's configuration names no such layer.
 ///
 /// # Errors
-/// Returns an error if a label exists and is malformed.
+/// Returns an error if a label is malformed.
 pub fn layer(configuration: &Value) -> Result<Option<Digest>, String> {
     let labels = &configuration["config"]["Labels"];
     let label = |name: &str| labels.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -59,7 +60,7 @@ pub fn layer(configuration: &Value) -> Result<Option<Digest>, String> {
     named.map(parse).transpose()
 }
 
-/// Reads the bills of a layer: its regular files.
+/// Reads the SBOMs in a layer. Each regular file is an SBOM.
 ///
 /// # Errors
 /// Returns an error if the layer cannot be read or exceeds a limit.

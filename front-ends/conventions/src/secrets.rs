@@ -1,8 +1,9 @@
-//! Values of secrets in a template: removed before any convention sees it, and restored afterwards (rule 14).
+//! Replaces values of secrets in a template before it is sent to conventions, and restores them afterwards (rule 14).
 //!
-//! Secrets are referred to by name, and a convention sees the reference. A template can repeat a value literally, such
-//! as in a variable or a command. Such a value is replaced by a placeholder. A convention may move a placeholder only
-//! within its field, because a value elsewhere, such as in the name of an image, would leave the machine.
+//! Templates usually refer to secrets by name; conventions receive these references. But a template can also contain
+//! the value of a secret, for example in a variable or a command. Such a value is replaced by a placeholder. A
+//! convention may move a placeholder only within its field: in another field, such as the name of an image, the value
+//! could be sent to another host.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,12 +16,12 @@ use zeroize::Zeroizing;
 use crate::change::step;
 use crate::violation::Violations;
 
-/// Minimum length in bytes of a value that is searched for within longer texts. Shorter values would match everywhere;
-/// they are hidden only if they are the whole value of a variable, argument or annotation.
+/// Minimum length, in bytes, of values that are also replaced within longer strings. Shorter values would match too
+/// often. They are replaced only if they are the whole value of a variable, argument or annotation.
 pub const PART_MIN: usize = 8;
 /// Prefix of a placeholder.
 const PREFIX: &str = "__executor_secret_";
-/// Fields that hold names or Kubernetes' own choices, and that are public wherever an object is listed.
+/// Fields that hold names or enumerations of Kubernetes. Their values are public and not searched.
 const NAMES: [&str; 22] = [
     "apiVersion",
     "claimName",
@@ -45,15 +46,15 @@ const NAMES: [&str; 22] = [
     "terminationMessagePolicy",
     "type",
 ];
-/// Fields whose keys are chosen by the author.
+/// Fields whose value is a map with keys of the author's choice.
 const MAPS: [&str; 7] = ["annotations", "labels", "limits", "matchLabels", "nodeSelector", "overhead", "requests"];
-/// Fields whose texts are hidden as a whole, even if they are short.
+/// Fields in which a secret value of any length is replaced if it is the whole string.
 const WHOLE: [&str; 3] = ["value", "args", "command"];
 
-/// Values of secrets. They are overwritten on drop and never printed.
+/// Values of secrets, which are zeroed on drop and never printed.
 #[derive(Clone, Default)]
 pub struct SecretValues {
-    /// Longest first, so that no part of a value hides the rest.
+    /// Values, longest first: if one value contains another, the longer value is replaced.
     values: Vec<Zeroizing<String>>,
 }
 
@@ -64,14 +65,15 @@ impl fmt::Debug for SecretValues {
 }
 
 impl SecretValues {
-    /// Adds a value. A value that is not UTF-8 is searched for only in base64, the only form that a template can hold.
+    /// Adds a value. A value that is not UTF-8 is searched for only in base64, because a template cannot contain the
+    /// raw bytes.
     pub fn add(&mut self, value: &[u8]) {
         if value.is_empty() {
             return;
         }
         if let Ok(text) = std::str::from_utf8(value) {
             self.insert(Zeroizing::new(text.to_owned()));
-            // Files end with a newline, which is lost when a value is copied.
+            // Also add the value without the newline at its end, which is often lost when a value is copied.
             let trimmed = text.trim_end_matches(['\n', '\r']);
             if trimmed.len() < text.len() && !trimmed.is_empty() {
                 self.insert(Zeroizing::new(trimmed.to_owned()));
@@ -90,10 +92,10 @@ impl SecretValues {
         }
     }
 
-    /// Replaces the values in a document by placeholders.
+    /// Replaces the values in a document with placeholders.
     ///
     /// # Errors
-    /// Returns an error if the document has a placeholder of its own, or a value as a key.
+    /// Returns an error if the document already contains a placeholder, or if a key contains a value.
     pub(crate) fn hide(&self, document: &mut Value) -> Result<(), Violations> {
         let mut violations = Violations::default();
         self.walk("", "", document, &mut violations);
@@ -145,7 +147,7 @@ impl SecretValues {
         self.values.iter().any(|value| value.len() >= PART_MIN && text.contains(&***value))
     }
 
-    /// Returns a text with placeholders; `None` if the text has no value.
+    /// Returns the string with placeholders; `None` if it contains no value.
     fn hidden(&self, text: &str, kind: &str) -> Option<String> {
         if WHOLE.contains(&kind)
             && let Some(index) = self.values.iter().position(|value| text == value.as_str())
@@ -154,7 +156,7 @@ impl SecretValues {
         }
         let mut rest = text;
         let mut hidden = String::new();
-        // If values overlap, the first match wins; at the same position the longest wins.
+        // If values overlap, the first match is replaced; at the same position, the longest match.
         while let Some((at, index)) = self.first_in(rest) {
             hidden.push_str(&rest[..at]);
             hidden.push_str(&placeholder(index));
@@ -197,7 +199,7 @@ fn placeholder(index: usize) -> String {
     format!("{PREFIX}{index}__")
 }
 
-/// Refuses an answer with a placeholder in a field that had none in the template.
+/// Refuses a response that contains a placeholder in a field where the template did not contain it.
 pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> Violations {
     let (before, after) = (places(before), places(after));
     let mut violations = Violations::default();
@@ -207,7 +209,8 @@ pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> V
     violations
 }
 
-/// Returns the fields with placeholders. Named list entries have their own field, others share the field of their list.
+/// Returns the fields with placeholders, and the index of each placeholder. A named list entry has its own field path;
+/// other entries have the path of their list.
 fn places(document: &Value) -> BTreeSet<(String, usize)> {
     let mut found = BTreeSet::new();
     collect("", document, &mut found);
@@ -238,7 +241,7 @@ fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, usize)>) {
 fn placeholders(text: &str) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for part in text.split(PREFIX).skip(1) {
-        // An incomplete placeholder counts as well.
+        // An incomplete placeholder is also reported.
         let index = part.split("__").next().and_then(|index| index.parse().ok());
         found.insert(index.unwrap_or(usize::MAX));
     }

@@ -1,4 +1,5 @@
-//! Label selectors: the templates that a convention applies to (Kubernetes' LabelSelector).
+//! Matches labels with selectors, which determine the templates that a convention decorates (LabelSelector of
+//! Kubernetes).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +12,11 @@ use crate::violation::shown;
 /// Maximum number of requirements of a selector, and of values of a requirement.
 const REQUIREMENTS_MAX: usize = 64;
 
-/// Selector: every requirement must hold; an empty selector matches everything.
+/// A label selector. All requirements must be fulfilled; an empty selector matches all labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Selector {
-    /// Labels with exactly these values.
+    /// Labels that must have exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -28,7 +29,7 @@ pub struct Selector {
 pub struct Requirement {
     pub key: String,
     pub operator: Operator,
-    /// Values, for `In` and `NotIn`.
+    /// Values for the operators `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
@@ -53,7 +54,7 @@ impl Selector {
             && self.match_expressions.iter().all(|requirement| requirement.matches(labels))
     }
 
-    /// Returns every fault with its field.
+    /// Returns all errors in the selector, each with its field.
     pub(crate) fn faults(&self) -> Vec<(String, String)> {
         let mut faults = Vec::new();
         let count = self.match_labels.len() + self.match_expressions.len();

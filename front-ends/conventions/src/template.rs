@@ -1,4 +1,4 @@
-//! Pod templates as documents and as types, and their location in objects.
+//! Locates pod templates in objects, and converts them between JSON and Kubernetes types.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,15 @@ use crate::change::changes;
 
 /// Maximum size of a template, in bytes of JSON.
 pub const TEMPLATE_MAX: usize = 2 << 20;
-/// Maximum number of containers of all kinds.
+/// Maximum number of containers of all kinds in a template.
 pub const CONTAINERS_MAX: usize = 200;
-/// Maximum number of unknown fields that are named.
+/// Maximum number of unknown fields that are reported.
 const UNKNOWN_MAX: usize = 20;
 
 /// Location of the pod template in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The object is a pod: its own labels, annotations and `spec` are the template.
+    /// The object is a pod: its labels, annotations and `spec` are the template.
     Itself,
     /// JSON pointer to the template.
     At(&'static str),
@@ -42,7 +42,7 @@ impl Place {
     /// Reads the template of an object.
     ///
     /// # Errors
-    /// Returns what is wrong with it, in one sentence that repeats no value.
+    /// Returns a message of one sentence, without values, if the template is invalid.
     pub fn read(self, object: &Value) -> Result<PodTemplateSpec, String> {
         let template = match self {
             Self::Itself => {
@@ -80,17 +80,17 @@ impl Place {
     }
 }
 
-/// Returns a template as a document.
+/// Returns a template as JSON.
 pub fn document(template: &PodTemplateSpec) -> Value {
     serde_json::to_value(template).unwrap_or_default() // its keys are strings
 }
 
-/// Parses a template of a document. Fields that this version of Kubernetes does not have are dropped.
+/// Parses a template from JSON. Fields that this version of Kubernetes does not define are dropped.
 ///
 /// # Errors
-/// Returns what is wrong, in one sentence that repeats no value.
+/// Returns a message of one sentence, without values, if the template is invalid.
 pub(crate) fn typed(document: &Value) -> Result<PodTemplateSpec, String> {
-    // The parser's own message could repeat a value.
+    // The parser's message could contain a value.
     let template = PodTemplateSpec::deserialize(document).map_err(|error| match named_field(&error.to_string()) {
         Some(field) => format!("is not a pod template: {field}"),
         None => "is not a pod template: a field has the wrong type".to_owned(),
@@ -105,7 +105,7 @@ pub(crate) fn typed(document: &Value) -> Result<PodTemplateSpec, String> {
     }
 }
 
-/// Checks that names of containers and volumes are unique, because they are found by name.
+/// Checks that the names of containers and volumes are unique, because containers and volumes are looked up by name.
 fn names(spec: &PodSpec) -> Result<(), String> {
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
     let others = spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| &container.name);
@@ -127,14 +127,14 @@ fn names(spec: &PodSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the part of a serde error that names a field of the format and has no value.
+/// Returns a message if a serde error reports a missing field. Such an error contains no value.
 fn named_field(error: &str) -> Option<String> {
     let rest = error.strip_prefix("missing field `")?;
     let (field, _) = rest.split_once('`')?;
     Some(format!("{field} is missing"))
 }
 
-/// Parses a template from a convention's answer and names the unknown fields that are dropped.
+/// Parses a template from a convention's response. Returns the template and the unknown fields, which are dropped.
 pub(crate) fn checked(answered: &Value) -> Result<(Value, Vec<String>), String> {
     let known = document(&typed(answered)?);
     let size = known.to_string().len();

@@ -1,8 +1,8 @@
-//! Calls of convention servers over HTTPS (rules 1 and 15).
+//! Calls convention servers over HTTPS (rules 1 and 15).
 //!
-//! One call is one POST on its own connection. No redirect is followed and no proxy is used. The certificate must match
-//! the host in the URL and be issued by an authority of the registration's bundle or, without a bundle, of the
-//! system's.
+//! Each call is one POST request on a separate connection. Redirects are not followed and proxies are not used. The
+//! server's certificate must match the host in the URL. It must be issued by an authority in the registration's CA
+//! bundle; if there is no bundle, by an authority that the system trusts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::registration::Registration;
 
-/// Maximum size of an answer, in bytes, in addition to the parts of the request that it repeats.
+/// Maximum size of a response in bytes, in addition to the size of the request, which a response may repeat.
 pub const ANSWER_MAX: usize = 8 << 20;
 /// Maximum size of a request, in bytes.
 pub const REQUEST_MAX: usize = 64 << 20;
@@ -29,16 +29,16 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
-/// Transport of requests to convention servers.
+/// Sends requests to convention servers.
 pub trait Transport {
-    /// Sends a request to a convention server and returns the answer, with any status.
+    /// Sends a request to a convention server and returns the response, with any status.
     ///
     /// # Errors
-    /// Returns the reason if there is no answer, in one sentence that repeats nothing of the request.
+    /// Returns the reason in one sentence if there is no response. The sentence contains nothing of the request.
     fn call(&self, registration: &Registration, request: Vec<u8>) -> impl Future<Output = Result<Reply, String>>;
 }
 
-/// Transport over HTTPS.
+/// Sends requests over HTTPS.
 #[derive(Debug, Default)]
 pub struct Https {
     clients: Mutex<BTreeMap<String, Arc<Client>>>,
@@ -52,7 +52,7 @@ impl Https {
                 Some(pem) => Trust::Only(pem.clone()),
                 None => Trust::System(None),
             };
-            // One timeout covers the whole call, including the start.
+            // A single timeout applies to the whole call, including the connection.
             Arc::new(Client::trusting(trust, registration.timeout, 0))
         });
         Arc::clone(client)
@@ -85,7 +85,7 @@ async fn exchange(client: &Client, registration: &Registration, request: Vec<u8>
     let content_type =
         answer.headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let status = answer.status.as_u16();
-    // The body of an error answer is not read.
+    // The body of an error response is not read.
     let body = if status == 200 { read(answer.body, most).await? } else { Vec::new() };
     Ok(Reply { status, content_type, body })
 }

@@ -1,6 +1,6 @@
-//! Violations: all of them at once, each with its convention, field and rule.
+//! Collects violations, so that all are reported at once. Each has its convention, field and rule.
 //!
-//! A message never repeats a value of a template or of an answer, which may be secret.
+//! Messages never contain values of a template or of a response, because they may be secret.
 
 use executor_core::text::printable;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::grant::Grant;
 
-/// Maximum number of violations that are kept.
+/// Maximum number of violations that are stored.
 pub const VIOLATIONS_MAX: usize = 100;
 
 /// A broken rule.
@@ -23,7 +23,7 @@ pub struct Violation {
     pub rule: u8,
     /// Grant that the registration lacks.
     pub grant: Option<Grant>,
-    /// The fault in one sentence, without convention, field, rule and grant.
+    /// Description in one sentence, without convention, field, rule and grant.
     pub message: String,
 }
 
@@ -80,7 +80,7 @@ impl Violations {
         self.found.is_empty()
     }
 
-    /// Returns the violations that are kept.
+    /// Returns the stored violations.
     pub fn iter(&self) -> std::slice::Iter<'_, Violation> {
         self.found.iter()
     }
@@ -111,7 +111,7 @@ impl fmt::Display for Violations {
 
 impl std::error::Error for Violations {}
 
-/// Quotes foreign text for a message: of limited length, on one line.
+/// Quotes an untrusted string for a message, on one line and with limited length.
 pub(crate) fn shown(text: &str) -> String {
     format!("\"{}\"", printable(text, 80))
 }

@@ -1,4 +1,4 @@
-//! The command line: help, manual and completions come from these definitions.
+//! Defines the command line. Help, manual and completions are generated from these definitions.
 
 use clap::{Parser, Subcommand};
 use executor_cli_kit::failure::Failure;

@@ -6,7 +6,7 @@ use executor_cli_kit::failure::Failure;
 use executor_cli_kit::text::plain;
 use executor_conventions::violation::Violations;
 
-/// Reason why a command failed.
+/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConventionError {
     #[error("cannot read {}", .path.display())]

@@ -1,8 +1,9 @@
-//! `agent-cli-convention`: decorates Kubernetes objects with the registered conventions. agent-cli runs it as
+//! `agent-cli-convention` decorates Kubernetes objects with the registered conventions. agent-cli runs this program as
 //! `agent-cli convention`.
 //!
 //! The library `executor_conventions` implements conventions. This crate has the command line ([`cli`], [`args`]), the
-//! files of objects ([`objects`]), the commands ([`work`]) and the output ([`view`]). It does not connect to executord.
+//! reader of object files ([`objects`]), the commands ([`work`]) and the output ([`view`]). It does not connect to
+//! executord.
 
 #![forbid(unsafe_code)]
 

@@ -37,7 +37,7 @@ pub(crate) struct Location {
 /// Reads the documents of files.
 ///
 /// # Errors
-/// Returns the I/O error if a file cannot be read, else everything that is wrong with the documents.
+/// Returns the I/O error if a file cannot be read, otherwise all errors in the documents.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Document>, ConventionError> {
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
     for file in files {
@@ -109,7 +109,7 @@ fn visit_to<'a>(object: &'a mut Value, depth: usize, each: &mut impl FnMut(&'a m
     }
 }
 
-/// Collects the values of the Secrets among the documents.
+/// Collects the values of all Secrets in the documents.
 ///
 /// # Errors
 /// Returns an error if a value under `data` is not base64.

@@ -1,4 +1,4 @@
-//! Output of registrations and changes, as text and as JSON.
+//! Formats registrations and changes as text and as JSON.
 
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::{Role, Style};
@@ -85,7 +85,7 @@ pub(crate) struct Explained {
     document: usize,
     kind: String,
     name: String,
-    /// Number of rounds until no convention changed anything.
+    /// Number of rounds that were run; the last round changes nothing.
     rounds: usize,
     pinned: Vec<Change>,
     steps: Vec<Step>,

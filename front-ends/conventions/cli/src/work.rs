@@ -1,4 +1,4 @@
-//! The commands.
+//! Runs the commands.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
             failed.push(reported(document, object, &violations));
         }
     })?;
-    // If a template cannot be decorated, nothing is printed for it, except for a PodIntent, whose status reports the
+    // If a template cannot be decorated, nothing is printed. The exception is a PodIntent, whose status reports the
     // failure.
     if failed.len() == intents {
         let objects: Vec<&Value> = documents.iter().map(|document| &document.object).collect();
@@ -66,7 +66,7 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
 
-/// Decorates every template in the files; `each` receives the object and the outcome of its template.
+/// Decorates every template in the files, and calls `each` with the object and the result.
 fn run(
     config: &ConfigArgs,
     args: &FilesArgs,
@@ -120,7 +120,7 @@ fn yaml(objects: &[&Value]) -> Result<String, ConventionError> {
 mod tests {
     use super::*;
 
-    /// Written YAML reads back unchanged under the rules of YAML 1.1.
+    /// If written YAML is read by the rules of YAML 1.1, the value is unchanged.
     #[test]
     fn yaml_that_is_written_reads_back_the_same() {
         let texts = [

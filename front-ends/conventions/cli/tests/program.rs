@@ -1,5 +1,5 @@
-//! Tests of the command line that need no convention server: manual pages, completions, help, lookup of the
-//! registrations file.
+//! Tests the parts of the command line that need no convention server: manual pages, completions, help, and the lookup
+//! of the registrations file.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
@@ -40,12 +40,12 @@ fn help_names_the_command_that_people_type() {
     assert!(output.status.success() && text(&output.stdout).contains("Usage: agent-cli convention "), "{output:?}");
 }
 
-/// The user's own file is found; without any file the list is empty and objects stay unchanged.
+/// If the user has a registrations file, it is used. If there is no file, the list is empty.
 #[test]
 fn registrations_are_looked_for_in_their_order() {
     let dir = tempfile::tempdir().unwrap();
     let list = |more: &[&str]| run(dir.path(), &[&["list", "--json"], more].concat());
-    // Skipped if the machine has a file of its own, which would be used here.
+    // Skip this if the host has a file in /etc, which would be used here.
     if !Path::new("/etc/executor/conventions.toml").exists() {
         assert_eq!(text(&list(&[]).stdout).split_whitespace().collect::<String>(), r#"{"file":null,"conventions":[]}"#);
     }
@@ -86,7 +86,7 @@ fn all_that_is_wrong_with_files_is_reported_with_its_place() {
         said.contains("secret.yaml: document 1: Secret s: data.k is not base64") && !said.contains("canary"),
         "{said}"
     );
-    // Without conventions a file is printed unchanged.
+    // If there are no conventions, a file is printed unchanged.
     let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: c\n    image: missing.invalid/x\n";
     fs::write(dir.path().join("pod.yaml"), pod).unwrap();
     let output = run(dir.path(), &["--config", "c.toml", "apply", "--json", "pod.yaml"]);

@@ -1,4 +1,4 @@
-//! Privileges of one container, including those from its pod.
+//! Collects the privileges of one container, including privileges from fields of its pod.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::{Holder, entries, text, volume};
 use crate::grant::Grant;
 
-/// Name of the privilege of all capabilities.
+/// Name of the privilege to have all capabilities.
 pub(super) const ALL_CAPABILITIES: &str = "all capabilities";
-/// Capabilities of a container that does not set any.
+/// Capabilities of a container that neither adds nor drops capabilities.
 const DEFAULT_CAPABILITIES: [&str; 14] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -26,7 +26,7 @@ const DEFAULT_CAPABILITIES: [&str; 14] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Prefixes of the annotations that set profiles before there were fields.
+/// Prefixes of the annotations that set profiles in earlier versions of Kubernetes.
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const SECCOMP: [&str; 2] =
     ["container.seccomp.security.alpha.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/pod"];
@@ -105,7 +105,7 @@ fn user(holder: &mut Holder<'_>, user: &Value, group: &Value, non_root: &Value) 
         None if *non_root == true => {}
         None => holder.keeps(Grant::Root, "securityContext.runAsUser", "the image's user, which may be user 0"),
     }
-    // Running as user 0 covers running as the image's user.
+    // User 0 includes the privilege to run as the image's user.
     if *user == 0 {
         holder.keeps(Grant::Root, "securityContext.runAsUser", "the image's user, which may be user 0");
     }
@@ -114,7 +114,8 @@ fn user(holder: &mut Holder<'_>, user: &Value, group: &Value, non_root: &Value) 
     }
 }
 
-/// A container without a profile holds the same privileges as one with a weaker or equal profile.
+/// Adds the privileges of missing or weak profiles. A container without a profile has the privileges of all weaker or
+/// equal profiles.
 fn profiles(holder: &mut Holder<'_>, seccomp: &Value, apparmor: &Value, annotations: &Value) {
     let name = holder.name.to_owned();
     let annotated = |key: &str| annotations.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -182,7 +183,7 @@ fn mounts(holder: &mut Holder<'_>, container: &Value, pod: &Value) {
     }
 }
 
-/// Extended resources are devices of the host: their names have a prefix.
+/// Adds the privileges of extended resources. These are host devices, whose names have a prefix.
 fn resources(holder: &mut Holder<'_>, resources: &Value) {
     for list in ["limits", "requests"] {
         for name in resources[list].as_object().into_iter().flat_map(|all| all.keys()) {

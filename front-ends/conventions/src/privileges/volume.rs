@@ -1,4 +1,4 @@
-//! Privileges that volumes give.
+//! Determines the privileges that volumes give.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::grant::Grant;
 pub(super) const KEY: &str = ", key ";
 /// Suffix that stands for all keys.
 pub(super) const EVERY_KEY: &str = ", every key";
-/// Kinds of volumes without a privilege: the pod's own, or from objects that are not secret.
+/// Kinds of volumes that give no privilege: they are private to the pod, or come from objects that are not secret.
 const FREE: [&str; 4] = ["emptyDir", "configMap", "downwardAPI", "image"];
 
-/// Returns a secret as a privilege, for one key or the whole secret.
+/// Returns the privilege to use one key of a secret, or the whole secret if `key` is `None`.
 pub(super) fn secret(name: &str, key: Option<&str>) -> (Grant, String) {
     let what = match key {
         Some(key) => format!("the secret {name}{KEY}{key}"),

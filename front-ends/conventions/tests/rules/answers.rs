@@ -1,4 +1,4 @@
-//! Requests and answers: rules 2, 3, 10, 11 and 15.
+//! Tests rules 2, 3, 10, 11 and 15: requests and responses.
 
 use executor_conventions::transport::Reply;
 use executor_conventions::{APPLIED_CONVENTIONS, intent, template};
@@ -54,7 +54,7 @@ async fn rule_10_the_annotation_has_the_prior_lines_and_one_for_each_that_was_ap
     template["metadata"]["annotations"] = json!({APPLIED_CONVENTIONS: "before/one\na/old"});
     let after = world.document(&template).await;
     assert_eq!(annotation(&after), "before/one\na/old\na/add-A\nb/y\nb/x/z");
-    // The annotation is rewritten after each answer, so the next convention sees it.
+    // The annotation is rewritten after each response, so that the next convention receives it.
     let seen = &world.requests()[1]["spec"]["template"];
     assert_eq!(annotation(seen), "before/one\na/old\na/add-A");
 }
@@ -148,11 +148,11 @@ async fn rule_11_any_other_answer_fails_the_whole() {
         assert!(reported.contains(why) && reported.starts_with("convention b: "), "{why}: {reported}");
         assert!(!reported.contains("canary"), "{reported}");
     }
-    // Control: the answer from which the others are derived is valid.
+    // Control: the response from which the invalid responses are derived is valid.
     let mut world = World::default().convention("b", "", nothing);
     world.replies.insert("b".to_owned(), Reply { content_type: None, ..ok(&good) });
     world.decorate(&app()).await.unwrap();
-    // As in Kubernetes' own clients, a missing kind defaults to the requested one.
+    // As in Kubernetes clients, a missing kind defaults to the expected one.
     world.replies.insert("b".to_owned(), ok(&json!({"metadata": {}, "status": good["status"]})));
     world.decorate(&app()).await.unwrap();
 }
@@ -219,7 +219,7 @@ async fn rule_15_what_does_not_settle_fails_and_names_who() {
     let reported = world.refused(&app()).await;
     assert_eq!(reported, "convention grower: still changes the template in round 8 of 8: spec.containers[app].args");
     assert_eq!(world.requests().len(), 16);
-    // Two conventions that set the same field settle: the later one wins.
+    // If two conventions set the same field, the value of the later convention is used.
     let set = |value: &'static str| {
         move |template: &mut Value, _: &Value| {
             template["spec"]["restartPolicy"] = json!(value);
@@ -230,7 +230,7 @@ async fn rule_15_what_does_not_settle_fails_and_names_who() {
     let world = World::default().convention("a", "", set("Always")).convention("b", "", set("Never"));
     assert_eq!(world.document(&app()).await["spec"]["restartPolicy"], "Never");
     assert_eq!(world.requests().len(), 4);
-    // A convention whose answer differs each time is reported with the field.
+    // If a convention's response differs each time, the convention and the field are reported.
     let flip: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let always = template["spec"]["restartPolicy"] == "Always";
         template["spec"]["restartPolicy"] = json!(if always { "Never" } else { "Always" });

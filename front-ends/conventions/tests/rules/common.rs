@@ -1,4 +1,4 @@
-//! A world of conventions without a network: servers are functions, and images are a table.
+//! Provides conventions without a network: servers are functions, and images are a table.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 
 pub(crate) const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Changes a template and returns the applied names.
+/// Function that changes a template and returns the applied names.
 pub(crate) type Server = Box<dyn Fn(&mut Value, &Value) -> Vec<String> + Send + Sync>;
 
-/// Servers by the names of conventions, and their recorded requests.
+/// Servers by convention name, and the recorded requests.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) servers: BTreeMap<String, Server>,
-    /// Fixed answers that replace those of the servers.
+    /// Fixed responses by convention name, which replace the responses of the servers.
     pub(crate) replies: BTreeMap<String, Reply>,
     pub(crate) requests: Mutex<Vec<Value>>,
     pub(crate) described: Mutex<Vec<String>>,
@@ -49,7 +49,7 @@ impl World {
         self.decorate_with(&serde_json::from_value(template.clone()).unwrap(), self).await
     }
 
-    /// Decorates a template with images of another source.
+    /// Decorates a template with images from another source.
     pub(crate) async fn decorate_with(
         &self,
         template: &PodTemplateSpec,
@@ -104,13 +104,13 @@ impl ImageSource for World {
     }
 }
 
-/// A valid answer.
+/// Returns a valid response.
 pub(crate) fn ok(context: &Value) -> Reply {
     let content_type = Some("application/json; charset=utf-8".to_owned());
     Reply { status: 200, content_type, body: context.to_string().into_bytes() }
 }
 
-/// A template with one container.
+/// Returns a template with one container.
 pub(crate) fn app() -> Value {
     json!({
         "metadata": {"labels": {"app": "web"}},
@@ -118,7 +118,7 @@ pub(crate) fn app() -> Value {
     })
 }
 
-/// Adds a variable to the first container, unless it exists.
+/// Returns a server that adds a variable to the first container if the variable does not exist.
 pub(crate) fn add_variable(name: &'static str, value: &'static str) -> impl Fn(&mut Value, &Value) -> Vec<String> {
     move |template, _| {
         let container = &mut template["spec"]["containers"][0];
@@ -134,7 +134,7 @@ pub(crate) fn add_variable(name: &'static str, value: &'static str) -> impl Fn(&
     }
 }
 
-/// Changes nothing.
+/// Server that changes nothing.
 pub(crate) fn nothing(_: &mut Value, _: &Value) -> Vec<String> {
     Vec::new()
 }

@@ -1,4 +1,4 @@
-//! Images: rules 4, 5 and 6.
+//! Tests rules 4, 5 and 6: images.
 
 use std::fs;
 use std::io::Write as _;
@@ -50,7 +50,7 @@ async fn rule_5_one_image_that_cannot_be_resolved_fails_all_and_each_is_named() 
     assert_eq!(after, untouched);
 }
 
-/// Writes a layout with an image, as a registry would have it. Returns its reference.
+/// Writes a layout with an image, and returns the reference of the image.
 fn layout(dir: &Path, labels: &Value, layers: &[Vec<u8>]) -> String {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
@@ -124,7 +124,7 @@ async fn rule_6_the_layer_that_a_label_names_has_the_boms() {
         let reference = layout(dir.path(), &labels, &[other.clone(), bills.clone()]);
         let found = Registries::new(None, None).describe(&reference).await.unwrap();
         assert_eq!(&serde_json::to_value(&found.boms).unwrap(), boms, "{labels}");
-        // The image's configuration is passed on whole.
+        // The whole image configuration is forwarded.
         assert_eq!(found.config["future"], json!({"kept": true}));
         assert!(found.image.starts_with(&format!("{reference}@sha256:")), "{}", found.image);
     }
@@ -147,7 +147,7 @@ async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
     let many: Vec<(String, &[u8])> = (0..=sbom::BOMS_MAX).map(|n| (format!("f{n}"), &b""[..])).collect();
     let many: Vec<(&str, &[u8])> = many.iter().map(|(path, content)| (&**path, *content)).collect();
     assert!(sbom::read(&layer(&many)).unwrap_err().contains("entries: 1001; at most 1000"));
-    // Decompression bomb: few bytes that expand to many.
+    // Decompression bomb: a few bytes that expand to many.
     let zeros = vec![0; usize::try_from(sbom::BYTES_MAX).unwrap() + 1];
     let reported = sbom::read(&gzip(&layer(&[("zeros", &zeros)]))).unwrap_err();
     assert!(reported.contains("bytes of files: 33554433; at most 33554432"), "{reported}");

@@ -1,4 +1,4 @@
-//! Every rule of `docs/guides/conventions.md` has a test here whose name begins with its number.
+//! Tests the rules of `docs/guides/conventions.md`. The name of each test begins with the number of its rule.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

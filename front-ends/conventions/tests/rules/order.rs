@@ -1,4 +1,4 @@
-//! Order and repetition: rules 8 and 9.
+//! Tests rules 8 and 9: order and repetition.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ async fn rule_8_each_sees_what_the_one_before_it_left() {
     assert_eq!(variables(0), Value::Null);
     assert_eq!(variables(1), json!([{"name": "C", "value": "3"}]));
     assert_eq!(variables(2), json!([{"name": "C", "value": "3"}, {"name": "B", "value": "2"}]));
-    // A round without changes is the last.
+    // A round without changes is the last round.
     assert_eq!(world.requests().len(), 6);
     assert_eq!(decorated.steps.iter().map(|step| step.changes.len()).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0]);
 }

@@ -1,11 +1,11 @@
-//! Privileges and grants: rule 13.
+//! Tests rule 13: privileges and grants.
 
 use executor_conventions::grant::Grant;
 use serde_json::{Value, json};
 
 use crate::common::{World, app};
 
-/// A template with restrictions that can be removed.
+/// Returns a template with restrictions that can be removed.
 fn restricted() -> Value {
     json!({
         "metadata": {"labels": {"app": "web"}},
@@ -41,10 +41,10 @@ fn restricted() -> Value {
     })
 }
 
-/// Values by JSON pointers.
+/// New values with their JSON pointers.
 type Edits = Vec<(&'static str, Value)>;
 
-/// Replaces the value at a JSON pointer, whose last step may be `-` for a new entry.
+/// Replaces the value at a JSON pointer. If the last part of the pointer is `-`, appends a list entry.
 fn set(template: &mut Value, pointer: &str, value: Value) {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     if template.pointer(parent).is_none() {
@@ -61,7 +61,7 @@ fn set(template: &mut Value, pointer: &str, value: Value) {
 
 async fn outcome(grants: &str, edits: &[(&'static str, Value)]) -> Result<(), String> {
     let edits = edits.to_vec();
-    // Applied once only: a second round would append to lists again.
+    // Apply the edits only once: a second round would append to lists again.
     let server = move |template: &mut Value, _: &Value| {
         if template["metadata"]["annotations"]["done"].is_null() {
             edits.iter().for_each(|(pointer, value)| set(template, pointer, value.clone()));
@@ -75,8 +75,8 @@ async fn outcome(grants: &str, edits: &[(&'static str, Value)]) -> Result<(), St
 
 const APP: &str = "/spec/containers/0";
 
-/// Each privilege is refused without its grant, with an error that names the convention, the field and the grant, and
-/// is accepted with that grant alone.
+/// If a grant is missing, the privilege is refused, and the error names the convention, the field and the grant. If
+/// only this grant is present, the privilege is accepted.
 #[tokio::test]
 async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
     let context = |field: &str| -> &'static str { Box::leak(format!("{APP}/securityContext/{field}").into()) };
@@ -207,7 +207,7 @@ async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
     }
 }
 
-/// Changes that remove, move or add fields without adding a privilege need no grant.
+/// If a change adds no privilege, it needs no grant.
 #[tokio::test]
 async fn rule_13_what_adds_no_privilege_needs_no_grant() {
     let secret = json!({"secretKeyRef": {"name": "db", "key": "password"}});
@@ -240,7 +240,7 @@ async fn rule_13_what_adds_no_privilege_needs_no_grant() {
         vec![("/spec/containers/1/resources", json!({"limits": {"cpu": "1", "memory": "1Gi"}}))],
         vec![("/spec/containers/1/ports/-", json!({"containerPort": 80}))],
         vec![("/metadata/labels/tier", json!("front"))],
-        // A container as unrestricted as the least restricted one.
+        // A new container with the same restrictions as the least restricted container.
         vec![("/spec/containers/-", json!({"name": "new", "image": "new", "securityContext": {"runAsUser": 1000}}))],
     ] {
         outcome("", &edits).await.unwrap_or_else(|reported| panic!("{edits:?}: {reported}"));
@@ -255,7 +255,8 @@ async fn rule_13_a_new_container_is_no_way_around() {
         reported.contains("spec.containers[new].securityContext.runAsUser") && reported.contains("grant root"),
         "{reported}"
     );
-    // If one container of the pod runs as the image's user, a new one may, too, but gets no other privilege.
+    // If one container of the pod runs as the image's user, a new container may also do so, but may have no other new
+    // privilege.
     let add = |container: Value| {
         move |template: &mut Value, _: &Value| {
             let containers = template["spec"]["containers"].as_array_mut().unwrap();
@@ -271,7 +272,7 @@ async fn rule_13_a_new_container_is_no_way_around() {
     privileged["securityContext"] = json!({"privileged": true});
     let reported = World::default().convention("a", "", add(privileged)).refused(&app()).await;
     assert!(reported.contains("spec.containers[new].securityContext.privileged"), "{reported}");
-    // Ephemeral and init containers count, too.
+    // Ephemeral and init containers are also checked.
     let hidden: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let secret = json!([{"secretRef": {"name": "db"}}]);
         template["spec"]["ephemeralContainers"] = json!([{"name": "e", "envFrom": secret}]);

@@ -1,10 +1,11 @@
-//! Rule 12: decoration is deterministic, idempotent, convergent and conservative, for random conventions and templates.
+//! Tests rule 12 with random conventions and templates: decoration is deterministic, idempotent, convergent and
+//! conservative.
 
 use serde_json::{Value, json};
 
 use crate::common::{World, app};
 
-/// Random numbers, the same for the same seed (xorshift).
+/// Generator of reproducible random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -36,7 +37,7 @@ fn template(random: &mut Random) -> Value {
     template
 }
 
-/// A typical convention: it sets fields that are unset.
+/// Returns a typical convention, which sets fields that are unset.
 fn convention(random: &mut Random, name: &'static str) -> (String, impl Fn(&mut Value, &Value) -> Vec<String> + use<>) {
     let (what, value) = (random.below(4), random.pick(&NAMES).to_owned());
     let key = random.pick(&NAMES).to_owned();
@@ -61,7 +62,7 @@ fn convention(random: &mut Random, name: &'static str) -> (String, impl Fn(&mut 
     (format!("priority = {:?}\n{selector}", random.pick(&PRIORITIES)), server)
 }
 
-/// A world of random conventions, registered in one of two orders.
+/// Returns random conventions, registered in one of two orders.
 fn world(seed: u64, backwards: bool) -> World {
     let mut random = Random(seed);
     let count = random.below(NAMES.len() + 1);
@@ -78,7 +79,7 @@ async fn rule_12_deterministic_idempotent_convergent_conservative() {
     for seed in 1..200 {
         let before = template(&mut Random(seed * 7919));
         let first = world(seed, false);
-        // Convergent: decoration ends within the maximum number of rounds.
+        // Convergent: decoration finishes within the maximum number of rounds.
         let once = first.document(&before).await;
         // Deterministic: the order of registrations in the file does not matter.
         let second = world(seed, true);

@@ -1,4 +1,4 @@
-//! Rules 1, 3, 7, 9, 13 and 15 for a file of registrations.
+//! Tests rules 1, 3, 7, 9, 13 and 15 for the registrations file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -101,7 +101,7 @@ fn rule_1_a_bundle_is_pem_or_base64_or_a_file() {
     }
 }
 
-/// All faults are reported at once.
+/// If a file has several violations, all are reported at once.
 #[test]
 fn rule_7_all_violations_of_a_file_are_reported_at_once() {
     let text = r#"

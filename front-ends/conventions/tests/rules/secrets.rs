@@ -1,4 +1,4 @@
-//! Values of secrets: rule 14.
+//! Tests rule 14: values of secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -53,11 +53,11 @@ async fn rule_14_no_value_of_a_secret_reaches_a_convention() {
         let container = &request["spec"]["template"]["spec"]["containers"][0];
         assert_ne!(container["env"][2]["value"], "s3c");
         assert_ne!(container["args"][0], "s3c");
-        // The reference is not secret, and a short value is not searched for within a text.
+        // References are not secret, and short values are not replaced within longer strings.
         assert_eq!(container["env"][3]["valueFrom"]["secretKeyRef"], json!({"name": "db", "key": "s3c"}));
         assert_eq!(container["args"][1], "not s3c");
     }
-    // All values are restored, and the reported changes have none.
+    // All values are restored, and the reported changes contain no values.
     let mut expected = template();
     expected["spec"]["containers"][0]["env"].as_array_mut().unwrap().push(json!({"name": "A", "value": "1"}));
     expected["spec"]["containers"][0]["image"] = after["spec"]["containers"][0]["image"].clone();
@@ -67,7 +67,7 @@ async fn rule_14_no_value_of_a_secret_reaches_a_convention() {
     assert!(!format!("{:?}", decorated.steps).contains(VALUE) && !format!("{:?}", world.secrets).contains(VALUE));
 }
 
-/// Control: a convention sees a value that belongs to no secret.
+/// Control: if a value belongs to no secret, conventions receive it.
 #[tokio::test]
 async fn rule_14_control_a_value_of_no_secret_is_seen() {
     let world = world(false).convention("a", "", nothing);
@@ -75,10 +75,10 @@ async fn rule_14_control_a_value_of_no_secret_is_seen() {
     assert_eq!(world.requests()[0].to_string().matches(VALUE).count(), 5);
 }
 
-/// Puts a placeholder into another field.
+/// Function that puts a placeholder into another field.
 type Move = fn(&mut Value, String);
 
-/// A convention moves the placeholder to a field from which the value would leave the machine.
+/// If a convention moves a placeholder to another field, the response is refused.
 #[tokio::test]
 async fn rule_14_a_value_stays_in_its_field() {
     let moved: [(&str, Move); 5] = [
@@ -141,7 +141,7 @@ async fn rule_14_what_cannot_be_taken_out_is_refused() {
     }
 }
 
-/// Secrets within one another, and one that is part of a placeholder.
+/// If one secret contains another, or a secret is part of a placeholder, all values are restored.
 #[tokio::test]
 async fn rule_14_values_within_values_come_back_whole() {
     let mut secrets = SecretValues::default();
