@@ -1,4 +1,4 @@
-//! ConfigMaps and Secrets (P5, P7 to P10). A value of a Secret is wiped on drop and is in no message.
+//! Reads ConfigMaps and Secrets (P5, P7 to P10). Values of Secrets are zeroed on drop and do not occur in messages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::report::{Origin, Report};
 /// Maximum size of the decoded data of one ConfigMap or Secret, in bytes.
 pub const DATA_MAX: usize = 1 << 20;
 
-/// A value of a ConfigMap or a Secret, wiped on drop.
+/// A value of a ConfigMap or a Secret, zeroed on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(Zeroizing<Vec<u8>>);
 
@@ -29,7 +29,7 @@ impl Bytes {
         &self.0
     }
 
-    /// Returns the text if the bytes are UTF-8.
+    /// Returns the bytes as a string if they are UTF-8.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
@@ -41,7 +41,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// Text as written in the file, wiped on drop.
+/// A string from the file, zeroed on drop.
 #[derive(Clone, Default)]
 struct Written(Zeroizing<String>);
 
@@ -90,7 +90,7 @@ pub struct Config {
     pub data: BTreeMap<String, Bytes>,
     /// Keys of `binaryData`, which are skipped for variables (P15).
     pub binary: Vec<String>,
-    /// True if the data cannot be changed.
+    /// True if the data must not change.
     pub immutable: bool,
     /// Type of a Secret; `None` for a ConfigMap.
     pub secret_type: Option<String>,

@@ -1,14 +1,15 @@
-//! Images: references, pull policy, and the credentials of `imagePullSecrets` (P60).
+//! Determines pull policies and credentials (`imagePullSecrets`) for images (P60).
 
 use executor_client::v1::{PullPolicy, RegistryCredentials};
 use executor_registry_auth::{Credentials, from_docker_config};
 
 use crate::config::Config;
 
-/// Registry of image names without a host.
+/// Default registry of image names without a host.
 const HUB: &str = "docker.io";
 
-/// Returns the pull policy of an image: the requested one, else Always for `:latest` or no tag, else IfNotPresent.
+/// Returns the requested pull policy. If none is requested, the policy is Always for `:latest` or a missing tag,
+/// otherwise IfNotPresent. `None` if the requested policy is unknown.
 pub fn policy(image: &str, asked: Option<&str>) -> Option<PullPolicy> {
     Some(match asked.filter(|asked| !asked.is_empty()) {
         Some("Always") => PullPolicy::Always,
@@ -23,7 +24,7 @@ pub fn policy(image: &str, asked: Option<&str>) -> Option<PullPolicy> {
     })
 }
 
-/// Returns true for a valid image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`, PATH in lower case.
+/// Returns true for a valid image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`, where PATH has no upper-case letters.
 pub fn is_image(image: &str) -> bool {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let (name, tag) = match name.rsplit_once(':') {
@@ -73,10 +74,10 @@ pub fn split(image: &str) -> (String, String) {
     (registry.to_owned(), path)
 }
 
-/// Returns the credentials for an image from the first pull secret that has any.
+/// Returns the credentials for an image from the first pull secret that contains credentials for its registry.
 ///
 /// # Errors
-/// Returns the name of a pull secret that cannot be read, and the reason without a value.
+/// Returns the name of a pull secret that cannot be parsed, and the reason, which contains no value.
 pub fn credentials(image: &str, secrets: &[&Config]) -> Result<Option<RegistryCredentials>, (String, String)> {
     let (registry, repository) = split(image);
     for secret in secrets {

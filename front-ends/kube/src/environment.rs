@@ -1,18 +1,19 @@
-//! Variables of a container and their expansion (P15 to P21). Each variable records whether it holds a secret.
+//! Collects the variables of a container and expands references to them (P15 to P21). Each variable records whether its
+//! value is secret.
 
 use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
-/// Maximum length of a value with its name, in bytes: the kernel's limit.
+/// Maximum length of a variable's name and value, in bytes, which is a limit of the kernel.
 pub(crate) const VALUE_MAX: usize = 131_072;
 
-/// An expanded text, and whether it contains a Secret's value.
+/// An expanded string, and whether it contains the value of a Secret.
 #[derive(Clone, Default)]
 pub(crate) struct Expanded {
     pub(crate) text: Zeroizing<String>,
     pub(crate) secret: bool,
-    /// Unknown variables in the text.
+    /// Names of unknown variables in the string.
     pub(crate) unknown: Vec<String>,
 }
 
@@ -20,7 +21,7 @@ pub(crate) struct Expanded {
 pub(crate) struct Variable {
     pub(crate) value: Zeroizing<String>,
     pub(crate) secret: bool,
-    /// True if the value is literal text in the container's own `env` (P39).
+    /// True if the value is a literal in the container's `env` (P39).
     pub(crate) plain: bool,
 }
 
@@ -39,7 +40,7 @@ impl Environment {
         }
     }
 
-    /// Returns only the variables whose value is literal text in `env`.
+    /// Returns only the variables whose value is a literal in `env`.
     pub(crate) fn plain(&self) -> Self {
         let mut plain = Self::default();
         for name in &self.order {
@@ -50,9 +51,9 @@ impl Environment {
         plain
     }
 
-    /// Replaces `$(NAME)` by the variable's value; unknown variables stay, and `$$` becomes `$` (P17). Stops when the
-    /// text exceeds
-    /// [`VALUE_MAX`]: a short text can repeat a long variable many times.
+    /// Replaces `$(NAME)` with the variable's value and `$$` with `$`. References to unknown variables are unchanged
+    /// (P17). Stops when the result exceeds [`VALUE_MAX`], because a short string can repeat a long variable many
+    /// times.
     pub(crate) fn expand(&self, text: &str) -> Expanded {
         let mut out = Expanded::default();
         out.text.reserve(text.len());
@@ -121,7 +122,7 @@ mod tests {
             assert_eq!((&**expanded.text, expanded.secret), (expected, secret), "{text}");
         }
         assert_eq!(environment.plain().expand("$(S)").unknown, ["S"]);
-        // Expansion bomb: 100 KiB times 10,000.
+        // Expansion bomb: 10,000 references to a variable of 100 KiB.
         environment.set("LONG", variable(&"x".repeat(100 << 10), false));
         assert!(environment.expand(&"$(LONG)".repeat(10_000)).text.len() < 3 * VALUE_MAX);
         assert!(

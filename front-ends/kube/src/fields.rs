@@ -1,15 +1,15 @@
-//! Maps fields of executord's requests back to the fields of the object from which they were lowered (P1).
+//! Maps fields of executord's requests to the fields of the Kubernetes object from which they were lowered (P1).
 //!
-//! Input: the field of a violation. Output: the most precise known path, which is the whole container or pod if no
-//! table has the field.
+//! For the field of a violation, the most precise known path is returned. If no table contains the field, the path is
+//! that of the whole container or pod.
 
 use executor_client::v1::RunRequest;
 
 use crate::plan::{Member, PodPlan};
 use crate::report::Report;
 
-/// Fields of CreatePodRequest, and the paths below the pod's template. If the path ends with `[]`, the index of the
-/// field is kept.
+/// Fields of CreatePodRequest, with the corresponding paths below the pod template. If a path ends with `[]`, the index
+/// of the field is appended to the path.
 const POD: [(&str, &str); 13] = [
     ("labels", "metadata.labels"),
     ("hostname", "spec.hostname"),
@@ -26,7 +26,7 @@ const POD: [(&str, &str); 13] = [
     ("ports", "spec.containers"),
 ];
 
-/// Fields of RunRequest, and the paths below the container.
+/// Fields of RunRequest, with the corresponding paths below the container.
 const MEMBER: [(&str, &str); 29] = [
     ("limits.memory_bytes", "resources.limits.memory"),
     ("limits.memory_reservation_bytes", "resources.requests.memory"),
@@ -60,8 +60,8 @@ const MEMBER: [(&str, &str); 29] = [
 ];
 
 impl PodPlan {
-    /// Adds a violation from executord about the pod or one of its members to a report. `field` comes from Validate and
-    /// begins with `pod.` or `run.`.
+    /// Adds a violation that executord found in the pod or one of its containers to a report. `field` is a field of the
+    /// Validate request and begins with `pod.` or `run.`.
     pub fn refuse(&self, member: Option<&Member>, field: &str, description: &str, report: &mut Report) {
         let (path, own) = match (field.strip_prefix("pod."), member) {
             (Some(own), _) => (self.pod_path(own), own),
@@ -115,7 +115,8 @@ impl PodPlan {
     }
 }
 
-/// Returns the longest field of a table that is `field` or a prefix of it, with its path and the rest of `field`.
+/// Returns the longest field in a table that equals `field` or is a parent of it, with the path, and the rest of
+/// `field`.
 fn look_up<'a>(
     table: &[(&'static str, &'static str)],
     field: &'a str,
@@ -127,17 +128,17 @@ fn look_up<'a>(
     table.iter().filter_map(below).max_by_key(|(known, ..)| known.len())
 }
 
-/// Returns the index at the beginning of `[3].name`.
+/// Returns the index at the start of a string such as `[3].name`.
 fn index(rest: &str) -> Option<usize> {
     key(rest).parse().ok()
 }
 
-/// Returns the text between the brackets of `[net.core.somaxconn]`.
+/// Returns the key in the brackets of a string such as `[net.core.somaxconn]`.
 fn key(rest: &str) -> &str {
     rest.strip_prefix('[').and_then(|rest| rest.split(']').next()).unwrap_or_default()
 }
 
-/// Appends an index to a path: the given item or, if the path ends with `[]`, the index of the field itself.
+/// Appends an index to a path: `item` if given, otherwise the index of the field if the path ends with `[]`.
 fn with_item(path: String, rest: &str, item: Option<usize>) -> String {
     let (path, keeps) = match path.strip_suffix("[]") {
         Some(list) => (list.to_owned(), true),
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(key("[net.x]"), "net.x");
     }
 
-    /// A renamed field of the interface would no longer be mapped.
+    /// If a field of the requests is renamed, this test fails, because the tables would no longer map the field.
     #[test]
     fn every_field_of_the_tables_exists() {
         use prost::Message as _;

@@ -1,4 +1,4 @@
-//! Jobs, and the schedules of CronJobs (P62).
+//! Defines the parameters of Jobs and CronJobs, and parses schedules (P62).
 
 /// Parameters of a Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,13 +7,13 @@ pub struct JobRun {
     pub completions: u32,
     /// Maximum number of pods that run at the same time.
     pub parallelism: u32,
-    /// Number of failures after which the job has failed.
+    /// Number of retries after which the job has failed.
     pub backoff_limit: u32,
     /// True if each pod has an index.
     pub indexed: bool,
-    /// True if the job does not run.
+    /// True if the job must not run.
     pub suspended: bool,
-    /// Maximum duration in seconds; after it the job has failed.
+    /// Maximum duration, in seconds, after which the job has failed.
     pub deadline_seconds: Option<u64>,
 }
 
@@ -21,11 +21,11 @@ pub struct JobRun {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronSpec {
     pub schedule: Schedule,
-    /// Time zone of the schedule; `None` for the machine's.
+    /// Time zone of the schedule; `None` for the time zone of the host.
     pub time_zone: Option<String>,
     /// `Allow`, `Forbid` or `Replace`.
     pub concurrency: String,
-    /// True if the CronJob does not run.
+    /// True if the CronJob must not run.
     pub suspended: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct Schedule {
     fields: [Field; 5],
 }
 
-/// Distinct values of a field, and whether the field was `*`.
+/// Values of a field, and whether the field was `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Field {
     values: Vec<u8>,
@@ -53,7 +53,7 @@ impl Schedule {
     /// `@annually`.
     ///
     /// # Errors
-    /// Returns the invalid field if the text is not a schedule.
+    /// Returns a message if the text is not a schedule.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.contains("TZ=") {
@@ -98,8 +98,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the schedule as values of `OnCalendar=` of a systemd timer: two if cron accepts either of two days, else
-    /// one.
+    /// Returns the schedule as values of `OnCalendar=` in a systemd timer. There are two values if both day fields are
+    /// restricted, because cron then runs if either field matches.
     pub fn on_calendar(&self, time_zone: Option<&str>) -> Vec<String> {
         let [minute, hour, day, month, weekday] = &self.fields;
         let list = |field: &Field| match field.any {
@@ -118,7 +118,7 @@ impl Schedule {
         match (day.any, weekday.any) {
             (_, true) => vec![line("", &list(day))],
             (true, false) => vec![line(&days, "*")],
-            // cron runs if either day field matches.
+            // Both day fields are restricted: cron runs if either matches.
             (false, false) => vec![line("", &list(day)), line(&days, "*")],
         }
     }

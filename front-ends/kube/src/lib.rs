@@ -1,13 +1,13 @@
-//! Kubernetes objects on one host, without an API server: lowered to pods of run requests.
+//! Lowers (converts) Kubernetes objects to run requests for executord, to run them on one host without an API server.
 //!
 //! ```text
 //! files -> [`object::read`]: located objects   -> [`object::Objects`]: workloads with their pod templates, which a caller may change
 //!       -> [`lower::lower`]: a [`plan::Plan`] of pods, each with the requests of its containers in the order of their start
 //! ```
 //!
-//! Pure: no file, no clock, no connection. All violations are reported at once, with file, document, object and path,
-//! and without values of Secrets. Rules are numbered as in `docs/guides/kube-rules.md` (`P17`). Each rule has a test
-//! whose name begins with its number.
+//! This crate uses no files, clocks or connections. All violations are reported at once, with file, document, object
+//! and path. Messages contain no values of Secrets. Rules are numbered as in `docs/guides/kube-rules.md` (`P17`). Each
+//! rule has a test whose name begins with its number.
 
 #![forbid(unsafe_code)]
 

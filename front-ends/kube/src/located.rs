@@ -1,4 +1,4 @@
-//! Streams of documents, split into located objects (P1, P4).
+//! Splits files into objects with their locations (P1, P4).
 
 use executor_core::text::printable;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ pub const OBJECTS_MAX: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct Located {
     pub origin: Origin,
-    /// `apps/v1`.
+    /// API version, for example `apps/v1`.
     pub api_version: String,
-    /// `Deployment`.
+    /// Kind, for example `Deployment`.
     pub kind: String,
     pub node: Node,
 }
 
 impl Located {
-    /// Decodes the object as a type, and reports every fault with its path. `None` if the object cannot be decoded.
+    /// Decodes the object as a type, and reports every error with its path. `None` if the object cannot be decoded.
     pub fn decode<T: DeserializeOwned>(&self, report: &mut Report) -> Option<T> {
         let decoded = decode::<T>(&self.node);
         for fault in decoded.faults {
@@ -36,14 +36,14 @@ impl Located {
         decoded.value
     }
 
-    /// Returns the namespace and the name.
+    /// Returns the namespace, by default `default`, and the name.
     pub fn names(&self, metadata: &ObjectMeta) -> (String, String) {
         let namespace = metadata.namespace.clone().filter(|namespace| !namespace.is_empty());
         (namespace.unwrap_or_else(|| "default".into()), metadata.name.clone().unwrap_or_default())
     }
 }
 
-/// Splits a file into its objects: documents, and the items of lists.
+/// Splits a file into its objects, which are documents or items of lists.
 pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
     let file: Arc<str> = file.into();
     let mut found = Vec::new();

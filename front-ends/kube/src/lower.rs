@@ -1,4 +1,5 @@
-//! Lowers workloads to pods of run requests. Unsupported fields are refused by name or reported as warnings.
+//! Lowers workloads to pods, with a run request for each container. Unsupported fields are refused by name or reported
+//! as warnings.
 
 mod apparmor;
 mod checks;
@@ -27,17 +28,17 @@ use crate::workload::{Kind, Update, Workload};
 
 /// Maximum length of the id of a pod or a container.
 const ID_MAX: usize = 128;
-/// Maximum number of the user's own labels on a pod: executord accepts 64 labels.
+/// Maximum number of user labels on a pod. executord accepts 64 labels, including internal ones.
 const LABELS_MAX: usize = 40;
 /// Maximum number of pods in all files.
 const PODS_MAX: usize = 10_000;
-/// Maximum number of bytes of files, variables and arguments of all containers together.
+/// Maximum total size of the files, variables and arguments of all containers, in bytes.
 const BYTES_MAX: usize = 128 << 20;
 
-/// Lowers all objects. `report` has the findings of reading.
+/// Lowers all objects. `report` contains the violations and warnings from reading them.
 ///
 /// # Errors
-/// Returns every violation of reading and of lowering.
+/// Returns all violations from reading and lowering.
 pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result<(Plan, Vec<Violation>), Violations> {
     let mut plan = Plan::default();
     let mut room = Room { crowded: crowded(objects, &mut report), bytes: BYTES_MAX };
@@ -85,14 +86,14 @@ fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     }
 }
 
-/// Remaining budget: a few lines can demand any amount of memory by repeating large objects.
+/// Remaining memory budget. Without a limit, a few lines could require any amount of memory by repeating large objects.
 struct Room {
-    /// True if there are too many pods; then only one pod of each workload is checked.
+    /// True if there are too many pods. Then only one pod of each workload is lowered, to check it.
     crowded: bool,
     bytes: usize,
 }
 
-/// Checks the number of pods before any pod is created.
+/// Returns true and reports a violation if the workloads have too many pods.
 fn crowded(objects: &Objects, report: &mut Report) -> bool {
     let mut total = 0;
     let beyond = objects.workloads.iter().find(|workload| {
@@ -122,7 +123,7 @@ fn pods(
     let mut names = workload.pod_names();
     let none = names.is_empty() || workload.job.as_ref().is_some_and(|job| job.suspended);
     if names.is_empty() {
-        // The object is checked nevertheless.
+        // Lower one pod, so that the object is also checked.
         names.push(workload.name.clone());
     }
     if room.crowded {
@@ -150,7 +151,8 @@ fn pods(
     if none { Vec::new() } else { pods }
 }
 
-/// Returns the set fields of an object that must have exactly one, such as a volume source or a handler.
+/// Returns the names of the fields that are set, for objects that must have exactly one field, such as a volume source
+/// or a handler.
 fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
@@ -158,7 +160,7 @@ fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
     }
 }
 
-/// Context in which one pod is lowered.
+/// Context for lowering one pod.
 pub(crate) struct Lowering<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) spec: &'a PodSpec,
@@ -170,17 +172,17 @@ pub(crate) struct Lowering<'a> {
     pub(crate) report: &'a mut Report,
     pub(crate) id: String,
     pub(crate) name: String,
-    /// Number of the pod in its workload.
+    /// Index of the pod in its workload.
     pub(crate) index: u32,
 }
 
 impl<'a> Lowering<'a> {
-    /// Adds a violation for a field of the pod, by its path in the template.
+    /// Adds a violation for a field of the pod. `path` is the path in the template.
     pub(crate) fn refuse(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
         self.report.refuse(&self.workload.origin, self.workload.path(path), rule, message);
     }
 
-    /// Adds a warning for a field of the pod, by its path in the template.
+    /// Adds a warning for a field of the pod. `path` is the path in the template.
     pub(crate) fn warn(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
         self.report.warn(&self.workload.origin, self.workload.path(path), rule, message);
     }
@@ -192,7 +194,7 @@ impl<'a> Lowering<'a> {
         if secret { objects.secrets.get(&key) } else { objects.config_maps.get(&key) }
     }
 
-    /// Returns the paths of the containers, the containers and their roles: init containers first.
+    /// Returns path, container and role of each container, init containers first.
     pub(crate) fn containers(&self) -> Vec<(String, &'a Container, Role)> {
         let spec = self.spec;
         let inits = spec.init_containers.iter().flatten().enumerate();
@@ -284,7 +286,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the labels of the pod: its own, and the user's labels that executord accepts.
+    /// Returns the internal labels of the pod, and the user's labels that executord accepts.
     fn labels(&mut self) -> HashMap<String, String> {
         let mut labels = HashMap::from([
             (plan::NAMESPACE.to_owned(), self.workload.namespace.clone()),
@@ -304,7 +306,7 @@ impl<'a> Lowering<'a> {
             let message = format!("labels that are not valid in executord are not set on its containers: {left_out}");
             self.warn("metadata.labels", "P6", message);
         }
-        // A value beyond executord's limit would refuse the pod because of an internal label.
+        // Shorten internal labels: executord would refuse the pod if a value were too long.
         for value in labels.values_mut() {
             if value.len() > 256 {
                 value.truncate(value.floor_char_boundary(256));
@@ -313,13 +315,13 @@ impl<'a> Lowering<'a> {
         labels
     }
 
-    /// Returns a stable id of the pod in the form of a UUID.
+    /// Returns a stable id of the pod in UUID format.
     pub(crate) fn uid(&self) -> String {
         let hash = hex::encode(Sha256::digest(format!("{}/{}", self.options.play, self.id)));
         format!("{}-{}-5{}-8{}-{}", &hash[..8], &hash[8..12], &hash[13..16], &hash[17..20], &hash[20..32])
     }
 
-    /// Checks fields of the pod that are refused or cause a warning (P24, P40, P47, P48, P52, P63).
+    /// Checks the fields of the pod that are refused or cause a warning (P24, P40, P47, P48, P52, P63).
     fn check_spec(&mut self) {
         let spec = self.spec;
         let (origin, metadata) = (&self.workload.origin, self.metadata);

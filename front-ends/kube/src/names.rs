@@ -1,18 +1,18 @@
-//! Names of objects, containers and keys (P6, P7).
+//! Checks names of objects, containers and keys (P6, P7).
 
-/// Returns true for a DNS label: 1 to 63 of `[a-z0-9-]`, a letter or digit at both ends.
+/// Returns true for a DNS label: 1 to 63 characters of `[a-z0-9-]`, with a letter or digit at both ends.
 pub(crate) fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_spelled_as_label(text)
 }
 
 /// Returns true for a DNS subdomain: labels separated by dots, at most 253 bytes.
 ///
-/// As in Kubernetes, only the whole is limited: one part may be longer than 63 bytes.
+/// As in Kubernetes, only the total length is limited: a single label may be longer than 63 bytes.
 pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_spelled_as_label)
 }
 
-/// Returns true if a text consists of `[a-z0-9-]`, with a letter or digit at both ends.
+/// Returns true if a string consists of `[a-z0-9-]`, with a letter or digit at both ends.
 fn is_spelled_as_label(text: &str) -> bool {
     let ends = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -21,7 +21,8 @@ fn is_spelled_as_label(text: &str) -> bool {
         && bytes.iter().all(|byte| ends(byte) || *byte == b'-')
 }
 
-/// Returns true for a key of a ConfigMap or Secret: 1 to 253 of `[-._a-zA-Z0-9]`, not `.`, not beginning with `..`.
+/// Returns true for a key of a ConfigMap or Secret: 1 to 253 characters of `[-._a-zA-Z0-9]`. The key must not be `.`
+/// and not begin with `..`.
 pub(crate) fn is_key(text: &str) -> bool {
     (1..=253).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
@@ -29,14 +30,15 @@ pub(crate) fn is_key(text: &str) -> bool {
         && !text.starts_with("..")
 }
 
-/// Returns true for the key of a label or an annotation: an optional DNS subdomain and `/`, then a name of 1 to 63 of
-/// `[-._A-Za-z0-9]` with a letter or digit at both ends.
+/// Returns true for the key of a label or an annotation: an optional prefix, which is a DNS subdomain and `/`, then a
+/// name of 1 to 63 characters of `[-._A-Za-z0-9]` with a letter or digit at both ends.
 pub(crate) fn is_qualified(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
     prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
-/// Returns true for the value of a label: empty, or at most 63 of `[-._A-Za-z0-9]` with a letter or digit at both ends.
+/// Returns true for the value of a label: empty, or at most 63 characters of `[-._A-Za-z0-9]` with a letter or digit at
+/// both ends.
 pub(crate) fn is_label_value(text: &str) -> bool {
     let bytes = text.as_bytes();
     let ends = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
@@ -46,7 +48,8 @@ pub(crate) fn is_label_value(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(byte))
 }
 
-/// Returns true for the name of a port: 1 to 15 of `[a-z0-9-]`, with a letter, and no `-` at an end or next to another.
+/// Returns true for the name of a port: 1 to 15 characters of `[a-z0-9-]`, at least one of them a letter, without `--`
+/// and without `-` at the start or end.
 pub(crate) fn is_port_name(text: &str) -> bool {
     text.len() <= 15
         && is_spelled_as_label(text)
@@ -54,7 +57,8 @@ pub(crate) fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// Returns true for the path of a file in a volume: below the volume, and not beginning with `..`, which is reserved.
+/// Returns true for the path of a file in a volume: a path below the volume that does not begin with `..`, which is
+/// reserved.
 pub(crate) fn is_item_path(path: &str) -> bool {
     is_below(path) && !path.starts_with("..")
 }

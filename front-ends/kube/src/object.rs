@@ -1,4 +1,4 @@
-//! Reads located objects as runnable objects (P1, P4, P6, P63).
+//! Decodes and groups the objects of files (P1, P4, P6, P63).
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::names::{is_label, is_label_value, is_qualified, is_subdomain};
 use crate::report::{Origin, Report, Strictness};
 use crate::workload::{self, Workload};
 
-/// Maximum number of bytes of all files together.
+/// Maximum total size of all files, in bytes.
 pub const INPUT_MAX: usize = 64 << 20;
 /// Maximum size of the annotations of one object, in bytes (P5).
 const ANNOTATIONS_MAX: usize = 262_144;
 /// Message for an invalid key of a label or an annotation.
 const NOT_QUALIFIED: &str = "is not a valid key of a label or annotation: use [DNS subdomain/]NAME, where NAME is 1 to 63 characters of A-Z, a-z, 0-9, `-`, `_` and `.`";
-/// Kinds that have no meaning on one host or are not supported (P63).
+/// Kinds that are unsupported or have no effect on a single host (P63).
 const NOT_RUN: [&str; 27] = [
     "ClusterRole",
     "ClusterRoleBinding",
@@ -48,7 +48,7 @@ const NOT_RUN: [&str; 27] = [
     "ValidatingWebhookConfiguration",
 ];
 
-/// Runnable objects by kind.
+/// The supported objects of the files.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// ConfigMaps by namespace and name.
@@ -60,15 +60,15 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Returns true if the files hold no object. Objects that run nothing count, such as a Deployment with zero
-    /// replicas.
+    /// Returns true if the files contain no supported object. An object that runs no pod, such as a Deployment with
+    /// zero replicas, is also an object.
     pub fn is_empty(&self) -> bool {
         self.config_maps.is_empty() && self.secrets.is_empty() && self.workloads.is_empty()
     }
 }
 
-/// Reads files, each with its name: ConfigMaps and Secrets first, in any order of the files (P1). Faults are added to
-/// the report.
+/// Reads files, which are given by name and content. The order of ConfigMaps, Secrets and workloads does not matter
+/// (P1). Violations are added to the report.
 pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mut Report) -> Objects {
     let mut located = Vec::new();
     for (file, text) in files {
@@ -81,7 +81,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mu
     group(&located, report)
 }
 
-/// Reads located objects.
+/// Decodes located objects and groups them by kind.
 pub fn group(located: &[Located], report: &mut Report) -> Objects {
     let (mut objects, mut names) = (Objects::default(), Names::new());
     for object in located {
@@ -90,7 +90,7 @@ pub fn group(located: &[Located], report: &mut Report) -> Objects {
     objects
 }
 
-/// Workloads by kind, namespace and name, with their places.
+/// Locations of workloads by kind, namespace and name.
 type Names = BTreeMap<(workload::Kind, String, String), Origin>;
 
 fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut Report) {
@@ -221,13 +221,13 @@ fn check_metadata(object: &Located, report: &mut Report) {
     }
 }
 
-/// Returns the text of a field, empty if the field is missing or null. `None` if it is not text, which decoding
-/// refuses.
+/// Returns the string in a field; empty if the field is missing or null. `None` if the value is not a string, which is
+/// reported by decoding.
 fn text_or_missing<'a>(node: &'a Node, field: &str) -> Option<&'a str> {
     node.get(field).filter(|node| !matches!(node.value, Value::Null)).map_or(Some(""), Node::text)
 }
 
-/// Checks owners and finalizers as the API server does, although they have no effect here.
+/// Checks owners and finalizers like the API server, although they have no effect here.
 fn check_references(origin: &Origin, metadata: Option<&Node>, report: &mut Report) {
     let list = |name: &str| match metadata.and_then(|all| all.get(name)).map(|node| &node.value) {
         Some(Value::List(entries)) => entries.iter().collect(),
@@ -256,7 +256,7 @@ fn check_references(origin: &Origin, metadata: Option<&Node>, report: &mut Repor
     }
 }
 
-/// Checks keys and values of labels.
+/// Checks the keys and values of labels.
 pub(crate) fn check_labels<'a>(
     origin: &Origin,
     at: &str,
@@ -274,7 +274,7 @@ pub(crate) fn check_labels<'a>(
     }
 }
 
-/// Checks keys of annotations; upper case counts as lower case.
+/// Checks the keys of annotations, in which upper case is allowed and treated as lower case.
 pub(crate) fn check_annotations<'a>(
     origin: &Origin,
     at: &str,
@@ -286,7 +286,7 @@ pub(crate) fn check_annotations<'a>(
     }
 }
 
-/// Returns an empty report for reading with this strictness.
+/// Returns an empty report with this strictness.
 pub fn report(strictness: Strictness) -> Report {
     Report::new(strictness)
 }

@@ -1,47 +1,47 @@
-//! Properties of the host, and options of the user.
+//! Defines the options of lowering: properties of the host, and choices of the user.
 
 use std::collections::BTreeMap;
 
-/// Network of pods without `hostNetwork`.
+/// Network of pods that do not set `hostNetwork`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodNetwork {
-    /// Loopback only.
+    /// Only a loopback interface.
     #[default]
     None,
-    /// The host's network.
+    /// The host network.
     Host,
-    /// A network that the operator configured; empty for the first one.
+    /// A network that the operator configured; empty for the first network.
     Cni(String),
 }
 
-/// A directory of the host that the operator offers as a volume.
+/// A host directory that the operator offers as a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostVolume {
     pub name: String,
     pub path: String,
-    /// True if no container can write to it.
+    /// True if containers cannot write to the volume.
     pub read_only: bool,
 }
 
 /// Options of lowering.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Name of the play, the unit that `down` removes.
+    /// Name of the play. `down` removes all pods of a play.
     pub play: String,
     pub network: PodNetwork,
-    /// True if connections to outside the pod's network are allowed.
+    /// True if pods may connect to addresses outside their network.
     pub egress: bool,
-    /// Root file systems that replace images, by the image's name as written in the files.
+    /// Root file systems that replace images, by the image name in the files.
     pub images: BTreeMap<String, String>,
     /// Name of the node (`spec.nodeName`).
     pub node_name: String,
-    /// Memory of the node in bytes.
+    /// Memory of the node, in bytes.
     pub memory_bytes: u64,
-    /// Processors of the node in thousandths.
+    /// CPU capacity of the node, in thousandths of a CPU.
     pub cpu_millis: u64,
-    /// Directories that the operator offers (P57). If `None`, executord was not asked and every path is accepted, for a
-    /// plan that is only displayed.
+    /// Host directories that the operator offers as volumes (P57). If `None`, they are unknown and every path is
+    /// accepted, for a plan that is only displayed.
     pub host_volumes: Option<Vec<HostVolume>>,
-    /// Directories of the host below which every path may be mounted.
+    /// Host directories below which every path may be mounted.
     pub host_paths: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! A plan: pods in the order of their start, each with the requests of its containers, as data.
+//! Defines plans: pods in start order, each with the run requests of its containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::workload::{Kind, Update};
 
 /// Label with the name of the play, on pods and containers.
 pub const PLAY: &str = "executor.kube/play";
-/// Label with the workload: `Deployment/web`.
+/// Label with the workload, for example `Deployment/web`.
 pub const WORKLOAD: &str = "executor.kube/workload";
 /// Label with the namespace.
 pub const NAMESPACE: &str = "executor.kube/namespace";
@@ -24,11 +24,11 @@ pub const POD: &str = "executor.kube/pod";
 pub const CONTAINER: &str = "executor.kube/container";
 /// Label with the container's role: `init`, `sidecar` or `main`.
 pub const ROLE: &str = "executor.kube/role";
-/// Label with the container's position in the order of the start.
+/// Label with the container's position in the start order.
 pub const INDEX: &str = "executor.kube/index";
 /// Label with the digest of the pod's specification without its secrets.
 pub const SPEC: &str = "executor.kube/spec";
-/// Prefix of the labels with the preStop hook, in pieces: `executor.kube/pre-stop.0`.
+/// Prefix of the labels with the pieces of the preStop hook, for example `executor.kube/pre-stop.0`.
 pub const PRE_STOP: &str = "executor.kube/pre-stop";
 /// Maximum length of a piece of a hook in a label, in bytes.
 const PIECE: usize = 256;
@@ -37,9 +37,9 @@ pub const PIECES_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs to completion before the next container starts.
+    /// An init container, which runs to completion before the next container starts.
     Init,
-    /// Starts before the main containers and is stopped after them.
+    /// A sidecar, which starts before the main containers and is stopped after them.
     Sidecar,
     /// A main container.
     Main,
@@ -55,7 +55,7 @@ impl Role {
     }
 }
 
-/// Action in a container after its start or before its stop. It contains no secret (P13).
+/// Action that runs in a container after its start or before its stop. A hook contains no secret (P13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A program with its arguments.
@@ -101,12 +101,12 @@ impl Hook {
 /// A container of a pod.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Name in the pod.
+    /// Name of the container in the pod.
     pub name: String,
     pub role: Role,
-    /// Request with its id and pod.
+    /// Run request, including container id and pod id.
     pub request: Wiped<RunRequest>,
-    /// Directories whose files follow changes of their Secrets and ConfigMaps (P55).
+    /// Directories whose files are updated when their Secrets or ConfigMaps change (P55).
     pub rotating: BTreeSet<String>,
     /// Hook after the start.
     pub post_start: Option<Hook>,
@@ -124,9 +124,9 @@ pub struct PodPlan {
     pub id: String,
     pub namespace: String,
     pub name: String,
-    /// Kind of its workload.
+    /// Kind of the workload.
     pub kind: Kind,
-    /// Name of its workload.
+    /// Name of the workload.
     pub workload: String,
     /// Replacement strategy.
     pub update: Update,
@@ -134,21 +134,22 @@ pub struct PodPlan {
     pub in_order: bool,
     /// Request that creates the pod.
     pub create: CreatePodRequest,
-    /// Containers in the order of their start.
+    /// Containers in start order.
     pub members: Vec<Member>,
-    /// Duration after which the pod has failed (P27).
+    /// Maximum duration, after which the pod has failed (P27).
     pub deadline: Option<Duration>,
-    /// Parameters of its Job.
+    /// Parameters of the pod's Job.
     pub job: Option<JobRun>,
-    /// Digest of everything but secrets and rotating files, in hexadecimal. A changed digest means a new pod.
+    /// Digest of all properties except secrets and rotating files, in hexadecimal. If the digest changes, the pod is
+    /// replaced.
     pub digest: String,
-    /// Location of the object that the pod comes from.
+    /// Location of the object that defines the pod.
     pub origin: Origin,
-    /// Path of the pod's template in its object; empty for a Pod.
+    /// Path of the pod template in the object; empty for a Pod.
     pub template: &'static str,
 }
 
-/// A CronJob. It is run by its generated timer and not by a play.
+/// A CronJob, which is run by a generated systemd timer and not by a play.
 #[derive(Clone, Debug)]
 pub struct CronPlan {
     pub namespace: String,
@@ -159,26 +160,26 @@ pub struct CronPlan {
     pub pods: Vec<PodPlan>,
 }
 
-/// Everything to be run.
+/// All pods and CronJobs to run.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Pods in the order of their start.
+    /// Pods in start order.
     pub pods: Vec<PodPlan>,
     pub crons: Vec<CronPlan>,
 }
 
-/// A keyed digest of secrets: guesses cannot be verified without the key.
+/// A keyed digest of secrets. Without the key, guessed secrets cannot be verified.
 pub type Tag = [u8; 32];
 
 impl Member {
-    /// Returns the files below [`Member::rotating`], which follow changes, in the order of their paths.
+    /// Returns the files below [`Member::rotating`], sorted by path.
     pub fn rotating_files(&self) -> Vec<&File> {
         let mut files: Vec<&File> = self.files().filter(|file| self.is_rotating(&file.path)).collect();
         files.sort_by(|one, other| one.path.cmp(&other.path));
         files
     }
 
-    /// Returns the number of bytes of files, variables and arguments.
+    /// Returns the total size of files, variables and arguments, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let run = self.request.action.iter().filter_map(|action| action.run.as_ref());
         let words = run.map(|run| {
@@ -200,8 +201,8 @@ impl Member {
             .any(|directory| path.strip_prefix(directory.as_str()).is_some_and(|rest| rest.starts_with('/')))
     }
 
-    /// Returns the digests of the values that change a container without being in its digest: secret variables and
-    /// arguments, and rotating files.
+    /// Returns keyed digests of the values that are not part of the pod's digest: the first of secret variables and
+    /// arguments, the second of rotating files.
     pub fn tags(&self, key: &Tag) -> (Tag, Tag) {
         let mut environment = Keyed::new(key);
         for run in self.request.action.iter().filter_map(|action| action.run.as_ref()) {

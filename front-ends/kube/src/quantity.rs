@@ -1,4 +1,4 @@
-//! Exact quantities of Kubernetes (P50): `100m`, `1.5Gi`, `1e3`.
+//! Parses quantities of Kubernetes exactly (P50), for example `100m`, `1.5Gi` or `1e3`.
 
 /// A quantity in thousandths, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +10,7 @@ pub struct Quantity {
 const DIGITS_MAX: usize = 30;
 
 impl Quantity {
-    /// Parses a quantity. `None` if the text is not a quantity.
+    /// Parses a quantity; `None` if the text is not a quantity.
     pub fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -82,7 +82,7 @@ impl Quantity {
         self.millis < 0
     }
 
-    /// Returns the quotient, rounded up (P21). `None` unless the divisor is above 0.
+    /// Returns the quotient, rounded up (P21). `None` if the quantity is negative or the divisor is not positive.
     pub fn divided_by(self, divisor: Self) -> Option<u64> {
         if divisor.millis <= 0 || self.millis < 0 {
             return None;

@@ -1,4 +1,4 @@
-//! Violations and warnings, each with its place.
+//! Collects violations and warnings with their locations.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 
 use executor_yaml::{Node, Place, Value};
 
-/// Maximum number of violations, and of warnings, that are kept.
+/// Maximum number of violations and maximum number of warnings that are stored.
 pub const KEPT_MAX: usize = 200;
 
-/// Location that an object comes from.
+/// Location of an object in the files.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// File, or `-` for standard input.
     pub file: Arc<str>,
     /// Number of the document in the file, from 1.
     pub document: usize,
-    /// Path of the object in its document: `items[2]` in a list, else empty.
+    /// Path of the object in its document; `items[2]` in a list, otherwise empty.
     pub base: String,
     /// `Pod default/web`.
     pub object: String,
-    /// The document, for finding lines.
+    /// The document, in which lines are looked up.
     pub root: Arc<Node>,
 }
 
 impl Origin {
-    /// Returns the place of a path below the object.
+    /// Returns line and column of a path below the object.
     pub fn place(&self, path: &str) -> Place {
         self.root.place_of(&self.full(path))
     }
 
-    /// Returns the index of the list item whose field `key` has this text.
+    /// Returns the index of the list item whose field `key` equals `text`.
     pub(crate) fn item(&self, list: &str, key: &str, text: &str) -> Option<usize> {
         let Value::List(items) = &self.root.at(&self.full(list))?.value else { return None };
         items.iter().position(|item| item.get(key).and_then(Node::text) == Some(text))
@@ -66,9 +66,9 @@ pub struct Violation {
     pub object: String,
     /// Path of the field; empty for the whole object.
     pub path: String,
-    /// Number of the rule: `P17`.
+    /// Number of the rule, for example `P17`.
     pub rule: &'static str,
-    /// The fault in one sentence, without the place.
+    /// Description in one sentence, without the location.
     pub message: String,
 }
 
@@ -103,7 +103,7 @@ pub enum Strictness {
 pub struct Report {
     violations: Vec<Violation>,
     warnings: Vec<Violation>,
-    /// Hashes of the reported violations: later pods of a workload repeat those of the first pod.
+    /// Hashes of the reported violations, to skip duplicates: the pods of a workload have the same violations.
     reported: HashSet<u64>,
     beyond: usize,
     strictness: Strictness,
@@ -178,7 +178,7 @@ impl Report {
     /// Returns the violations.
     pub fn finish<T>(self, value: T) -> Result<(T, Vec<Violation>), Violations> {
         let Self { violations: mut list, beyond, warnings, .. } = self;
-        // Sorted by file, in the order of the files, and by line.
+        // Sort by file, in the order of the violations' files, and by line.
         let files: Vec<String> = list.iter().map(|violation| violation.file.clone()).collect();
         let first = |file: &str| files.iter().position(|other| other == file);
         list.sort_by_key(|violation| (first(&violation.file), violation.line));
@@ -186,12 +186,12 @@ impl Report {
     }
 }
 
-/// Violations; never empty.
+/// A list of violations that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violations {
-    /// Violations that are kept.
+    /// The stored violations.
     pub list: Vec<Violation>,
-    /// Number of dropped violations.
+    /// Number of violations that were not stored.
     pub beyond: usize,
 }
 

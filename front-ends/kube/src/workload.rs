@@ -1,4 +1,4 @@
-//! Workloads: a pod template, the number of pods, and how pods are replaced (P61, P62).
+//! Reads workloads: a pod template, the number of pods, and the strategy for replacing pods (P61, P62).
 
 mod jobs;
 mod rollout;
@@ -26,7 +26,7 @@ pub enum Kind {
     Deployment,
     ReplicaSet,
     StatefulSet,
-    /// One pod, because there is one node.
+    /// Runs one pod, because there is only one node.
     DaemonSet,
     Job,
     CronJob,
@@ -81,12 +81,12 @@ impl Kind {
 /// Strategy for replacing the pods of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Update {
-    /// One after the other, each when the previous pod is ready.
+    /// Pods are replaced one by one. Each waits until the previous pod is ready.
     #[default]
     Rolling,
-    /// All pods are stopped first.
+    /// All old pods are stopped before the new pods are started.
     Recreate,
-    /// Only pods that are deleted by hand are replaced.
+    /// Only pods that the user has deleted are replaced.
     OnDelete,
 }
 
@@ -102,26 +102,26 @@ pub struct Workload {
     pub annotations: BTreeMap<String, String>,
     /// Labels that the selector requires.
     pub match_labels: BTreeMap<String, String>,
-    /// Template of its pods. A caller may change it before the workload is lowered.
+    /// Template of the pods. A caller may change the template before the workload is lowered.
     pub template: PodTemplateSpec,
-    /// Number of pods; for a Job, of its runs.
+    /// Number of pods; for a Job, the number of completions.
     pub replicas: u32,
     /// Replacement strategy.
     pub update: Update,
     /// True if each pod is started only when the previous pod is ready (StatefulSet).
     pub in_order: bool,
-    /// Number of the first pod (StatefulSet).
+    /// Index of the first pod (StatefulSet).
     pub first: u32,
-    /// Pods with a lower number are not replaced (StatefulSet).
+    /// Pods with a lower index are not replaced (StatefulSet).
     pub partition: u32,
-    /// Parameters of a Job, also of a CronJob's.
+    /// Parameters of a Job, or of the Job in a CronJob.
     pub job: Option<JobRun>,
     /// Parameters of a CronJob.
     pub cron: Option<CronSpec>,
 }
 
 impl Workload {
-    /// Returns the path in the object of a field of the pod: `spec.template.spec.containers[0]`.
+    /// Returns the path in the object for a field of the pod, for example `spec.template.spec.containers[0]`.
     pub fn path(&self, field: &str) -> String {
         match self.kind.template_path() {
             "" => field.to_owned(),
@@ -129,7 +129,7 @@ impl Workload {
         }
     }
 
-    /// Returns the names of its pods, in order.
+    /// Returns the names of the workload's pods, in order.
     pub fn pod_names(&self) -> Vec<String> {
         match self.kind {
             Kind::Pod | Kind::DaemonSet => vec![self.name.clone()],
@@ -188,7 +188,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
         }
         Kind::CronJob => jobs::cron_job(object, report)?,
     };
-    // An invalid workload is not lowered, which would report its paths again.
+    // If the workload is invalid and has no pod spec, do not lower it: lowering would report the missing spec again.
     (report.count() == found || workload.template.spec.is_some()).then_some(workload)
 }
 
@@ -202,7 +202,7 @@ fn stateful_set(object: &Located, report: &mut Report) -> Option<Workload> {
     }
     let replicas = replicas(object, spec.replicas, report);
     let mut template = spec.template;
-    // Avoids further violations for their mounts.
+    // Add empty volumes, to avoid further violations for the mounts of the claims.
     let claims = spec.volume_claim_templates.into_iter().flatten().filter_map(|claim| claim.metadata.name);
     if let Some(spec) = &mut template.spec {
         let volumes = spec.volumes.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! Validates a plan with executord's `Validate`, which has no effect, before anything is changed (P1).
+//! Validates a plan with executord's `Validate` call before anything is changed (P1).
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::session::Session;
@@ -16,7 +16,7 @@ const FEATURE: &str = "validate";
 /// Validates all pods of a plan, including those of CronJobs, except the pods in `unchanged`.
 ///
 /// # Errors
-/// Returns every violation with its place in the files.
+/// Returns every violation with its location in the files.
 pub(crate) async fn validate(
     session: &Session,
     info: &InfoResponse,
@@ -44,7 +44,7 @@ pub(crate) async fn validate(
     Ok(report.finish(()).map(drop).map_err(KubeError::Wrong)?)
 }
 
-/// Adds the violations of an answer to a report. An answer without violations is a failure of the call.
+/// Adds the violations in a response to a report. Returns the error if a failed call reports no violations.
 fn report_refusals(
     pod: &PodPlan,
     member: Option<&Member>,

@@ -1,4 +1,5 @@
-//! Decides the changes of a play by comparing the plan with executord's containers. Changes nothing itself.
+//! Compares a plan with the existing pods and containers, and decides the change of each pod. This module does not
+//! apply the changes.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +16,20 @@ use crate::memory::Memory;
 pub(crate) enum Change {
     /// Create the pod.
     Create,
-    /// Remove the pod and create it again, for this reason.
+    /// Remove the pod and create it again. Holds the reason.
     Replace(String),
-    /// Create the pod's missing containers after an interrupted play.
+    /// Create the pod's missing containers, after a play was interrupted.
     Complete,
-    /// Replace files of these containers in place.
+    /// Replace files in place. Holds the names of the containers.
     Rotate(Vec<String>),
-    /// Keep the pod, whose secrets are not remembered: send its requests again, which changes nothing if they are the
-    /// same.
+    /// Keep the pod. The digests of its secrets are not stored, so send its requests again; executord compares them
+    /// with the original requests.
     Ask,
-    /// Keep the pod although it has changed: it is only replaced after it was removed by hand.
+    /// Keep the pod although it has changed: it is replaced only after the user has removed it (OnDelete).
     Left,
     /// Keep the pod.
     Nothing,
-    /// Remove the pod: it is in none of the files.
+    /// Remove the pod, because no file contains it.
     Remove,
 }
 
@@ -119,7 +120,7 @@ fn one(
                 rotated.push(member.name.clone());
             }
             Some(_) => {}
-            // It is also unknown whether the postStart hook ran.
+            // Without an entry it is also unknown whether the postStart hook has run.
             None => ask |= has_secrets(member) || member.post_start.is_some(),
         }
     }
@@ -130,7 +131,7 @@ fn one(
     })
 }
 
-/// Returns true if a container has values that its digest does not cover.
+/// Returns true if a container has values that are not part of the pod's digest.
 pub(crate) fn has_secrets(member: &Member) -> bool {
     has_secret_variables(member) || !member.rotating_files().is_empty()
 }

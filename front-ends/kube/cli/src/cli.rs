@@ -1,4 +1,4 @@
-//! The command line: help, manual and completions come from these definitions.
+//! Defines the command line. Help, manual and completions are generated from these definitions.
 
 use clap::Parser;
 use executor_cli_kit::execute::{self, Interruption, Work};
@@ -30,7 +30,7 @@ pub(crate) struct Cli {
     command: KubeCommand,
 }
 
-/// A command whose files were read.
+/// A command after its files were read.
 enum Prepared {
     Play(Box<(PlayArgs, Input)>),
     Down(DownArgs),
@@ -54,7 +54,7 @@ impl Program for Cli {
 
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, command } = self;
-        // From here on the process holds Secrets.
+        // From now on, the memory of the process holds Secrets.
         forbid_dumps();
         let prepared = match command {
             KubeCommand::Generate(make) => match make.what {

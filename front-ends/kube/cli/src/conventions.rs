@@ -1,4 +1,4 @@
-//! Conventions: registered servers decorate templates before they are lowered.
+//! Decorates templates with conventions (registered servers) before the templates are lowered.
 
 use executor_conventions::secrets::SecretValues;
 use executor_conventions::violation::Violation;
@@ -10,11 +10,11 @@ use executor_kube::workload::Workload;
 use crate::args::FilesArgs;
 use crate::error::KubeError;
 
-/// Rule name of convention violations in reports; the rules are in docs/guides/conventions.md.
+/// Rule name in reports for violations of conventions; the rules are in docs/guides/conventions.md.
 const RULE: &str = "conventions";
 
-/// Decorates the templates of all workloads. Violations of conventions are added to the report. No convention receives
-/// a value of a Secret.
+/// Decorates the templates of all workloads. Violations are added to the report. Conventions do not receive values of
+/// Secrets.
 pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &mut Report) -> Result<(), KubeError> {
     let loaded = Conventions::load(args.conventions.as_deref(), args.registry_auth_file.clone(), None);
     let conventions = loaded.map_err(KubeError::Conventions)?;
@@ -50,7 +50,8 @@ pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &m
     Ok(())
 }
 
-/// Returns the path in the object and the message; the message has the path only if it is not in the template.
+/// Returns the path in the object and the message of a violation. If the field is not in the template, the field is
+/// part of the message instead.
 fn reported(workload: &Workload, violation: &Violation) -> (String, String) {
     if violation.field.starts_with("spec.") || violation.field.starts_with("metadata.") {
         let path = workload.path(&violation.field);

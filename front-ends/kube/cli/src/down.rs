@@ -1,4 +1,4 @@
-//! `down`: removes everything that a play created, including an interrupted play.
+//! `down`: removes everything that a play created, even if the play was interrupted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
         let mut memory = Memory::open(&play, || context.waits(&play)).await?;
         // The play that held the lock may have created more pods.
         let known = known::pods(&session.client, Some(&play)).await?;
-        // Pods of a workload are stopped one after the other in reverse order; workloads in parallel.
+        // The pods of a workload are stopped one by one in reverse order; different workloads in parallel.
         let mut workloads: BTreeMap<(&str, &str), Vec<&KnownPod>> = BTreeMap::new();
         for pod in known.values() {
             workloads.entry((pod.namespace(), pod.workload())).or_default().push(pod);
@@ -66,7 +66,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
     Ok(0)
 }
 
-/// Returns the name of a play: an existing play, or the name derived from a file.
+/// Returns the name of a play. The argument is the name itself, or a file from which the name is derived.
 fn named(what: &Path, known: &BTreeMap<String, KnownPod>) -> Result<String, KubeError> {
     let text = what.display().to_string();
     if known.values().any(|pod| pod.play() == text) {
@@ -75,7 +75,7 @@ fn named(what: &Path, known: &BTreeMap<String, KnownPod>) -> Result<String, Kube
     if what == Path::new("-") || what.exists() {
         return name_of(what);
     }
-    // A known play without pods is down already.
+    // A known play without pods has already been removed.
     match Memory::exists(&text) && play_name(&text).is_ok() {
         true => Ok(text),
         false => Err(KubeError::NoPlay(text)),

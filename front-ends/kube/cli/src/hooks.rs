@@ -1,5 +1,5 @@
-//! Hooks after the start and before the stop of a container (P31, P32). Their output is discarded, because it may hold
-//! secrets.
+//! Runs the hooks after the start and before the stop of a container (P31, P32). Their output is discarded, because it
+//! may contain secrets.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option
     }
 }
 
-/// Runs a hook with a timeout. A hook that takes longer is killed and counts as failed.
+/// Runs a hook with a timeout. On timeout the hook is killed and has failed.
 pub(crate) async fn run_within(client: &Client, id: &str, hook: &Hook, time: Duration) -> Option<String> {
     match tokio::time::timeout(time, run(client, id, hook)).await {
         Ok(Ok(failed)) => failed,

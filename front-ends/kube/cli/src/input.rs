@@ -1,4 +1,4 @@
-//! Reads files within limits into memory that is wiped, and lowers them.
+//! Reads files with size limits into memory that is zeroed on drop, and lowers their objects.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -48,17 +48,17 @@ impl Input {
         Ok(Self { play, files, args: args.clone() })
     }
 
-    /// Checks and lowers the objects without conventions.
+    /// Validates and lowers the objects, without conventions.
     pub(crate) fn plan(&self, info: Option<&InfoResponse>) -> Result<(Plan, Vec<Violation>), KubeError> {
         let (objects, report) = self.objects();
         lower(&objects, &self.options(info), report).map_err(KubeError::Wrong)
     }
 
-    /// Checks everything, decorates it with conventions and lowers it.
+    /// Validates the objects, decorates them with conventions and lowers them.
     ///
     /// # Errors
-    /// Returns [`KubeError::Empty`] if the files hold no object: a template that renders nothing must not remove a
-    /// play.
+    /// Returns [`KubeError::Empty`] if the files contain no object. Otherwise an empty file, such as a failed template
+    /// rendering, would remove the whole play.
     pub(crate) async fn decorated_plan(
         &self,
         info: &InfoResponse,
@@ -67,7 +67,7 @@ impl Input {
         if report.violations().is_empty() && objects.is_empty() {
             return Err(KubeError::Empty(self.named()));
         }
-        // Conventions never receive invalid objects.
+        // Do not send invalid objects to conventions.
         if report.violations().is_empty() {
             conventions::decorate(&self.args, &mut objects, &mut report).await?;
         }
@@ -165,7 +165,7 @@ fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
         fill(&mut io::stdin().lock(), room, &mut bytes).map_err(failed)?;
     } else {
         let mut file = File::open(path).map_err(failed)?;
-        // Allocated once, so that no copy stays in a smaller buffer.
+        // Allocate once: reallocation would leave copies in memory.
         let size = file.metadata().map_err(failed)?.len();
         bytes.reserve(usize::try_from(size).unwrap_or(0).min(room) + 1);
         fill(&mut file, room, &mut bytes).map_err(failed)?;
@@ -182,7 +182,7 @@ fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
     }
 }
 
-/// Reads at most `room` + 1 bytes. A buffer that grows is wiped before it is freed.
+/// Reads at most `room` + 1 bytes. If the buffer must grow, the old buffer is zeroed before it is freed.
 fn fill(from: &mut dyn Read, room: usize, bytes: &mut Zeroizing<Vec<u8>>) -> io::Result<()> {
     let mut chunk = Zeroizing::new([0u8; 16 << 10]);
     while bytes.len() <= room {

@@ -1,4 +1,4 @@
-//! Jobs: runs their pods to completion, with limited parallelism, and again after failures (P62).
+//! Runs the pods of jobs to completion, with limited parallelism, and retries failed pods (P62).
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::known::Context;
 use crate::playing::{Playing, is_job};
 use crate::{pod, view};
 
-/// First and longest pause before a failed pod is created again.
+/// First and maximum pause before a failed pod is created again.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
 const PAUSE_LONGEST: Duration = Duration::from_secs(600);
 
-/// Pods of one job and the change of each.
+/// The pods of one job, with the change of each pod.
 pub(crate) struct JobPods {
     pods: Vec<(PodPlan, Change)>,
 }
@@ -91,7 +91,7 @@ pub(crate) async fn perform(
         failures += 1;
         playing.context.progress(format!("{}: failed: {message}", pod::shown(&plan)));
         let late = rules.deadline_seconds.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds));
-        // With OnFailure executord has restarted the container as often as the limit allows.
+        // With OnFailure, executord has already restarted the container as often as the limit allows.
         let restarted = plan
             .members
             .iter()

@@ -1,4 +1,4 @@
-//! Existing pods and containers of plays, found in executord by their labels.
+//! Lists the existing pods and containers of plays, which executord finds by their labels.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,15 +10,15 @@ use executor_client::v1::{Container, Pod, State, exit_status, failure, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
 
-/// Number of SIGKILL in a result.
+/// Signal number of SIGKILL.
 const SIGKILL: i32 = 9;
 
-/// Connection and output for tasks.
+/// Connection to executord and output, shared by tasks.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) output: Output,
-    /// True if JSON is printed instead of progress messages.
+    /// True if progress messages are omitted because the output is JSON.
     pub(crate) json: bool,
 }
 
@@ -30,13 +30,13 @@ impl Context {
         }
     }
 
-    /// Reports that this command waits for another command of the play.
+    /// Prints that this command waits for another command of the play.
     pub(crate) fn waits(&self, play: &str) {
         self.output.note(format!("waiting for another command of the play {play}"));
     }
 }
 
-/// A pod and its members in the order of their start.
+/// A pod and its containers in start order.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownPod {
     pub(crate) pod: Pod,
@@ -68,7 +68,7 @@ impl KnownPod {
         self.label(SPEC)
     }
 
-    /// Returns true if members of the pod can run or be started.
+    /// Returns true if containers of the pod can run or be started.
     pub(crate) fn is_alive(&self) -> bool {
         matches!(self.pod.state(), pod::State::Ready | pod::State::Creating)
     }
@@ -115,7 +115,7 @@ pub(crate) fn failed(container: &Container) -> bool {
     container.state() == State::Completed && code != Some(exit_status::Status::Code(0))
 }
 
-/// Returns the time of a container's creation as text.
+/// Returns the creation time of a container as a string.
 pub(crate) fn created_at(container: &Container) -> String {
     container.created_at.map(|at| format!("{}.{:09}", at.seconds, at.nanos)).unwrap_or_default()
 }
@@ -126,11 +126,11 @@ pub(crate) fn ended(container: &Container) -> String {
     if message.is_empty() { reason } else { format!("{reason}: {message}") }
 }
 
-/// Returns the reason of a container's exit in Kubernetes' terms.
+/// Returns the reason why a container exited, in the terms of Kubernetes.
 pub(crate) fn end_reason(container: &Container) -> String {
     let result = container.result.as_ref();
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
-    // The OOM killer may have killed another process while the main process exited by itself.
+    // The OOM killer may have killed another process, so check whether SIGKILL ended the main process.
     let is_killed = Outcome::new(result).status() == after_signal(SIGKILL);
     match status {
         _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
@@ -138,19 +138,19 @@ pub(crate) fn end_reason(container: &Container) -> String {
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
         None => match Outcome::new(result) {
-            // Kubernetes' reason for a container whose program could not be started.
+            // This is the reason in Kubernetes if a program cannot be started.
             Outcome::NotExecuted(_) | Outcome::Failed(failure::Kind::Prepare) => "StartError".to_owned(),
             _ => "ContainerStatusUnknown".to_owned(),
         },
     }
 }
 
-/// Returns the reason of a container's failure and its termination message; empty if there is neither.
+/// Returns the failure message and the termination message of a container; empty if there is neither.
 pub(crate) fn end_message(container: &Container) -> String {
     let result = container.result.as_ref();
     let message = result.map_or("", |result| result.termination_message.trim());
     let failed = result.and_then(|result| result.failure.as_ref());
-    // The reason of a single `run` already has the exit status.
+    // For a single `run` action, the exit reason already contains the exit status.
     let failed = failed.filter(|failed| failed.kind() != failure::Kind::Action || !container.steps.is_empty());
     let failure = failed.map_or("", |failed| &failed.message);
     let more: Vec<&str> = [failure, message].into_iter().filter(|text| !text.is_empty()).collect();
@@ -176,7 +176,7 @@ pub(crate) async fn pods(client: &Client, play: Option<&str>) -> Result<BTreeMap
     Ok(known.filter(|(_, pod)| !pod.play().is_empty()).collect())
 }
 
-/// Returns the members of a pod in the order of their start.
+/// Returns the containers of a pod in start order.
 pub(crate) async fn members(client: &Client, pod: &str) -> Result<Vec<Container>, Failure> {
     let filter = ListFilter { pod: pod.to_owned(), ..ListFilter::default() };
     let mut members = client.list(&filter).await.doing(&format!("list the containers of {pod}"))?;

@@ -1,4 +1,5 @@
-//! `agent-cli-kube`: runs Kubernetes objects on this host, through executord. agent-cli runs it as `agent-cli kube`.
+//! `agent-cli-kube` runs Kubernetes objects on this host, through executord. agent-cli runs this program as `agent-cli
+//! kube`.
 //!
 //! The library `executor_kube` implements the objects. This crate has the command line ([`cli`], [`args`]), the input
 //! files ([`input`]), `play` ([`play`], [`admission`], [`playing`], [`pod`], [`change`], [`jobs`]), `down` ([`down`]),

@@ -1,6 +1,6 @@
-//! State between two plays: keyed digests of each container's secrets, so that a play without changes does nothing. No
-//! value is stored. The file is in memory below /run, and vanishes with the containers at shutdown. Losing it is
-//! harmless: the next play compares through executord, and rotates files once more if that is not conclusive.
+//! Stores state between plays: keyed digests of each container's secrets, so that a play without changes does nothing.
+//! Values are not stored. The file is in tmpfs below /run, so it is removed at shutdown like the containers. If the
+//! file is lost, the next play compares the requests through executord, and rotates files once more if necessary.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +30,7 @@ struct Kept {
     objects: BTreeMap<String, Played>,
 }
 
-/// Entry of a ConfigMap or Secret: the parts that must not change (P10).
+/// Properties of a ConfigMap or Secret that must not change (P10).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Played {
     /// Type of a Secret.
@@ -39,21 +39,21 @@ struct Played {
     immutable: Option<String>,
 }
 
-/// Entry of a container.
+/// Digests of a container's secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Entry {
-    /// Creation time, which distinguishes the container from earlier ones with the same id.
+    /// Creation time, which distinguishes the container from earlier containers with the same id.
     created_at: String,
     environment: String,
     files: String,
 }
 
-/// The locked state: concurrent commands of one user on the same play wait for each other.
+/// State of a play. The state is locked, so that concurrent commands of one user on the same play wait for each other.
 pub(crate) struct Memory {
     path: PathBuf,
     kept: Kept,
     key: Tag,
-    /// `None` if opened for reading only.
+    /// Lock on the state; `None` if it was opened only for reading.
     _lock: Option<File>,
 }
 
@@ -65,8 +65,9 @@ pub(crate) struct Changed {
 }
 
 impl Memory {
-    /// Opens the state of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json`, else below /run. If another
-    /// command of the play is running, calls `waits` and waits for that command.
+    /// Opens and locks the state of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json` or, if the variable
+    /// is unset, a file below /run. If another command of the play is running, calls `waits` and waits for that
+    /// command.
     pub(crate) async fn open(play: &str, waits: impl FnOnce()) -> Result<Self, KubeError> {
         Self::open_in(&directory(), play, waits).await
     }
@@ -76,7 +77,7 @@ impl Memory {
         Self::read(path_of(&directory(), play), None)
     }
 
-    /// Returns true if state of a play exists.
+    /// Returns true if the state of a play exists.
     pub(crate) fn exists(play: &str) -> bool {
         path_of(&directory(), play).exists()
     }
@@ -99,7 +100,7 @@ impl Memory {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 waits();
-                // On its own thread, so that signals are still handled.
+                // Block in a separate thread, so that this thread still handles signals.
                 let locked = tokio::task::spawn_blocking(move || {
                     rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map(|()| file)
                 });
@@ -126,7 +127,8 @@ impl Memory {
         Ok(Self { path, kept, key, _lock: lock })
     }
 
-    /// Compares a container's secrets with those of its start or last rotation; `None` if the container is unknown.
+    /// Compares a container's secrets with the digests from its start or last rotation; `None` if no digests are
+    /// stored.
     pub(crate) fn compare(&self, created_at: &str, member: &Member) -> Option<Changed> {
         let (environment, files) = self.tags(member);
         let entry = self.kept.containers.get(&member.request.id).filter(|entry| entry.created_at == created_at)?;
@@ -167,7 +169,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Stores the ConfigMaps and Secrets of a play in place of the previous ones.
+    /// Replaces the stored ConfigMaps and Secrets of a play.
     pub(crate) fn store(&mut self, configs: &[Config]) -> Result<(), KubeError> {
         let objects = configs.iter().map(|config| (named(config), self.played(config))).collect();
         if self.kept.objects == objects {
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    /// No value is on disk, and the stored digests reveal changes.
+    /// If a secret changes, the stored digests detect the change, and the file contains no value.
     #[tokio::test]
     async fn p13_digests_are_kept_and_no_values() {
         let dir = tempfile::tempdir().unwrap();
@@ -262,8 +264,8 @@ mod tests {
         assert_eq!(memory.compare("now", &member("canary-of-a-variable")), None);
     }
 
-    /// The data and the `immutable` flag of an immutable object never change, nor does the type of a Secret; `down`
-    /// forgets the play.
+    /// If an object is immutable, a change of its data or of the `immutable` flag is refused. A change of the type of a
+    /// Secret is also refused. After `down`, changes are permitted.
     #[tokio::test]
     async fn p10_what_is_immutable_stays_as_it_is() {
         let configs = |secret: &str, map: &str| -> Vec<Config> {
@@ -304,7 +306,7 @@ mod tests {
         memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
     }
 
-    /// P64: a second command of a play waits for the first and reports that it waits.
+    /// P64: if a command of a play is running, a second command waits and reports this.
     #[tokio::test]
     async fn p64_commands_of_one_play_wait_for_one_another() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The commands `play` and `diff`.
+//! Runs the commands `play` and `diff`.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +111,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     Ok(u8::from(differs))
 }
 
-/// Files that were read and lowered for this executord.
+/// The plan and other results of reading the files.
 struct Planned {
     plan: Plan,
     warnings: Vec<Violation>,
@@ -125,7 +125,7 @@ async fn read(session: &Session, input: &Input) -> Result<Planned, Failure> {
     Ok(Planned { plan, warnings, configs, info })
 }
 
-/// Returns true if the pod exists with the same template, which executord has accepted before.
+/// Returns true if the pod exists with the same digest, so that executord has already accepted its requests.
 fn is_unchanged(pod: &PodPlan, known: &BTreeMap<String, KnownPod>) -> bool {
     known.get(&pod.id).is_some_and(|known| known.digest() == pod.digest)
 }

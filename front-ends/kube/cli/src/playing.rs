@@ -25,7 +25,7 @@ pub(crate) struct Playing<'a> {
 }
 
 impl Playing<'_> {
-    /// Removes the pods that are in none of the files.
+    /// Removes the pods that no file contains.
     pub(crate) async fn prune(&mut self, play: &str, plan: &Plan) -> Result<(), Failure> {
         let ids: Vec<String> = superfluous(play, plan, &self.known).map(|pod| pod.pod.id.clone()).collect();
         for id in ids {
@@ -35,7 +35,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// First stops all pods that are replaced together.
+    /// Removes all pods whose strategy is Recreate and that are to be replaced, before any new pod is started.
     pub(crate) async fn recreate(&mut self, plan: &Plan, changes: &[Change]) -> Result<(), Failure> {
         let together = |(plan, change): &(&PodPlan, &Change)| {
             plan.update == Update::Recreate && matches!(change, Change::Replace(_))
@@ -58,7 +58,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Applies the decided change and returns the actual change.
+    /// Applies the decided change, and returns the change that was actually made.
     pub(crate) async fn apply(&mut self, plan: &PodPlan, change: &Change) -> Result<Change, Failure> {
         match change {
             Change::Nothing => return Ok(Change::Nothing),
@@ -99,7 +99,7 @@ impl Playing<'_> {
             started.as_ref().is_err_and(|failure| failure.code() == Some(Code::AlreadyExists))
         };
         if is_other(&started) && self.known.contains_key(&plan.id) {
-            // An interrupted play created the pod with other secrets.
+            // An interrupted play has created the pod with different secrets.
             self.remove(&plan.id).await?;
             started = pod::within(&context, plan, pod::start(&context, plan, &unsure)).await;
         }
@@ -113,7 +113,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Returns the existing containers whose digests are not stored because a play was interrupted.
+    /// Returns the existing containers whose digests are not stored, because a play was interrupted.
     fn unsure(&self, plan: &PodPlan) -> BTreeSet<String> {
         let Some(known) = self.known.get(&plan.id) else { return BTreeSet::new() };
         let is_unsure = |member: &&Member| {
@@ -176,7 +176,7 @@ impl Playing<'_> {
         }
     }
 
-    /// Replaces the files of a container, all at once. Returns the reason if that is impossible.
+    /// Replaces the files of a container atomically. Returns the reason if this is impossible.
     async fn update(&self, container: &Container, member: &Member) -> Result<Option<String>, Failure> {
         let files: Vec<_> = member.rotating_files().into_iter().cloned().collect();
         let inside = |path: &str| {
@@ -194,7 +194,7 @@ impl Playing<'_> {
         };
         match self.context.client.update_files(Wiped::new(request)).await {
             Ok(_) => Ok(None),
-            // The directory exists in the image, so its files are mounted one by one.
+            // If the directory exists in the image, its files are mounted one by one and cannot be replaced.
             Err(error) if error.code() == Some(Code::FailedPrecondition) => {
                 Ok(Some(format!("its files cannot be replaced in place: {error}")))
             }
@@ -208,12 +208,12 @@ enum Rotated {
     Not(String),
 }
 
-/// Returns true for kinds whose completion is awaited.
+/// Returns true for pods of Jobs and CronJobs, which run to completion.
 pub(crate) fn is_job(plan: &PodPlan) -> bool {
     matches!(plan.kind, Kind::Job | Kind::CronJob)
 }
 
-/// Returns the pods of the play that are in none of the files. Runs of CronJobs are handled separately.
+/// Returns the pods of the play that no file contains. Pods of the files' CronJobs are excluded.
 pub(crate) fn superfluous<'a>(
     play: &'a str,
     plan: &'a Plan,

@@ -1,4 +1,4 @@
-//! One pod: starts its containers in order, and stops them (P22, P26, P31, P32, P44).
+//! Starts the containers of a pod in order, and stops them (P22, P26, P31, P32, P44).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::known::{Context, container_name, ended, failed, label, members, role}
 
 /// Poll interval for the state of a pod.
 const LOOK: Duration = Duration::from_millis(200);
-/// Minimum grace period left after a preStop hook (P31).
+/// Minimum grace period after a preStop hook (P31).
 const GRACE_LEAST: Duration = Duration::from_secs(2);
-/// Grace period of a container whose own is unknown.
+/// Grace period of a container if its own grace period is unknown.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Creates a pod and starts those of its containers that do not exist yet. Returns when the main containers were
-/// started. For containers in `unsure` it is unknown whether the postStart hook ran: it runs again, because Kubernetes
+/// Creates a pod and starts the containers that do not exist yet. Returns after the main containers were started.
+/// `unsure` has the containers whose postStart hook may not have run; the hook runs again, because Kubernetes
 /// guarantees at least one run.
 pub(crate) async fn start(
     context: &Context,
@@ -62,7 +62,7 @@ pub(crate) async fn start(
     Ok(started)
 }
 
-/// Waits for the conditions after a container's start that allow the next container to start.
+/// Waits after a container's start until the next container may start.
 async fn follow(
     context: &Context,
     plan: &PodPlan,
@@ -100,7 +100,7 @@ async fn follow(
     }
 }
 
-/// Waits until a pod is ready: each sidecar and main container is ready or has exited with success.
+/// Waits until a pod is ready. A pod is ready if each sidecar and main container is ready or has exited successfully.
 pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
@@ -139,7 +139,7 @@ fn why(container: &Container) -> String {
     }
 }
 
-/// Waits until the main containers of a pod have exited, then stops its sidecars (P26). Returns the reason if the pod
+/// Waits until the main containers of a pod have exited, then stops the sidecars (P26). Returns the reason if the pod
 /// failed.
 pub(crate) async fn finish(context: &Context, plan: &PodPlan) -> Result<Option<String>, Failure> {
     let mut failure = None;
@@ -155,7 +155,7 @@ pub(crate) async fn finish(context: &Context, plan: &PodPlan) -> Result<Option<S
     Ok(failure)
 }
 
-/// Stops a pod in order, and removes it with its containers and volumes.
+/// Stops the containers of a pod in order, and removes the pod with its containers and volumes.
 pub(crate) async fn remove(context: &Context, id: &str, grace: Option<Duration>) -> Result<(), Failure> {
     let all = members(&context.client, id).await?;
     let own = all
@@ -171,7 +171,8 @@ pub(crate) async fn remove(context: &Context, id: &str, grace: Option<Duration>)
     }
 }
 
-/// Stops main containers in parallel, then sidecars in reverse order; or sidecars alone.
+/// Stops init and main containers in parallel, then sidecars in reverse order. If `only` is set, stops only the
+/// sidecars.
 async fn stop_members(
     context: &Context,
     all: &[Container],
@@ -222,8 +223,8 @@ async fn stop(
     }
 }
 
-/// Pulls the images before anything is created, so that progress can be shown, and checks the users of images that must
-/// not run as root.
+/// Pulls the images before anything is created, so that progress can be shown. Also checks the image user of containers
+/// that must not run as root.
 async fn fetch(context: &Context, plan: &PodPlan) -> Result<(), Failure> {
     let session = Session {
         client: context.client.clone(),
@@ -280,7 +281,7 @@ async fn not_root(context: &Context, plan: &PodPlan, member: &Member) -> Result<
     }
 }
 
-/// Stops and removes a pod that exceeds its deadline.
+/// Runs `work`, and stops the pod if this exceeds the pod's deadline.
 pub(crate) async fn within<T>(
     context: &Context,
     plan: &PodPlan,
@@ -298,7 +299,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// Returns the name of a pod for messages, with the namespace unless it is the default one.
+/// Returns the name of a pod for messages. The namespace is included if it is not `default`.
 pub(crate) fn shown(plan: &PodPlan) -> String {
     match &*plan.namespace {
         "default" => plan.name.clone(),

@@ -1,4 +1,4 @@
-//! The commands `ps` and `logs`.
+//! Runs the commands `ps` and `logs`.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ pub(crate) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     Ok(0)
 }
 
-/// Finds a pod by its id, its name, or NAMESPACE/NAME.
+/// Finds a pod by its id, by its name, or by NAMESPACE/NAME.
 fn find<'a>(known: &'a BTreeMap<String, KnownPod>, text: &str) -> Result<&'a KnownPod, KubeError> {
     if let Some(pod) = known.get(text) {
         return Ok(pod);

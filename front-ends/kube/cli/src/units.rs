@@ -1,4 +1,4 @@
-//! `generate unit`: a service that plays files, and a timer and a service for each CronJob.
+//! `generate unit`: writes a systemd service that plays files, and a timer and a service for each CronJob.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -47,13 +47,13 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Returns true if this machine has the time zone, or has no directory of time zones.
+/// Returns true if the time zone exists on this host, or if the host has no time zone database.
 fn is_known(zone: &str) -> bool {
     let zones = Path::new("/usr/share/zoneinfo");
     !zones.is_dir() || zones.join(zone).is_file()
 }
 
-/// Returns the options and files of the command line for a unit.
+/// Returns the options and files for the command line in a unit.
 fn options(args: &FilesArgs, play: &str) -> Result<String, KubeError> {
     let mut words = vec!["--name".to_owned(), play.to_owned()];
     match args.validate {
@@ -97,7 +97,7 @@ fn absolute(path: &Path) -> Result<String, KubeError> {
     }
 }
 
-/// Quotes a word for ExecStart (systemd.service(5)) and escapes specifiers and variables.
+/// Quotes an argument for ExecStart (systemd.service(5)), and escapes specifiers and variables.
 fn quoted(word: &str) -> String {
     let word = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
     let plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-=:@,%$+".contains(&byte));
@@ -127,7 +127,7 @@ fn service(play: &str, options: &str) -> String {
 
 fn run_of(cron: &CronPlan, options: &str) -> String {
     let name = format!("{}/{}", cron.namespace, cron.name);
-    // systemd does not start a running service again: every policy acts as Forbid.
+    // systemd does not start a running service again, so every concurrency policy has the effect of Forbid.
     let concurrency = &cron.cron.concurrency;
     format!(
         "[Unit]\n\

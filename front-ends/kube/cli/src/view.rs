@@ -1,4 +1,4 @@
-//! Output: JSON documents and tables. It contains no value of a Secret.
+//! Formats the output as JSON and tables. Values of Secrets are never printed.
 
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
@@ -149,7 +149,7 @@ impl Pod {
     }
 }
 
-/// Formats pods as a table with a line for each container.
+/// Formats pods as a table with one line for each container.
 pub(crate) fn table(pods: &[Pod], style: Style) -> String {
     let mut table = Table::with_heading(
         0,
@@ -226,7 +226,7 @@ mod tests {
             (&[("main", BROKEN), ("main", RUNS)], "Running"),
             (&[("main", DONE), ("main", DONE)], "Succeeded"),
             (&[("main", DONE), ("main", BROKEN)], "Failed"),
-            // Sidecars do not count.
+            // Sidecars have no effect on the phase of a completed pod.
             (&[("sidecar", RUNS), ("main", DONE)], "Succeeded"),
             (&[("sidecar", BROKEN), ("main", DONE)], "Succeeded"),
             (&[("sidecar", RUNS)], "Pending"),

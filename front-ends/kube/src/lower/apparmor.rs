@@ -1,16 +1,17 @@
-//! AppArmor profiles of containers (P47): by the field, or by the annotation that preceded the field.
+//! Determines the AppArmor profiles of containers (P47) from the field, or from the annotation of earlier Kubernetes
+//! versions.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container};
 
 use super::Lowering;
 
-/// Prefix of the annotation with the profile of a container; the container's name follows.
+/// Prefix of the annotation with the profile of a container. The container's name follows.
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// Prefixes of annotations with seccomp profiles, which Kubernetes no longer reads.
+/// Prefixes of annotations with seccomp profiles. Kubernetes no longer reads these annotations.
 const SECCOMP: [&str; 2] = ["seccomp.security.alpha.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/"];
 
 impl Lowering<'_> {
-    /// Refuses annotations for containers that the pod does not have, and warns about annotations without effect.
+    /// Refuses AppArmor annotations for containers that do not exist, and warns about annotations without effect.
     pub(super) fn security_annotations(&mut self) {
         let names: Vec<String> = self.metadata.annotations.iter().flatten().map(|(name, _)| name.clone()).collect();
         let is_container =
@@ -30,8 +31,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the name of a container's profile, empty for none. `field` comes from the container or the pod, and
-    /// `place` is its path.
+    /// Returns the name of a container's profile; empty if there is no profile. `field` is the profile field of the
+    /// container or the pod, and `place` is the path of the field.
     pub(super) fn apparmor(&mut self, place: &str, container: &Container, field: Option<AppArmorProfile>) -> String {
         let name = format!("{ANNOTATION}{}", container.name);
         let annotated = self.metadata.annotations.as_ref().and_then(|all| all.get(&name)).cloned();

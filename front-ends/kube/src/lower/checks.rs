@@ -1,4 +1,4 @@
-//! Lowers probes to checks, and hooks (P13, P31 to P39).
+//! Lowers probes to executord's checks, and lowers hooks (P13, P31 to P39).
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Lowering<'_> {
                 _ => checks.readiness.push(check),
             }
         }
-        // The start fails after this probe's number of consecutive failures.
+        // The failure threshold of this probe limits the start.
         let evaluate = container.startup_probe.as_ref().or(container.liveness_probe.as_ref());
         if let (Some(probe), true) = (evaluate, any) {
             let (period, failures) =
@@ -75,7 +75,7 @@ impl Lowering<'_> {
         environment: &Environment,
     ) -> Option<Check> {
         let number = |name: &str, value: Option<i32>, default: i32, low: i32, high: i32, lowering: &mut Self| {
-            // As for the API server, 0 means the default.
+            // The value 0 means the default, as in the API server.
             let value = value.filter(|value| *value != 0 || low == 0).unwrap_or(default);
             if !(low..=high).contains(&value) {
                 lowering.refuse(&format!("{at}.{name}"), "P34", format!("is {value}; it must be {low} to {high}"));
@@ -148,11 +148,11 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the number of a port, given by number or by name.
+    /// Returns the port number for a port that is given by number or by name.
     fn port(&mut self, at: &str, container: &Container, port: &IntOrString) -> Option<u32> {
         let number = match port {
             IntOrString::Int(number) => Some(*number),
-            // A number in quotes is a name, which no port can have.
+            // A quoted number is a port name, but port names must contain a letter.
             IntOrString::String(name) => {
                 let named = container.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name));
                 named.map(|port| port.container_port)
@@ -165,7 +165,7 @@ impl Lowering<'_> {
         port
     }
 
-    /// Returns the command of a probe, expanded with literal variables only; a command with a secret is refused (P13,
+    /// Returns the command of a probe, expanded only with literal variables. Refuses a command that uses a secret (P13,
     /// P39).
     fn probe_command(
         &mut self,
@@ -189,7 +189,7 @@ impl Lowering<'_> {
         Some(words)
     }
 
-    /// Lowers a hook; its command is not expanded, as in Kubernetes.
+    /// Lowers a hook. The command is not expanded, as in Kubernetes.
     pub(super) fn hook(&mut self, at: &str, handler: Option<&LifecycleHandler>) -> Option<Hook> {
         let handler = handler?;
         let kinds = kinds_of(handler);

@@ -1,4 +1,4 @@
-//! Lowers one container to its request.
+//! Lowers one container to a run request.
 
 use std::collections::HashMap;
 
@@ -20,11 +20,11 @@ use crate::names::is_qualified;
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
 use crate::quantity::Quantity;
 
-/// Variable with the index of a pod of an Indexed job.
+/// Variable with the index of a pod in an Indexed job.
 const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
-/// Divisors of amounts of bytes.
+/// Allowed divisors for amounts of bytes.
 const BYTES: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
-/// Maximum number of bytes of variables and arguments together: the kernel's limit.
+/// Maximum total size of variables and arguments, in bytes, which is a limit of the kernel.
 const WORDS_MAX: usize = 6 << 20;
 
 impl<'a> Lowering<'a> {
@@ -115,7 +115,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the seconds between the stop signal and SIGKILL; a negative number counts as 1 (P31).
+    /// Returns the seconds between the stop signal and SIGKILL. A negative number is treated as 1 (P31).
     pub(super) fn grace_seconds(&self) -> i64 {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
         if seconds < 0 { 1 } else { seconds.min(3600) }
@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
             _ => Mode::No,
         };
         if mode != Mode::No {
-            // A Job fails after this number of restarts (P62).
+            // A Job fails after `max_retries` restarts (P62).
             let job = self.workload.job.as_ref().filter(|_| mode == Mode::OnFailure && role == Role::Main);
             let max_retries = job.map_or(0, |job| job.backoff_limit.max(1));
             let policy = RestartPolicy { mode: mode.into(), max_retries, ..RestartPolicy::default() };
@@ -198,7 +198,7 @@ impl<'a> Lowering<'a> {
         for (index, name) in names.iter().enumerate() {
             match self.config(true, name) {
                 Some(secret) => secrets.push(secret),
-                // The kubelet pulls without the credentials as well.
+                // The kubelet also pulls the image without the credentials.
                 None => {
                     let message =
                         format!("there is no Secret `{name}` among the files: the image is pulled without it");
@@ -252,7 +252,8 @@ impl<'a> Lowering<'a> {
             }
         }
         if !secret.is_empty() {
-            // Each empty entry is then a placeholder for a secret.
+            // If an argument is secret, its entry in the public arguments is empty. Other empty arguments must
+            // therefore be secret, too.
             let given: Vec<u32> = secret.iter().map(|(index, _)| *index).collect();
             for (index, word) in public.iter().enumerate() {
                 let index = u32::try_from(index).unwrap_or(u32::MAX);
@@ -388,7 +389,8 @@ impl<'a> Lowering<'a> {
                 environment.set(&variable.name, Variable { value, secret, plain: false });
             }
         }
-        // As in the Job controller: after the others, and only if the container does not set it.
+        // As in the Job controller, this variable follows the others. It is added only if the container does not set
+        // it.
         let own = |variable: &EnvVar| variable.name == JOB_INDEX;
         if self.workload.job.as_ref().is_some_and(|job| job.indexed) && !container.env.iter().flatten().any(own) {
             let value = Zeroizing::new(self.index.to_string());
@@ -430,7 +432,7 @@ impl<'a> Lowering<'a> {
         self.containers().into_iter().map(|(_, container, _)| container).find(|container| container.name == name)
     }
 
-    /// Returns the value of a variable: text without NUL, within the kernel's limit.
+    /// Returns the value of a variable, which must be UTF-8 without NUL and within the kernel's limit.
     fn value(&mut self, at: &str, what: &str, bytes: &[u8]) -> Option<Zeroizing<String>> {
         if bytes.contains(&0) || bytes.len() >= VALUE_MAX {
             self.refuse(at, "P21", format!("{what} has a NUL or more than {} bytes", VALUE_MAX - 1));
@@ -514,7 +516,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns a limit or a request (P21), rounded up; without a limit, the node's capacity.
+    /// Returns a limit or a request, rounded up (P21). If there is no limit, returns the capacity of the node.
     pub(super) fn resource_field(
         &mut self,
         at: &str,
@@ -562,7 +564,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Returns true for the name of a Linux signal: `SIGUSR1`, `SIGRTMIN+3`.
+/// Returns true for the name of a Linux signal, such as `SIGUSR1` or `SIGRTMIN+3`.
 fn is_signal(text: &str) -> bool {
     const NAMES: [&str; 35] = [
         "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE", "POLL",

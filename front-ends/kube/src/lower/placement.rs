@@ -1,5 +1,5 @@
-//! Fields that choose a node or an order among pods (P63). There is only one node, so they have no effect; they are
-//! checked as by an API server, because a fault in them is a fault in the file.
+//! Checks the fields that choose a node or an order among pods (P63). There is only one node, so these fields have no
+//! effect. They are still validated as by an API server, so that errors in the file are reported.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const NOT_WEIGHT: &str = "must be 1 to 100";
 const NOT_KEY: &str = "is not a valid label key";
 
 impl Lowering<'_> {
-    /// Checks the fields of the pod that choose a node, its name and its order.
+    /// Checks the pod's fields for the placement on nodes, the node name and the order among pods.
     pub(super) fn placement(&mut self) {
         let spec = self.spec;
         let labels = spec.node_selector.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -223,7 +223,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns the fault of a rule about a node's labels.
+/// Returns a message if a requirement on node labels is invalid.
 fn node_rule(rule: &NodeSelectorRequirement) -> Option<&'static str> {
     match (&*rule.operator, rule.values.as_ref().map_or(0, Vec::len)) {
         ("In" | "NotIn", 0) => Some("must have values for the operators In and NotIn"),

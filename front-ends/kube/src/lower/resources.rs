@@ -1,4 +1,4 @@
-//! Limits and requests (P49 to P52).
+//! Lowers limits and requests (P49 to P52).
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use super::Lowering;
 use crate::quantity::{Quantity, cpu_weight};
 
-/// Amounts by the name of the resource.
+/// Amounts by resource name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;
 
 impl Lowering<'_> {
-    /// Returns limits and requests of a container; requests default to limits.
+    /// Returns limits and requests of a container. Requests default to the limits.
     pub(super) fn amounts(&mut self, path: &str, resources: Option<&ResourceRequirements>) -> (Amounts, Amounts) {
         let Some(resources) = resources else { return Default::default() };
         if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
@@ -59,7 +59,7 @@ impl Lowering<'_> {
         }
         Limits {
             memory_bytes: memory,
-            // 1 millicore is below the kernel's minimum quota, 1 ms of 100 ms.
+            // Use at least 10 millicores: the kernel's minimum quota is 1 ms per 100 ms.
             cpu_millis: limits.get("cpu").map_or(0, |cpu| if cpu.millis() == 0 { 0 } else { cpu.millis().max(10) }),
             cpu_weight: requests.get("cpu").map_or(0, |cpu| cpu_weight(*cpu)),
             disk_bytes: units(limits, "ephemeral-storage"),
@@ -68,7 +68,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the OOM score adjustment (P51). `None` for Guaranteed, whose value would be below the host's own.
+    /// Returns the OOM score adjustment (P51). `None` for Guaranteed pods, whose value would be lower than that of host
+    /// processes.
     pub(super) fn oom_score(&mut self, requests: &Amounts) -> Option<i32> {
         match self.qos {
             Qos::BestEffort => return Some(1000),
@@ -82,7 +83,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Quality-of-service class of a pod, over its main and init containers (P51).
+/// Quality-of-service class of a pod, computed from its main and init containers (P51).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Qos {
     /// No container has limits or requests.

@@ -1,19 +1,19 @@
-//! User, groups and privileges of a container (P44 to P48).
+//! Lowers user, groups and privileges of a container (P44 to P48).
 
 use executor_client::v1::{Capabilities, RunRequest};
 use k8s_openapi::api::core::v1::{Container, SELinuxOptions, SeccompProfile};
 
 use super::Lowering;
 
-/// The user of a container.
+/// User, groups and AppArmor profile of a container.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Identity {
     /// User as `uid` or `uid:gid`; empty to use the image's user.
     pub(super) user: String,
-    /// True if the image's user must still be checked not to be root.
+    /// True if it must still be checked that the image's user is not root.
     pub(super) check_image: bool,
     pub(super) groups: Vec<String>,
-    /// Group of the files of its volumes.
+    /// Group of the files in the container's volumes.
     pub(super) fs_group: Option<String>,
     pub(super) apparmor: String,
 }
@@ -91,7 +91,7 @@ impl Lowering<'_> {
                 names.map(|name| name.strip_prefix("CAP_").map_or(name.clone(), str::to_owned)).collect()
             };
             let (add, drop) = (plain(capabilities.add), plain(capabilities.drop));
-            // Single capabilities are dropped after the additions.
+            // A capability that is both added and dropped is dropped.
             let add = add.into_iter().filter(|name| !drop.contains(name) || name == "ALL").collect();
             Capabilities { add, drop }
         });
@@ -102,7 +102,8 @@ impl Lowering<'_> {
         Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
     }
 
-    /// Refuses SELinux labels and Windows options; `context` is the path of their security context and a dot.
+    /// Refuses SELinux labels and Windows options. `context` is the path of the security context, with a dot at the
+    /// end.
     fn labels_of_other_systems(&mut self, context: &str, selinux: Option<&SELinuxOptions>, windows: bool) {
         if selinux.is_some_and(|options| *options != SELinuxOptions::default()) {
             let message = "is not supported: there is no SELinux here";
@@ -114,7 +115,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Checks the security context of the whole pod, once (P45, P47, P63).
+    /// Checks the security context of the pod (P45, P47, P63). Called once for each pod.
     pub(super) fn pod_security(&mut self) {
         let spec = self.spec;
         let account = spec.service_account_name.as_ref().or(spec.service_account.as_ref());

@@ -1,4 +1,4 @@
-//! Parts that the containers of a pod share: network, names, processes, ids (P40 to P43, P48).
+//! Lowers the properties that the containers of a pod share: network, names, processes and ids (P40 to P43, P48).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ impl Lowering<'_> {
             network_name,
             egress: self.options.egress && network == Network::Cni,
             ports: self.ports(network),
-            // The host's network implies the host's name.
+            // With the host network, the pod has the host name of the host.
             hostname: if network == Network::Host { String::new() } else { hostname },
             dns: self.dns(),
             extra_hosts: self.host_aliases(),
@@ -119,7 +119,7 @@ impl Lowering<'_> {
                 self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None");
             }
         }
-        // Empty lists are ignored: a request with them would replace the host's settings by none.
+        // Ignore empty lists: a request with empty lists would clear the settings of the host.
         let is_set = |config: &&PodDNSConfig| {
             let PodDNSConfig { nameservers, searches, options } = config;
             let lists =
@@ -173,7 +173,7 @@ impl Lowering<'_> {
         Some(Dns { servers, searches, options })
     }
 
-    /// Returns the published ports: those with a hostPort (P43).
+    /// Returns the published ports, which are the ports with a hostPort (P43).
     fn ports(&mut self, network: Network) -> Vec<PortMapping> {
         let mut ports: Vec<PortMapping> = Vec::new();
         let declared: Vec<_> = self

@@ -1,4 +1,4 @@
-//! Volumes of a pod, and their mounts (P53 to P59).
+//! Lowers the volumes of a pod and their mounts (P53 to P59).
 
 mod mounts;
 mod projected;
@@ -17,18 +17,18 @@ use crate::quantity::Quantity;
 /// Default size of a memory volume, in bytes.
 const MEMORY_DEFAULT: u64 = 64 << 20;
 
-/// Meaning of a volume on this host.
+/// A volume after lowering.
 #[derive(Clone)]
 pub(super) enum Kind {
     /// An empty volume of the pod.
     Empty,
-    /// Files by their path below the mount.
+    /// Files by path below the mount point.
     Files(BTreeMap<String, Projected>),
-    /// A directory that the operator offers as a volume.
+    /// A host directory that the operator offers as a volume.
     Host { name: String, sub_path: String, read_only: bool },
-    /// A host path below a directory whose paths may be mounted.
+    /// A host path below a directory that the operator permits.
     HostPath(String),
-    /// Files of an image.
+    /// The files of an image.
     Image(String),
     /// The volume was refused.
     Refused,
@@ -157,7 +157,7 @@ impl Lowering<'_> {
                 self.refuse(&format!("{at}.{kind}"), "P59", message);
             }
             None => {
-                // The API server treats such a volume as an emptyDir.
+                // A volume without a source is an emptyDir, as in the API server.
                 let empty = self.empty_volume();
                 create.volumes.push(PodVolume { name: volume.name.clone(), empty: Some(empty) });
                 return Kind::Empty;
@@ -166,8 +166,8 @@ impl Lowering<'_> {
         Kind::Refused
     }
 
-    /// Returns the owner and mode of an emptyDir: root, writable for all; with an fsGroup, owned by that group and
-    /// setgid (P45).
+    /// Returns the group and mode of an emptyDir. The volume is writable for all. If there is an fsGroup, the volume
+    /// belongs to that group and is setgid (P45).
     fn empty_volume(&self) -> EmptyVolume {
         let group = self.spec.security_context.as_ref().and_then(|context| context.fs_group);
         let gid = group.and_then(|group| u32::try_from(group).ok());
@@ -211,7 +211,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns a relative path without empty parts and `.`.
+/// Removes empty components and `.` from a relative path.
 fn clean(path: &str) -> String {
     path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }

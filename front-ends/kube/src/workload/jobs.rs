@@ -1,4 +1,4 @@
-//! Jobs and CronJobs (P62).
+//! Reads Jobs and CronJobs (P62).
 
 use k8s_openapi::api::batch::v1::{CronJob, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,7 +12,7 @@ use crate::report::Report;
 /// Maximum length of the name of a CronJob.
 const CRON_NAME_MAX: usize = 52;
 
-/// Reads a CronJob, and the Job of its template.
+/// Reads a CronJob and the Job in its template.
 pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload> {
     let CronJob { metadata, spec, .. } = object.decode(report)?;
     let schedule = Schedule::parse(&spec.schedule);
@@ -70,7 +70,7 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
     Some(workload)
 }
 
-/// Returns true if a text can be the name of a time zone: it becomes a word of a unit.
+/// Returns true if a string is a valid name of a time zone. The name is written into a systemd unit.
 fn is_time_zone(text: &str) -> bool {
     let plain = |part: &str| {
         (1..=14).contains(&part.len())
@@ -112,7 +112,7 @@ pub(super) fn job(
         }
     };
     let parallelism = number("parallelism", spec.parallelism, 1, report);
-    // Without completions, as many pods run once as the parallelism allows: one success means that the work is done.
+    // If `completions` is unset, the Job runs as many pods as `parallelism` allows, each once.
     let completions = number("completions", spec.completions, i32::try_from(parallelism).unwrap_or(1).max(1), report);
     if indexed && spec.completions.is_none() {
         report.refuse(origin, format!("{path}.completions"), "P62", "is missing: an Indexed job needs it");

@@ -1,4 +1,4 @@
-//! Replacement of the pods of a workload (P61).
+//! Reads the strategies for replacing the pods of a workload (P61).
 
 use k8s_openapi::api::apps::v1::{DaemonSetUpdateStrategy, DeploymentStrategy};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -7,8 +7,8 @@ use super::Update;
 use crate::located::Located;
 use crate::report::Report;
 
-/// Reads the replacement strategy of a Deployment. The numbers are checked but have no effect: pods are replaced one by
-/// one (P61).
+/// Reads the replacement strategy of a Deployment. The numbers in it are validated but have no effect, because pods are
+/// replaced one by one (P61).
 pub(super) fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mut Report) -> Update {
     let Some(strategy) = strategy else { return Update::Rolling };
     let update = match strategy.type_.as_deref() {
@@ -33,7 +33,8 @@ pub(super) fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, 
     update
 }
 
-/// Reads a number or a share of pods. Returns `None` if it is neither, or if more pods than all are to be unavailable.
+/// Reads a number or a percentage of pods. Reports a violation and returns `None` if the value is neither, or if
+/// `maxUnavailable` is more than 100%.
 pub(super) fn amount(
     object: &Located,
     path: &str,
@@ -58,7 +59,7 @@ pub(super) fn amount(
     None
 }
 
-/// Checks the rollout of a DaemonSet, which has no effect because there is one pod.
+/// Checks the rollout settings of a DaemonSet, which have no effect because there is only one pod.
 pub(super) fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy, report: &mut Report) {
     let Some(rolling) = update.rolling_update.as_ref().filter(|_| update.type_.as_deref() != Some("OnDelete")) else {
         return;
@@ -76,7 +77,7 @@ pub(super) fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy,
     }
 }
 
-/// Reads the strategy of kinds whose pods are replaced in order, or after they were removed by hand.
+/// Reads the replacement strategy of kinds that allow only RollingUpdate and OnDelete.
 pub(super) fn on_delete(object: &Located, kind: Option<&str>, report: &mut Report) -> Update {
     match kind {
         None | Some("" | "RollingUpdate") => Update::Rolling,

@@ -1,4 +1,4 @@
-//! Label selectors (P61).
+//! Validates label selectors (P61).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -37,7 +37,7 @@ pub(super) fn selected(mut workload: Workload, selector: &LabelSelector, report:
     workload
 }
 
-/// Returns the faults of a label selector, each with its path in the selector.
+/// Returns the errors in a label selector, each with its path in the selector.
 pub(crate) fn selector_faults(selector: &LabelSelector) -> Vec<(String, &'static str)> {
     let mut faults = Vec::new();
     for (key, value) in selector.match_labels.iter().flatten() {

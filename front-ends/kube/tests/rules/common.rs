@@ -1,4 +1,4 @@
-//! Helpers: text in, a plan or the violations out.
+//! Helpers that convert YAML to a plan or to violations.
 
 use executor_client::v1::{EnvironmentVariable, File, RunAction, RunRequest};
 use executor_kube::lower::lower;
@@ -26,7 +26,7 @@ pub(crate) fn cni() -> Options {
     Options { network: PodNetwork::Cni(String::new()), ..options() }
 }
 
-/// Lowers a text and returns the plan with warnings, or the violations.
+/// Lowers YAML. Returns the plan with warnings, or the violations.
 pub(crate) fn judged(
     text: &str,
     strictness: Strictness,
@@ -59,7 +59,7 @@ pub(crate) fn refused(text: &str) -> Vec<String> {
     refused_with(text, &options())
 }
 
-/// Checks that exactly one violation is reported, with this rule and path.
+/// Asserts that exactly one violation is reported, and that it begins with this rule and path.
 pub(crate) fn refuses(text: &str, begins: &str) {
     let reported = refused(text);
     assert!(reported.len() == 1 && reported[0].starts_with(begins), "{begins}: {reported:#?}\n{text}");
@@ -69,7 +69,7 @@ pub(crate) fn warnings(text: &str) -> Vec<String> {
     plan_with(text, &options()).1.iter().map(|one| format!("{} {}: {}", one.rule, one.path, one.message)).collect()
 }
 
-/// Returns a pod with one container, and these lines below the container and below the spec.
+/// Returns a pod with one container. The given lines are added to the container and to the spec.
 pub(crate) fn pod(container: &str, spec: &str) -> String {
     let indent =
         |text: &str, by: usize| text.lines().map(|line| format!("{}{line}\n", " ".repeat(by))).collect::<String>();

@@ -1,4 +1,4 @@
-//! P11 to P21: secrets, variables, commands.
+//! Tests rules P11 to P21: secrets, variables and commands.
 
 use crate::common::{MAP, SECRET, cni, plan, plan_with, pod, refused, refused_with, refuses, run, variables};
 
@@ -6,7 +6,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// An expansion that contains a secret is secret: variables of variables, and arguments.
+/// If an expanded variable or argument contains a secret, it is secret.
 #[test]
 fn p11_p12_secrets_take_the_way_of_secrets() {
     let container = "command: [/bin/sh, -c, 'echo $(URL)', '', plain]\nargs: ['$(PLAIN)']\nenv:\n\
@@ -23,7 +23,7 @@ fn p11_p12_secrets_take_the_way_of_secrets() {
     );
     let arguments: Vec<_> = run.secret_arguments.iter().map(|one| (one.index, one.value.as_str())).collect();
     assert_eq!(arguments, [(1, "echo db://u:hunter2@h"), (2, "")]);
-    // Neither the digest's input nor the debug output has the value.
+    // The debug output does not contain the value.
     assert!(!format!("{whole:?}").contains("hunter2"));
     let program =
         pod("command: ['$(P)']\nenv: [{name: P, valueFrom: {secretKeyRef: {name: s, key: key}}}]", "") + SECRET;
@@ -139,7 +139,7 @@ fn p20_fields_of_the_pod() {
         .map(|file| (file.path.as_str(), std::str::from_utf8(&file.content).unwrap(), file.public))
         .collect();
     assert_eq!(contents, [("/v/a", "note=\"a\\nb\"", true), ("/v/l", "app=\"web\"", true)]);
-    // Quoted as in Go, one line per key, in order.
+    // Values are quoted as in Go, with one line for each key, sorted by key.
     let odd = pod("volumeMounts: [{name: v, mountPath: /v}]", volume)
         .replace("note: \"a\\nb\"", "note: \"\\a\\x01\\x7f'\\\"\\\\ ä\", before: x");
     let content = run(&plan(&odd)).volume_mounted_files[0].content.clone();
@@ -188,7 +188,7 @@ fn p21_resources_and_bounds() {
     assert!(plan_with(&pod(&format!("env: [{{name: A, value: {}}}]", "x".repeat(131_071)), ""), &cni()).1.is_empty());
 }
 
-/// A few bytes that repeat a long variable do not become gigabytes.
+/// If a few bytes reference a long variable many times, memory use is limited.
 #[test]
 fn p21_expansion_is_bounded() {
     let bomb =

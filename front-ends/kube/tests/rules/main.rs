@@ -1,4 +1,4 @@
-//! Each rule of docs/guides/kube-rules.md has a test whose name begins with its number.
+//! Tests the rules of docs/guides/kube-rules.md. The name of each test begins with the number of its rule.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

@@ -1,4 +1,4 @@
-//! P22 to P52: roles, probes, hooks, names and resources.
+//! Tests rules P22 to P52: roles, probes, hooks, names and resources.
 
 mod security;
 
@@ -34,7 +34,7 @@ fn p24_p25_restart_policies() {
         [mode(""), mode("restartPolicy: OnFailure"), mode("restartPolicy: Never")],
         [Some(Mode::Always), Some(Mode::OnFailure), None]
     );
-    // The pauses are executord's defaults, which equal the kubelet's: 10 s to 300 s.
+    // The restart delays are executord's defaults, which equal those of the kubelet (10 s to 300 s).
     assert!(request(&plan(&pod("", ""))).restart_policy.unwrap().min_delay.is_none());
     refuses(&pod("", "restartPolicy: Sometimes"), "P24 spec.restartPolicy");
     refuses(&pod("restartPolicy: Never", ""), "P24 spec.containers[0].restartPolicy");
@@ -124,7 +124,7 @@ fn p34_to_p36_probes() {
     assert_eq!((live.healthy_threshold, live.unhealthy_threshold, checks.startup[0].unhealthy_threshold), (1, 3, 0));
     let Some(check::Kind::Exec(exec)) = &checks.readiness[0].kind else { panic!("exec") };
     assert_eq!((exec.path.as_str(), exec.args[0].as_str(), exec.container_environment), ("cat", "/f", true));
-    // Without a startup probe the liveness probe decides about the start, with its own failure threshold.
+    // If there is no startup probe, the failure threshold of the liveness probe limits the start.
     let alone = request(&plan(&pod("livenessProbe: {tcpSocket: {port: 1}}", ""))).checks.unwrap();
     assert_eq!(alone.start_timeout.unwrap().seconds, 31);
     for (probe, begins) in [
@@ -143,7 +143,7 @@ fn p34_to_p36_probes() {
     }
 }
 
-/// Empty text means the default, as at the API server.
+/// If a field is an empty string, its default is used, as in the API server.
 #[test]
 fn p24_p42_p43_p60_empty_is_the_default() {
     let container = "imagePullPolicy: ''\nterminationMessagePolicy: ''\nports: [{containerPort: 1, protocol: ''}]";
@@ -189,7 +189,7 @@ fn p38_p39_what_probes_cannot_be() {
         ),
         ("livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}", "P38 spec.containers[0].livenessProbe.httpGet.scheme"),
         ("livenessProbe: {httpGet: {port: 1, host: example.com}}", "P38 spec.containers[0].livenessProbe.httpGet.host"),
-        // A number in quotes is the name of a port, which must contain a letter.
+        // A quoted number is a port name, which must contain a letter.
         ("livenessProbe: {httpGet: {port: '80'}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
         ("livenessProbe: {httpGet: {port: web}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
         ("livenessProbe: {grpc: {port: 1}}", "P38 spec.containers[0].livenessProbe.grpc"),
@@ -297,10 +297,10 @@ fn p51_scores() {
     assert_eq!(score("{requests: {memory: 2Gi}}"), Some(750));
     assert_eq!(score("{requests: {cpu: 1}}"), Some(999));
     assert_eq!(score("{requests: {memory: 80Gi}}"), Some(3));
-    // 0 means unset, and a request of 0 does not equal the limit.
+    // An amount of 0 means unset, so a request of 0 differs from the limit.
     assert_eq!(score("{limits: {cpu: 0}, requests: {cpu: 0}}"), Some(1000));
     assert_eq!(score("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 0}}"), Some(875));
-    // Covers main and init containers.
+    // The class depends on main and init containers.
     let both = pod("resources: {limits: {cpu: 1, memory: 1Gi}}", "initContainers: [{name: i, image: i:1}]");
     assert_eq!(request(&plan(&both)).oom_score_adj, Some(875));
 }

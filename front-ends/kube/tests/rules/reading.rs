@@ -1,4 +1,4 @@
-//! P1 to P10: reading files.
+//! Tests rules P1 to P10: reading files.
 
 use executor_kube::report::Strictness;
 
@@ -7,7 +7,7 @@ use crate::common::{MAP, SECRET, judged, options, plan, pod, refused, refuses, r
 #[test]
 fn p1_documents_lists_and_order() {
     let web = pod("env:\n- {name: X, valueFrom: {configMapKeyRef: {name: c, key: A}}}", "");
-    // The ConfigMap comes last, after an empty document with a comment.
+    // The ConfigMap is last, after an empty document with a comment.
     let text = format!("{web}---\n# nothing\n---\n{}", &MAP[4..]);
     assert_eq!(variables(&run(&plan(&text)).env), [("X".to_owned(), "one".to_owned())]);
     let list = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"i:1"}]}},
@@ -18,7 +18,7 @@ fn p1_documents_lists_and_order() {
     refuses("--- {a: b}\n", "P1");
 }
 
-/// Everything is checked before anything runs: each violation has file, line, document, object and path.
+/// If files have several violations, all are reported at once with file, line, document, object and path.
 #[test]
 fn p1_everything_is_reported_at_once() {
     let text = format!(
@@ -118,7 +118,7 @@ fn p6_names() {
     );
     let reported = refused(&format!("{}---\n{}", pod("", ""), pod("", "")));
     assert_eq!(reported.len(), 1, "{reported:?}");
-    // YAML reads `n` as a boolean: one violation, without an additional one for a missing name.
+    // YAML parses `n` as a boolean. Only this violation is reported, not a missing name.
     refuses(&pod("", "").replace("name: web", "name: n"), "P3 metadata.name");
     let reported = refused(&pod("", "").replace("name: web", "name: ''\n  generateName: web-"));
     assert!(reported.iter().any(|one| one.contains("generateName")), "{reported:?}");
@@ -188,7 +188,7 @@ fn p9_types_of_secrets() {
     }
 }
 
-/// No violation of any kind repeats a Secret's value.
+/// If a Secret is invalid, no violation contains its values.
 #[test]
 fn p9_no_message_has_a_value() {
     let broken = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, labels: canary-1}\ntype: {a: canary-2}\ndata: {a: [canary-3], b: {c: canary-4}, d: 'canary-5'}\nstringData: {e: 3}\ncanary: canary-6\nimmutable: canary-7\n";
@@ -199,7 +199,7 @@ fn p9_no_message_has_a_value() {
     assert!(!refused(&text).concat().contains("canary"));
 }
 
-/// A few lines cannot demand an unlimited number of pods or amount of memory.
+/// If a few lines require too many pods or too much memory, they are refused.
 #[test]
 fn p5_what_is_made_is_bounded() {
     let deployment = |name: &str, replicas: u32, pod: &str| {
@@ -239,7 +239,7 @@ fn p6_labels_and_annotations() {
     refuses("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, labels: {a: 'b c'}}\n", "P6 metadata.labels['a']");
 }
 
-/// P6: fields without effect are checked nevertheless.
+/// P6: if a field without effect is invalid, it is refused.
 #[test]
 fn p6_owners_and_finalizers() {
     let with = |text: &str| pod("", "").replace("  name: web\n", &format!("  name: web\n  {text}\n"));
@@ -253,7 +253,7 @@ fn p6_owners_and_finalizers() {
     refuses(&with("finalizers: [orphan, foregroundDeletion]"), "P6 metadata.finalizers: has both");
 }
 
-/// YAML's null is not a valid key, although it is printed like one.
+/// If a key is YAML's null, it is refused, although `null` would be a valid string.
 #[test]
 fn null_is_no_key() {
     for key in ["~", "null", "? "] {
@@ -263,7 +263,7 @@ fn null_is_no_key() {
     plan(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{'null': a}}\n---\n{}", pod("", "")));
 }
 
-/// P1: lists in lists, and typed lists whose items need not name their kind.
+/// P1: if lists are nested, or their items have no kind, the items are read as objects.
 #[test]
 fn p1_lists_are_flattened() {
     let inner = "{apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: c}, data: {A: one}}, {apiVersion: v1, kind: ConfigMap, metadata: {name: d}}]}";
@@ -272,7 +272,7 @@ fn p1_lists_are_flattened() {
     let text = format!("---\n{}---\n{pod}", list(&format!("- {{apiVersion: v1, kind: List, items: [{inner}]}}\n")));
     let run = run(&plan(&text));
     assert_eq!(variables(&run.env), [("A".to_owned(), "one".to_owned())]);
-    // Places are those of the item.
+    // A violation has the location of the item.
     let reported = refused(&text.replace("data: {A: one}", "data: {A: 1}"));
     assert!(
         reported
@@ -283,13 +283,13 @@ fn p1_lists_are_flattened() {
     refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");
     refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is a string");
     refuses("apiVersion: v1\nkind: ConfigMapList\nitems: [{kind: ConfigMap, metadata: {name: c}}]\n", "P3 apiVersion");
-    // Without items it is an object whose kind happens to end in `List`.
+    // If there are no items, this is an object whose kind ends with `List`.
     refuses("apiVersion: example.com/v1\nkind: AllowList\nmetadata: {name: a}\n", "P4 kind: AllowList");
     let deep = format!("{}{}", "{apiVersion: v1, kind: List, items: [".repeat(40), "]}".repeat(40));
     plan(&format!("{deep}\n---\n{pod}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\n"));
 }
 
-/// P3: null is decoded as in Go.
+/// P3: if a value is null, it is decoded as an empty string or zero, as in Go.
 #[test]
 fn p3_null_is_empty_text_or_zero() {
     let text = pod("resources: {limits: {memory: , cpu: 1}, requests: {cpu: null}}\nargs: [null, a]", "")
@@ -310,7 +310,7 @@ fn p3_null_is_empty_text_or_zero() {
     assert!(reported.iter().any(|one| one.contains("port: is not a whole number or a string")), "{reported:?}");
 }
 
-/// P1: the indentation that bundles may have is accepted, because both use the same reader.
+/// P1: if YAML has the indentation that Go programs write, it is accepted, as in bundles.
 #[test]
 fn p1_indentation_as_programs_in_go_write_it() {
     let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n{data}---\n");

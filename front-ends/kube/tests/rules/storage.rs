@@ -1,4 +1,4 @@
-//! P53 to P60: volumes and images.
+//! Tests rules P53 to P60: volumes and images.
 
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{HostPath, PullPolicy};
@@ -69,11 +69,12 @@ fn p54_a_source_is_one_thing_and_a_path_is_there_once() {
         ),
         "P54 spec.volumes[0].projected.sources[1]: has the path `./x`",
     );
-    // Whole objects overwrite each other.
+    // If two sources are whole objects, equal paths are allowed.
     plan(&projected("{configMap: {name: c}}, {configMap: {name: c}}"));
 }
 
-/// A changed Secret changes the files but not the pod; a changed variable replaces the pod.
+/// If a mounted Secret changes, its files change but the pod's digest does not. If a variable changes, a digest
+/// changes.
 #[test]
 fn p55_p64_what_changes_a_pod() {
     let text = mounted("", "secret: {secretName: s}") + SECRET;
@@ -86,14 +87,14 @@ fn p55_p64_what_changes_a_pod() {
     assert_eq!(member(&before).tags(&key), member(&plan(&text)).tags(&key));
     assert_ne!(member(&before).tags(&key), member(&before).tags(&other));
     assert_ne!(digest(&text), digest(&text.replace("/v", "/w")));
-    // A variable from a Secret is in the keyed digests, a variable from a ConfigMap is in the pod's digest.
+    // A variable from a Secret is part of the keyed digests. A variable from a ConfigMap is part of the pod's digest.
     let of_secret = pod("envFrom: [{secretRef: {name: s}}]", "") + SECRET;
     let (one, two) = (plan(&of_secret), plan(&of_secret.replace("canary", "changed")));
     assert_eq!(one.pods[0].digest, two.pods[0].digest);
     assert_ne!(member(&one).tags(&key).0, member(&two).tags(&key).0);
     let of_map = pod("envFrom: [{configMapRef: {name: c}}]", "") + MAP;
     assert_ne!(digest(&of_map), digest(&of_map.replace("one", "uno")));
-    // A mount of a single file is not updated.
+    // If a single file is mounted, it is not updated.
     let single = plan(&(mounted(", subPath: key", "secret: {secretName: s}") + SECRET));
     assert_eq!((member(&single).rotating.len(), &*file(&run(&single), "/v").content), (0, &b"hunter2"[..]));
     refuses(
@@ -120,7 +121,7 @@ fn p56_empty_directories() {
     assert!(warnings(&mounted("", "emptyDir: {medium: Memory}"))[0].starts_with("P56"));
     refuses(&mounted("", "emptyDir: {medium: HugePages}"), "P56");
     refuses(&mounted("", "emptyDir: {sizeLimit: -1}"), "P50 spec.volumes[0].emptyDir.sizeLimit");
-    // P45: new files in the volume belong to the fsGroup.
+    // P45: if there is an fsGroup, new files in the volume belong to this group.
     let grouped = |kind: &str| {
         let spec = format!("securityContext: {{fsGroup: 2000}}\nvolumes: [{{name: v{kind}}}]");
         volume(&pod("volumeMounts: [{name: v, mountPath: /v}]", &spec))

@@ -1,4 +1,4 @@
-//! P61 to P64: workloads.
+//! Tests rules P61 to P64: workloads.
 
 use executor_kube::report::Strictness;
 use executor_kube::workload::{Kind, Update};
@@ -140,7 +140,7 @@ fn p62_cron_jobs() {
     );
 }
 
-/// The index follows the container's variables, unless the container sets it.
+/// If the container does not set the index variable, it is added after the container's variables.
 #[test]
 fn p62_the_index_of_a_job() {
     let text = |env: &str| {
@@ -168,7 +168,7 @@ fn p62_what_a_timer_cannot_do_is_said() {
         assert!(reported.len() == 1 && reported[0].starts_with(begins), "{reported:?}");
     }
     assert!(warnings(&cron("concurrencyPolicy: Forbid")).is_empty());
-    // The time zone becomes a word of a unit.
+    // The time zone is written into a systemd unit, so special characters are refused.
     for zone in ["Mars", "America/Argentina/Buenos_Aires", "Etc/GMT+3", "UTC"] {
         plan(&cron(&format!("timeZone: {zone}")));
     }
@@ -216,8 +216,8 @@ fn p64_the_same_files_are_the_same_plan() {
     assert_ne!(plan(&text).pods[0].digest, plan(&text.replace("i:1", "i:2")).pods[0].digest);
 }
 
-/// P24 to P63: every enumeration and every choice of one among several fields, in each object that is read. The first
-/// of each pair is accepted.
+/// P24 to P63: if an enumeration has an unknown value, or several exclusive fields are set, the object is refused. In
+/// each pair, the first value is valid.
 #[test]
 fn p63_enumerations_are_those_of_kubernetes() {
     let mut failed = Vec::new();

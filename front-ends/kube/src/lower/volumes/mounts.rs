@@ -1,4 +1,4 @@
-//! Mounts of volumes in a container (P55, P58).
+//! Lowers the mounts of volumes in a container (P55, P58).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +16,9 @@ use crate::names::is_below;
 #[derive(Default)]
 pub(in crate::lower) struct Mounted {
     pub(in crate::lower) files: Vec<File>,
-    /// Directories of files.
+    /// Directories whose files are part of the request.
     pub(in crate::lower) directories: Vec<String>,
-    /// Directories whose files follow changes.
+    /// Directories whose files are updated when their Secrets or ConfigMaps change.
     pub(in crate::lower) rotating: Vec<String>,
     pub(in crate::lower) volumes: Vec<VolumeMount>,
 }
@@ -58,7 +58,7 @@ impl Lowering<'_> {
                 Some("Enabled" | "IfPossible") if mount.read_only != Some(true) => {
                     self.refuse(&recursive, "P58", "requires readOnly: true");
                 }
-                // Mounts below the volume stay writable.
+                // With IfPossible, mounts below the volume remain writable.
                 Some("IfPossible") => {}
                 Some("Enabled") => self.refuse(&recursive, "P58", "is not supported: use IfPossible"),
                 Some(_) => self.refuse(&recursive, "P58", "must be Disabled, IfPossible or Enabled"),
@@ -135,7 +135,7 @@ impl Lowering<'_> {
         Some(clean(&path))
     }
 
-    /// Lowers a mount of a volume's files. A mount of a single file is not updated later (P55).
+    /// Lowers a mount of a volume's files. If a single file is mounted, the file is not updated later (P55).
     fn file_mount(
         &mut self,
         at: &str,
@@ -149,7 +149,7 @@ impl Lowering<'_> {
             path,
             content: projected.content.to_vec(),
             public: !projected.secret,
-            // The group gets the owner's read permission (P45).
+            // If there is an fsGroup, files readable for the owner are also readable for the group (P45).
             mode: Some(if fs_group.is_some() {
                 projected.mode | (projected.mode & 0o400) >> 3
             } else {

@@ -1,4 +1,4 @@
-//! Volumes of files: ConfigMaps, Secrets, the downward API and projected volumes (P53, P54, P20).
+//! Lowers volumes that consist of files: ConfigMaps, Secrets, the downward API and projected volumes (P53, P54, P20).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -208,7 +208,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Quotes a text like Go's `%q`, as the downward API writes values (P20).
+/// Quotes a string like Go's `%q`, which is the format of values in the downward API (P20).
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! P44 to P48: users, groups, capabilities, profiles and the other security fields.
+//! Tests rules P44 to P48: users, groups, capabilities, profiles and other security fields.
 
 use executor_client::v1::{Network, UserNamespace};
 use executor_kube::options::PodNetwork;
@@ -12,13 +12,13 @@ use crate::common::{MAP, file, judged, member, options, plan, plan_with, pod, re
 enum Outcome {
     /// The requests differ from those without the field.
     Applied,
-    /// The requests are unchanged because the field asks for the default.
+    /// The requests are unchanged, because the value of the field is the default.
     Holds,
     Warned,
     Refused,
 }
 
-/// Returns the outcome of lines of a pod; a warning or a violation is at `at`.
+/// Returns the outcome for a pod. A warning or violation must have the path `at`.
 fn outcome(text: &str, at: &str) -> Outcome {
     let made = |text: &str| {
         let (plan, warnings) = plan_with(text, &options());
@@ -115,7 +115,7 @@ fn p47_profiles() {
     }
 }
 
-/// Profiles in annotations of earlier versions of Kubernetes.
+/// If an annotation of earlier Kubernetes versions sets a profile, the profile is applied or refused.
 #[test]
 fn p47_profiles_by_annotation() {
     const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -164,11 +164,11 @@ fn p47_sysctls() {
     refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: is a network setting");
 }
 
-/// No security field is dropped silently.
+/// If a security field is set, it is applied, warned about or refused, and never ignored silently.
 #[test]
 fn p44_p48_security_fields_have_outcomes() {
     use Outcome::{Applied, Holds, Refused, Warned};
-    // In the contexts of the container and of the pod.
+    // Fields of both the container's and the pod's security context.
     let both = [
         ("appArmorProfile", "{type: Localhost, localhostProfile: mine}", Applied),
         ("appArmorProfile", "{type: RuntimeDefault}", Refused),
@@ -199,7 +199,7 @@ fn p44_p48_security_fields_have_outcomes() {
     let whole = [
         ("fsGroup", "7", Applied),
         ("fsGroup", "-1", Refused),
-        // Volumes are created anew, so both policies have the same effect.
+        // Volumes are new for each pod, so both policies have the same effect.
         ("fsGroupChangePolicy", "OnRootMismatch", Holds),
         ("fsGroupChangePolicy", "Never", Refused),
         ("seLinuxChangePolicy", "MountOption", Warned),
@@ -240,7 +240,7 @@ fn p44_p48_security_fields_have_outcomes() {
         let found = outcome(&pod("", &format!("{field}: {value}")), &format!("spec.{field}"));
         assert_eq!(found, expected, "{field}: {value}");
     }
-    // The tables are complete: a field that a later version of Kubernetes adds fails to compile here.
+    // Ensures that the tables are complete: if a later version of Kubernetes adds a field, this does not compile.
     let SecurityContext {
         allow_privilege_escalation: _,
         app_armor_profile: _,
