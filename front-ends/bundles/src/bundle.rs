@@ -68,9 +68,9 @@ pub struct Bundle {
     pub format: Format,
     /// Name of the CSV; `None` for plain bundles.
     pub name: Option<String>,
-    /// Version; `None` if the format has none.
+    /// Version; `None` if the format has no versions.
     pub version: Option<Version>,
-    /// Package; `None` if the format has none.
+    /// Package; `None` if the format has no packages.
     pub package: Option<String>,
     pub channels: Vec<String>,
     pub default_channel: Option<String>,

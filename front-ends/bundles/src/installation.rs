@@ -68,7 +68,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Follows {
-    /// The catalog, as given on the command line.
+    /// The catalog argument of the command line.
     pub catalog: String,
     pub package: String,
     pub channel: String,

@@ -23,7 +23,7 @@ use semver::Version;
 /// Maximum length of a range and of a version, in bytes. Ranges in catalogs have fewer than 100 bytes.
 pub const TEXT_MAX: usize = 4096;
 
-/// Reason why a text is not a version.
+/// Error for a string that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a semantic version: {reason}")]
 pub struct VersionError {
@@ -31,7 +31,7 @@ pub struct VersionError {
     reason: String,
 }
 
-/// Reason why a text is not a range of versions.
+/// Error for a string that is not a range of versions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     #[error("has {0} bytes; at most {TEXT_MAX}")]
@@ -53,7 +53,7 @@ pub enum RangeError {
 /// Parses a version as defined by semver.org, whose numbers must fit into 64 bits.
 ///
 /// # Errors
-/// Returns an error if the text is not a version.
+/// Returns an error if the string is not a version.
 pub fn version(text: &str) -> Result<Version, VersionError> {
     let wrong = |reason: String| VersionError { text: text.chars().take(80).collect(), reason };
     if text.len() > TEXT_MAX {
@@ -125,7 +125,7 @@ impl Range {
     /// Parses a range.
     ///
     /// # Errors
-    /// Returns an error if the text is not a range.
+    /// Returns an error if the string is not a range.
     pub fn parse(text: &str) -> Result<Self, RangeError> {
         if text.len() > TEXT_MAX {
             return Err(RangeError::TooLong(text.len()));

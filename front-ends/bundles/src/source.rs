@@ -86,7 +86,7 @@ impl Source {
     /// `git:REPOSITORY@COMMIT[#DIRECTORY]`.
     ///
     /// # Errors
-    /// Returns an error if the text is not a source or the path does not exist.
+    /// Returns an error if the string is not a source or the path does not exist.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
         if let Some(reference) = text.strip_prefix("docker://") {
             ImageReference::parse_registry(reference)
@@ -277,7 +277,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Adds a file, replacing an existing one, as later image layers do.
+    /// Adds a file. An existing file is replaced, as by a later image layer.
     pub(crate) fn file(&mut self, name: &str, content: &mut dyn Read) -> Result<(), SourceError> {
         let read = |error| SourceError::Read(name.into(), error);
         match self {

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-/// Declares a type for an object by its keys. The case of keys is ignored. If a key occurs twice, the last value
-/// counts. If a key is absent or `null`, its field has the default value.
+/// Declares a type for an object by its keys. The case of keys is ignored. If a key occurs twice, its last value is
+/// used. If a key is absent or `null`, its field has the default value.
 ///
 /// With a leading `top`, keys that differ only in case are an error.
 macro_rules! object {

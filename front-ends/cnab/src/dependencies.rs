@@ -62,7 +62,7 @@ impl Dependencies {
     /// Parses the extension; empty if the bundle does not have it.
     ///
     /// # Errors
-    /// Returns an error if the extension is malformed or breaks its own rules.
+    /// Returns an error if the extension is malformed or breaks rules.
     pub fn from_custom(custom: &Map<String, Value>) -> Result<Self, Unusable> {
         let Some(value) = custom.get(EXTENSION).filter(|value| !value.is_null()) else { return Ok(Self::default()) };
         if value.is_array() {

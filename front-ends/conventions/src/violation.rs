@@ -15,7 +15,7 @@ pub const VIOLATIONS_MAX: usize = 100;
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Name of the convention; `None` if the template or the file of registrations is wrong.
+    /// Name of the convention; `None` for violations by the template or the registrations file.
     pub convention: Option<String>,
     /// Path of the field, such as `spec.containers[app].securityContext.privileged`; may be empty.
     pub field: String,

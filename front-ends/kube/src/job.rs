@@ -53,7 +53,7 @@ impl Schedule {
     /// `@annually`.
     ///
     /// # Errors
-    /// Returns a message if the text is not a schedule.
+    /// Returns a message if the string is not a schedule.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.contains("TZ=") {

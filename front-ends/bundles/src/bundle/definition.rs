@@ -1,4 +1,4 @@
-//! Validates CustomResourceDefinitions (B9), as operator-framework/api does but without the schemas.
+//! Validates CustomResourceDefinitions with the checks of operator-framework/api, except for their schemas (B9).
 
 use std::collections::BTreeSet;
 

@@ -72,8 +72,8 @@ pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
     }
 }
 
-/// Returns the value of a key, ignoring case, as Go does for fields. If keys differ only in case, the last one in byte
-/// order counts.
+/// Returns the value of a key, ignoring case, as Go does for fields. If several keys differ only in case, returns the
+/// value of the last key in byte order.
 pub(super) fn folded<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     spellings(node, name).pop().map(|(_, node)| node)
 }

@@ -151,7 +151,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// An object of schema `olm.bundle`, with the rules that the object itself breaks.
+/// An object of schema `olm.bundle`, with the violations that were found in the object itself.
 #[derive(Clone, Debug, Default)]
 pub struct BundleBlob {
     /// Name of the bundle.
@@ -239,7 +239,7 @@ fn read_guessed(form: Form, text: &str) -> Option<Blob> {
 /// Reads an object.
 ///
 /// # Errors
-/// Returns the broken rule and a message if the text is not a valid object.
+/// Returns the broken rule and a message if the object is invalid.
 pub fn read(form: Form, text: &str) -> Result<Blob, (&'static str, String)> {
     if let Some(blob) = read_guessed(form, text) {
         return Ok(blob);

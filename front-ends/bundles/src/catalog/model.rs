@@ -83,8 +83,8 @@ fn as_text<S: serde::Serializer>(version: &Version, serializer: S) -> Result<S::
 }
 
 impl Bundle {
-    /// Orders bundles by version, then by release. A bundle with a release is higher than one without. Without a
-    /// release, the text after `+` counts as the release, as in operator-controller.
+    /// Orders bundles by version, then by release. A bundle with a release is higher than a bundle without. If a bundle
+    /// has no release, the build metadata after `+` is used as the release, as in operator-controller.
     pub fn precedes(&self, other: &Self) -> std::cmp::Ordering {
         let release = |it: &Self| {
             let text = if it.release.is_empty() { it.version.build.as_str() } else { &it.release };

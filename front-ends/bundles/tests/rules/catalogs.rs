@@ -302,7 +302,7 @@ fn what_would_fill_the_memory_is_refused_and_soon() {
     breaks("C1", &format!("schema: x\na: {}{}", "[".repeat(10_000), "]".repeat(10_000)));
     // Skipping nested JSON does not use the stack.
     good(&format!("{{\"schema\": \"x\", \"a\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000)));
-    // A long string is valid. A duplicate key is also valid: the last value counts.
+    // A long string is valid. A duplicate key is also valid: its last value is used.
     good(&and(&format!("schema: x\ntext: {}", "x".repeat(1 << 20))));
     let twice = with("defaultChannel: stable", "defaultChannel: other\ndefaultChannel: stable");
     assert_eq!(good(&twice).packages["demo"].default_channel, "stable");

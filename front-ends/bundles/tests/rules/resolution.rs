@@ -30,7 +30,7 @@ fn r1_a_successor_is_by_replaces_skips_skip_range_or_the_same_version() {
     assert_eq!(one(&range, v1()).unwrap(), ("demo.v3".into(), Some(Edge::SkipRange)));
     assert_eq!(one(GOOD, installed("old.v2", "2.0.0")).unwrap(), ("demo.v2".into(), Some(Edge::SameVersion)));
     assert!(matches!(one(GOOD, installed("demo.v0", "0.1.0")), Err(ResolveError::NoEdge { .. })));
-    // The text after `+` is a release. A different release is a different version.
+    // The build metadata after `+` is the release. A different release is a different version.
     assert!(matches!(one(GOOD, installed("old.v2", "2.0.0+1")), Err(ResolveError::NoEdge { .. })));
     assert!(matches!(one(GOOD, installed("demo.v3", "3.0.0")), Err(ResolveError::UpToDate { .. })));
 }
@@ -63,7 +63,7 @@ fn r3_what_is_not_deprecated_comes_first_then_the_highest_version() {
     assert_eq!(verdicts, [("demo.v2", Verdict::Chosen), ("demo.v1", Verdict::Lower), ("demo.v3", Verdict::Lower)]);
 }
 
-/// The text after `+` counts as a release.
+/// If bundles have equal versions, the build metadata after `+` is compared as the release.
 #[test]
 fn r3_of_equal_versions_the_highest_release_comes_first() {
     let build = |one: &str, two: &str| {

@@ -132,7 +132,7 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
     )))
 }
 
-/// Requests that executord reads an image from this machine's disk, or sends the image.
+/// Requests that executord reads an image from the local disk, or sends the image to executord.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     let request =
         images::Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });

@@ -61,10 +61,10 @@ pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
 /// Values of `-p` by dependency and parameter. The key of the bundle itself is empty.
 pub(crate) type Given = BTreeMap<String, BTreeMap<String, Text>>;
 
-/// Value of a parameter as given. It does not implement `Debug`, so that it is not printed.
+/// Unparsed value of a parameter. It does not implement `Debug`, so that it is not printed.
 pub(crate) struct Text {
     text: Zeroizing<String>,
-    /// True if the text was given on the command line.
+    /// True if the command line contains the value.
     visible: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `cnab-executor --handles` prints the supported types of images. Without arguments it reads one operation from
 //! standard input: the image, its variables and files, and the outputs to write to `CNAB_OUTPUT_DIR`. The operation
-//! does not mark secrets. All variables and files are treated as secret, except the runtime's own ones. If the
+//! does not mark secrets. All variables and files are treated as secret, except those that the runtime defines. If the
 //! operation contains the bundle, the values of parameters that are not `writeOnly` are also public.
 //!
 //! The driver is agent-cli-cnab under another name, so that both connect to executord in the same manner.
@@ -77,7 +77,7 @@ impl Operation {
         if bytes.len() as u64 > OPERATION_MAX {
             return Err(CnabError::Driver(format!("the operation has more than {OPERATION_MAX} bytes")));
         }
-        // The error's own message may quote a secret value.
+        // The parser's message may quote a secret value.
         let operation: Self = serde_json::from_slice(&bytes).map_err(|error| {
             CnabError::Driver(format!(
                 "standard input is not an operation of a CNAB driver (line {}, column {})",

@@ -56,8 +56,8 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
             failed.push(reported(document, object, &violations));
         }
     })?;
-    // If a template cannot be decorated, nothing is printed. The exception is a PodIntent, whose status reports the
-    // failure.
+    // If a template cannot be decorated, print nothing. But if all such objects are PodIntents, print all objects,
+    // because the status of a PodIntent reports the failure.
     if failed.len() == intents {
         let objects: Vec<&Value> = documents.iter().map(|document| &document.object).collect();
         let text = yaml(&objects)?;

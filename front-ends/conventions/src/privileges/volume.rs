@@ -21,7 +21,7 @@ pub(super) fn secret(name: &str, key: Option<&str>) -> (Grant, String) {
     (Grant::Secrets, what)
 }
 
-/// Returns the privileges that the use of a volume gives.
+/// Returns the privileges that a container gains by mounting a volume.
 pub(super) fn privileges(volume: &Value) -> Vec<(Grant, String)> {
     let mut found = Vec::new();
     let sources = volume.as_object().into_iter().flatten().filter(|(kind, _)| *kind != "name");

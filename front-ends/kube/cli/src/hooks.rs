@@ -44,7 +44,7 @@ pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option
     }
 }
 
-/// Runs a hook with a timeout. On timeout the hook is killed and has failed.
+/// Runs a hook with a timeout. If the timeout expires, the hook is killed and reported as failed.
 pub(crate) async fn run_within(client: &Client, id: &str, hook: &Hook, time: Duration) -> Option<String> {
     match tokio::time::timeout(time, run(client, id, hook)).await {
         Ok(Ok(failed)) => failed,

@@ -162,7 +162,7 @@ impl Lowering<'_> {
             self.refuse(&format!("{path}.localhostProfile"), "P47", "is only allowed with the type Localhost");
         }
         match profile.map(|profile| &*profile.type_) {
-            // Without a profile, executord's own filter applies.
+            // Without a profile, executord's default filter applies.
             None | Some("RuntimeDefault") => {}
             Some("Unconfined") => {
                 self.refuse(

@@ -76,7 +76,7 @@ impl Lowering<'_> {
             network_name,
             egress: self.options.egress && network == Network::Cni,
             ports: self.ports(network),
-            // With the host network, the pod has the host name of the host.
+            // A pod in the host network has the host's name.
             hostname: if network == Network::Host { String::new() } else { hostname },
             dns: self.dns(),
             extra_hosts: self.host_aliases(),

@@ -73,8 +73,8 @@ fn p54_a_source_is_one_thing_and_a_path_is_there_once() {
     plan(&projected("{configMap: {name: c}}, {configMap: {name: c}}"));
 }
 
-/// If a mounted Secret changes, its files change but the pod's digest does not. If a variable changes, a digest
-/// changes.
+/// If a mounted Secret changes, its files change but the pod's digest does not. If a variable changes, the pod's digest
+/// or a keyed digest changes.
 #[test]
 fn p55_p64_what_changes_a_pod() {
     let text = mounted("", "secret: {secretName: s}") + SECRET;
