@@ -173,7 +173,7 @@ pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edg
 /// Chooses the bundle to install.
 ///
 /// # Errors
-/// Returns the reason if there is none.
+/// Returns the reason if no bundle can be chosen.
 pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
     let (package, channel) = place(catalog, query)?;
     let found = entries(package, channel).map(|(_, bundle)| {
@@ -190,7 +190,7 @@ pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
 /// Chooses the next step of an upgrade. With `force`, an upgrade to every other bundle of the channel is allowed (R2).
 ///
 /// # Errors
-/// Returns the reason if there is none.
+/// Returns the reason if no step is possible.
 pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: bool) -> Result<Step, ResolveError> {
     let (package, channel) = place(catalog, query)?;
     let found: Vec<_> = entries(package, channel)

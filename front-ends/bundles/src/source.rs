@@ -145,8 +145,8 @@ pub struct Files {
     pub directories: BTreeSet<String>,
     /// Labels of the image; empty if the source is not an image.
     pub labels: BTreeMap<String, String>,
-    /// Digest of the image's manifest (`sha256:HEX`), or the commit. `None` for other sources, whose pin is
-    /// [`Self::digest`].
+    /// Digest of the image's manifest (`sha256:HEX`), or the commit. `None` for other sources, whose pin is the digest
+    /// of their files.
     pub pin: Option<String>,
 }
 

@@ -101,7 +101,7 @@ pub struct ClaimResult {
     pub status: Status,
 }
 
-/// Arguments of [`Claim::new`].
+/// Arguments of `Claim::new`.
 #[derive(Debug)]
 pub struct New<'a> {
     /// Name of the installation.

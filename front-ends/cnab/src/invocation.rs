@@ -60,7 +60,7 @@ pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations>
     })
 }
 
-/// Arguments of [`lower`].
+/// Arguments of `lower`.
 #[derive(Debug)]
 pub struct Lowering<'a> {
     pub bundle: &'a Bundle,

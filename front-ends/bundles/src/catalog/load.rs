@@ -22,7 +22,7 @@ use crate::fault::Faults;
 const BATCH: usize = 512 << 10;
 /// Maximum number of batches in the queue of the workers.
 const WAITING: usize = 8;
-/// Maximum number of reasons in the warning about a catalog without packages.
+/// Maximum number of reasons in the warning that a catalog has no packages.
 const REASONS_MAX: usize = 10;
 /// Maximum number of documents of a catalog.
 const DOCUMENTS_MAX: usize = 500_000;
