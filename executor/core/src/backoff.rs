@@ -1,4 +1,4 @@
-//! Delays between attempts: doubled after each attempt, up to a maximum.
+//! Computes the delays between attempts: each delay is twice the previous delay, up to a maximum.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Built-in bridge networks: the sections `[networks.NAME]` of the configuration, and their pools of addresses.
+//! Checks the configuration of the built-in bridge networks (`[networks.NAME]`), and computes the addresses in their
+//! pools.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,26 +16,26 @@ pub const BRIDGE: &str = "bridge";
 pub const NETWORKS_MAX: usize = 64;
 /// Longest name of a built-in network, in bytes.
 const NAME_MAX: usize = 64;
-/// Longest name of an interface in bytes, by the kernel.
+/// Longest interface name in bytes (the kernel's limit).
 const INTERFACE_MAX: usize = 15;
-/// Prefix of the default name of a bridge's interface.
+/// Prefix of the default interface name of a bridge.
 const INTERFACE_PREFIX: &str = "ex-";
-/// Smallest MTU: that of IPv6.
+/// Smallest MTU in bytes: the minimum of IPv6.
 const MTU_MIN: u32 = 1280;
 const MTU_MAX: u32 = 65_535;
-/// Prefix lengths of a pool. An IPv6 pool has room for each address of the largest IPv4 pool.
+/// Allowed prefix lengths of the pools. The smallest IPv6 pool has as many addresses as the largest IPv4 pool.
 const IPV4_PREFIXES: std::ops::RangeInclusive<u8> = 12..=29;
 const IPV6_PREFIXES: std::ops::RangeInclusive<u8> = 32..=108;
-/// Number of the gateway's address in each pool.
+/// Number (host part) of the gateway's address in each pool.
 const GATEWAY: u32 = 1;
-/// Number of the address, in the IPv6 pool, that stands for the host's `::1` in connections to published ports.
+/// Number of the IPv6 address that stands for the host's `::1` in connections to published ports.
 const LOOPBACK: u32 = 2;
-/// Number of the first address of a container.
+/// Lowest number of a container address.
 const FIRST: u32 = 3;
-/// Largest number of an address in a network without IPv4.
+/// Highest number of a container address in a network without an IPv4 pool.
 const IPV6_ONLY_LAST: u32 = 65_533;
 
-/// Sections `[networks.NAME]`, by name. Without any there is one network, `bridge`, with the defaults.
+/// Sections `[networks.NAME]`, by name. Without such a section, there is one network, `bridge`, with the defaults.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct NetworksSettings(BTreeMap<String, BridgeSettings>);
@@ -46,11 +47,11 @@ pub struct NetworksSettings(BTreeMap<String, BridgeSettings>);
 pub struct BridgeSettings {
     /// Name of the bridge's interface; `ex-NAME` when empty.
     pub interface: String,
-    /// IPv4 pool, as `10.61.0.0/16`; no IPv4 when empty.
+    /// IPv4 pool, for example `10.61.0.0/16`; no IPv4 when empty.
     pub ipv4: String,
-    /// IPv6 pool, as `fd00:61::/64`; no IPv6 when empty.
+    /// IPv6 pool, for example `fd00:61::/64`; no IPv6 when empty.
     pub ipv6: String,
-    /// MTU in bytes; 0 = that of the interface of the host's default route.
+    /// MTU in bytes; 0 = the MTU of the interface of the host's default route.
     pub mtu: u32,
 }
 
@@ -76,7 +77,7 @@ pub struct BridgeNetwork {
     pub ipv4: Option<Ipv4Net>,
     /// IPv6 pool.
     pub ipv6: Option<Ipv6Net>,
-    /// MTU in bytes; `None` = that of the interface of the host's default route.
+    /// MTU in bytes; `None` = the MTU of the interface of the host's default route.
     pub mtu: Option<u32>,
 }
 
@@ -215,20 +216,20 @@ impl BridgeNetwork {
         FIRST..=last
     }
 
-    /// Returns the number of containers that can have addresses.
+    /// Returns the maximum number of containers that can have addresses at the same time.
     pub fn capacity(&self) -> u32 {
         let numbers = self.numbers();
         numbers.end() - numbers.start() + 1
     }
 
-    /// Returns the addresses with a number.
+    /// Returns the address with this number in each pool.
     pub fn addresses(&self, number: u32) -> Vec<Address> {
         let ipv4 = self.ipv4.map(|net| Address { ip: ipv4_at(net, number).into(), prefix: net.prefix_len() });
         let ipv6 = self.ipv6.map(|net| Address { ip: ipv6_at(net, number).into(), prefix: net.prefix_len() });
         ipv4.into_iter().chain(ipv6).collect()
     }
 
-    /// Returns the number of an address of one of the pools.
+    /// Returns the number of an address; `None` if no pool contains the address.
     pub fn number_of(&self, ip: IpAddr) -> Option<u32> {
         match ip {
             IpAddr::V4(ip) => {
@@ -242,7 +243,7 @@ impl BridgeNetwork {
         }
     }
 
-    /// Returns the addresses of the host on this network, which are the containers' gateways.
+    /// Returns the host's addresses on this network. The containers use these addresses as gateways.
     pub fn gateways(&self) -> Vec<Address> {
         self.addresses(GATEWAY)
     }

@@ -1,4 +1,4 @@
-//! Accounting of the host's capacity: reserved amounts never exceed the total.
+//! Tracks the capacity that is reserved for each container. A new reservation never exceeds the total.
 
 use std::collections::HashMap;
 
@@ -127,7 +127,7 @@ impl Account {
         self.total
     }
 
-    /// Returns the sum of the reserved amounts. It can exceed the total if containers were adopted.
+    /// Returns the sum of the reserved amounts. The sum can exceed the total if containers were adopted.
     pub fn allocated(&self) -> Amount {
         self.held.values().fold(Amount::default(), |sum, held| Amount {
             memory_bytes: sum.memory_bytes.saturating_add(held.memory_bytes),

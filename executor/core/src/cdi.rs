@@ -1,4 +1,4 @@
-//! Devices of the Container Device Interface (CDI): their files, and the container edits that they describe.
+//! Resolves requested devices of the Container Device Interface (CDI) to container edits.
 //!
 //! A vendor's file describes devices of one kind. The input is the parsed files and the names in a request; the output
 //! is the merged edits of all named devices, or a violation for each device that is missing, ambiguous, or needs an
@@ -18,15 +18,17 @@ use crate::validate::{FieldFault, Violation, check_device_mount, check_device_pa
 
 /// Supported versions of the CDI specification.
 pub const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-/// Maximum number of device nodes and directories above them in /dev: the same as for devices of the operator's list.
+/// Maximum number of device nodes and their parent directories in /dev. The limit for devices of the operator's list is
+/// the same.
 const ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 /// Maximum number of mounts of a container's devices.
 const MOUNTS_MAX: usize = 256;
-/// Maximum bytes of the variables of a container's devices.
+/// Maximum size of the environment variables of a container's devices, in bytes.
 const ENVIRONMENT_MAX: usize = 32 << 10;
-/// Maximum number of groups of a container's devices.
+/// Maximum number of supplementary groups of a container's devices.
 const GROUPS_MAX: usize = 64;
-/// Mount options that are always in force or have no effect: a mount is private and does not include submounts.
+/// Mount options that are accepted and ignored: nosuid and nodev always apply, and a mount is always private and
+/// without submounts.
 const NEUTRAL_OPTIONS: [&str; 9] = ["rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "nosuid", "nodev"];
 
 /// A CDI file.
@@ -177,8 +179,8 @@ pub struct Edits {
 /// Merges the edits of a plan's CDI devices. `highest` is the highest id of the container.
 ///
 /// # Errors
-/// Returns a violation for each device that no file describes, that two files of a directory describe, or whose edits
-/// are not supported or conflict with others.
+/// Returns a violation for each device that has no description, two descriptions in one directory, or edits that are
+/// not supported or conflict with other edits.
 pub fn resolve(plan: &Plan, sources: &[LocatedCdiFile], highest: u32) -> Result<Edits, Vec<Violation>> {
     let mut merge =
         Merge { plan, highest, edits: Edits::default(), variables: BTreeMap::new(), violations: Vec::new() };
@@ -223,7 +225,7 @@ struct Merge<'a> {
     plan: &'a Plan,
     highest: u32,
     edits: Edits,
-    /// Index in the environment by name.
+    /// Index of each variable in `edits.environment`, by name.
     variables: BTreeMap<String, usize>,
     violations: Vec<Violation>,
 }

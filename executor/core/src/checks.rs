@@ -1,4 +1,4 @@
-//! Health of a container: evaluates the results of its checks.
+//! Evaluates the results of a container's health checks.
 //!
 //! ```text
 //!  starting ── all startup checks passed ──> started ── all readiness checks pass ──> ready
@@ -9,8 +9,9 @@
 //! container. Times are counted from the start of the main action, which follows `setup`. The health survives a restart
 //! of the daemon; the due times do not.
 //!
-//! Only a check that was executed and failed counts: a check that the executor could not execute says nothing about the
-//! container. After `start_timeout` a container is ended only if a check has failed since this daemon started.
+//! A check that the executor could not execute counts neither as a success nor as a failure. After `start_timeout`, a
+//! container is ended only if the newest result of a startup check is a failure, and this daemon has executed that
+//! check.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::time::Timestamp;
 
 /// Maximum bytes of a stored failure reason.
 pub const REASON_MAX: usize = 512;
-/// Divisor of the interval: up to this share of it is subtracted at random.
+/// Divisor of a check's interval. The quotient is the maximum random reduction of the interval.
 const SPREAD_SHARE: u32 = 10;
 
 /// Purpose of a check.
@@ -102,7 +103,7 @@ pub enum HealthChange {
     Ready,
     /// The container is no longer ready.
     NotReady,
-    /// The container must be ended for this reason, worded as in Diego.
+    /// The container must be ended; holds the reason, worded as in Diego.
     End(String),
 }
 
@@ -113,9 +114,10 @@ pub struct Monitor<'a> {
     health: Health,
     /// Times of the next checks, in the order of the lists in `health`.
     due: [Vec<Duration>; 3],
-    /// Startup checks that have failed since this monitor was created.
+    /// For each startup check: true if its newest result since the creation of this monitor is a failure.
     failed: Vec<bool>,
-    /// The final round of liveness checks, which collects all failures; unset until one has failed.
+    /// Final round of liveness checks, which collects all failures. Unset until a liveness check has failed as often as
+    /// its threshold.
     last_round: Option<LastRound>,
     ended: bool,
 }
@@ -130,7 +132,7 @@ struct LastRound {
 }
 
 impl Health {
-    /// Returns the results of a purpose's checks.
+    /// Returns the results of all checks with this purpose.
     pub fn states(&self, purpose: Purpose) -> &[CheckState] {
         match purpose {
             Purpose::Startup => &self.startup,
@@ -148,7 +150,7 @@ impl Health {
     }
 }
 
-/// Returns the checks of a purpose.
+/// Returns all checks with this purpose.
 fn list(checks: &Checks, purpose: Purpose) -> &[Check] {
     match purpose {
         Purpose::Startup => &checks.startup,
@@ -166,7 +168,8 @@ impl<'a> Monitor<'a> {
         for purpose in PURPOSES {
             let all = list(checks, purpose);
             health.states_mut(purpose).resize_with(all.len(), CheckState::default);
-            // A check that passed before can wait: at a daemon's start many checks are due.
+            // The first checks of a started container are spread over their interval: after a daemon restart, many
+            // containers would be checked at once.
             let first = |check: &Check| {
                 let wait = if health.started { check.interval_after(true) } else { Duration::ZERO };
                 (now + wait * spread().min(999) / 1000).max(check.initial_delay)
@@ -217,14 +220,14 @@ impl<'a> Monitor<'a> {
         list(self.checks, id.purpose).get(id.index)
     }
 
-    /// Returns the time at which the container is ended unless its startup checks pass; `None` as long as no startup
-    /// check has failed.
+    /// Returns the time at which the container is ended if its startup checks have not passed. `None` if no startup
+    /// check is failing, or if the container has started or ended.
     pub fn deadline(&self) -> Option<Duration> {
         let open = !self.ended && !self.health.started;
         (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)
     }
 
-    /// Advances the time.
+    /// Ends the container if the start deadline has passed.
     pub fn tick(&mut self, now: Duration) -> Option<HealthChange> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
@@ -239,8 +242,8 @@ impl<'a> Monitor<'a> {
         Some(HealthChange::End(why))
     }
 
-    /// Evaluates the result of a check. Returns the change, and true if the health should be stored: a success without
-    /// a change need not be.
+    /// Evaluates the result of a check. Returns the change, and true if the health should be stored. A success that
+    /// changes nothing need not be stored.
     pub fn report(
         &mut self,
         id: CheckId,
@@ -307,8 +310,8 @@ impl<'a> Monitor<'a> {
         (change, keep)
     }
 
-    /// Evaluates the result of a check in the final round. Ends the container with all failures once the round is
-    /// complete.
+    /// Evaluates the result of a check in the final round. Once the round is complete, ends the container and reports
+    /// all failures.
     fn go_on_with_round(&mut self, index: usize, outcome: &CheckOutcome) -> Option<HealthChange> {
         let round = self.last_round.as_mut()?;
         if let CheckOutcome::Failed(reason) = outcome {

@@ -1,5 +1,5 @@
-//! Pure part of the Container Network Interface (CNI): the operator's configuration, the input of a plugin, and the
-//! meaning of its result.
+//! Parses network configurations and plugin results of the Container Network Interface (CNI), and builds the input of
+//! plugins.
 //!
 //! The input is the bytes of a configuration file and of a plugin's result; the output is a [`CniNetwork`], the JSON for a
 //! plugin's standard input, [`Addresses`], and errors in the plugin's own words. The rules are those of the CNI

@@ -1,11 +1,11 @@
-//! Lists of processors or memory nodes in the kernel's format (`0-3,7`, cpuset(7)).
+//! Parses lists of CPUs or memory nodes in the kernel's format (`0-3,7`, cpuset(7)).
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Highest number of a processor or a memory node. A list has at most half as many ranges plus one.
+/// Highest number of a CPU or memory node. A list therefore has at most 4096 ranges.
 const HIGHEST: u32 = 8191;
-/// Longest text of a list, in bytes; enough for a list of every other processor.
+/// Longest list, in bytes; enough for a list of every other CPU.
 pub const CPU_LIST_MAX: usize = 24 << 10;
 
 /// A set of numbers, as ascending ranges with a gap between any two.
@@ -15,7 +15,7 @@ pub struct CpuList(Vec<(u32, u32)>);
 /// Error of parsing a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCpuList {
-    /// The text is too long; holds its length in bytes.
+    /// The list is too long; holds its length in bytes.
     #[error("has {0} bytes; at most {CPU_LIST_MAX}")]
     Long(usize),
     /// An entry that is neither a number nor a range.
@@ -27,7 +27,7 @@ pub enum BadCpuList {
 }
 
 impl CpuList {
-    /// Returns the first number that the other set does not contain.
+    /// Returns the lowest number of this set that the other set does not contain.
     pub fn first_missing_in(&self, other: &Self) -> Option<u32> {
         let in_other = |number: u32| other.0.iter().find(|(first, last)| (*first..=*last).contains(&number));
         for &(first, last) in &self.0 {

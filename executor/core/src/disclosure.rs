@@ -1,4 +1,5 @@
-//! Secret inputs for the holder of a runtime token: a shim's reply, as a payload in a memory file.
+//! Format of a shim's reply with the secret inputs of a container, for a client that has a runtime token. The reply is
+//! a payload in a memory file.
 //!
 //! The first string of the payload is a [`Manifest`] as JSON. The values follow in the manifest's order: variables,
 //! arguments, files. The manifest contains nothing that `inspect` does not show.
@@ -12,7 +13,7 @@ use crate::plan::Plan;
 /// Largest memory file that is accepted as a reply, in bytes.
 pub const DISCLOSURE_MAX: u64 = 1 << 28;
 
-/// Names of the values, in their order.
+/// Lists the values of a reply, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {

@@ -1,4 +1,4 @@
-//! Texts of errors: one line with every cause, without the numbers that Rust appends.
+//! Formats errors in one line with all causes, without the error numbers that Rust appends.
 
 use std::error::Error;
 

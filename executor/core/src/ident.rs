@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest container id, in bytes. It becomes a directory name, a cgroup name and part of a socket's path.
+/// Longest container id, in bytes. The id becomes a directory name, a cgroup name and part of a socket's path.
 pub const CONTAINER_ID_MAX: usize = 128;
 
 /// Id of the container that the daemon uses for its self-test. No caller can use it.
@@ -39,7 +39,7 @@ impl ContainerId {
         self.0 == SELF_TEST_ID
     }
 
-    /// Returns the id as text.
+    /// Returns the id as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }

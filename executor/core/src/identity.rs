@@ -1,7 +1,7 @@
-//! Instance identity: the names in a container's certificate, and the operator's rules for them.
+//! Checks the names in a container's certificate (its instance identity) against the operator's rules.
 //!
-//! executord checks a request with this code, and the signing process checks it again with the settings that the
-//! launcher has read itself. An empty list allows nothing.
+//! executord checks a request with this code. The signing process checks the request again, with the settings that the
+//! launcher has read. An empty list allows nothing.
 
 use crate::text::printable;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ use crate::violation::{FieldFault, Violation};
 pub const IDENTITY_NAMES_MAX: usize = 32;
 /// Longest common name and organizational unit, in bytes (RFC 5280, appendix A.1).
 pub const COMMON_NAME_MAX: usize = 64;
-/// Characters that delimit the parts of a subject that is written as text (RFC 4514, section 2.4, and OpenSSL's
-/// `/OU=a/CN=b`). A peer that matches a subject as text would parse a unit `a,OU=b` as two units.
+/// Characters that delimit the parts of a subject in string form (RFC 4514, section 2.4, and OpenSSL's `/OU=a/CN=b`). A
+/// peer that parses the string would read the unit `a,OU=b` as two units.
 const UNIT_DELIMITERS: &str = ",/=+;\"\\<>";
 /// Longest DNS name, in bytes.
 const DNS_NAME_MAX: usize = 253;
@@ -40,13 +40,13 @@ const RULES_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdentitySettings {
-    /// Certificate of the CA (PEM), followed by issuing certificates that peers do not know.
+    /// CA certificate (PEM), followed by the intermediate certificates that peers do not have.
     pub ca_certificate: PathBuf,
     /// Private key of the CA (PEM).
     pub ca_key: PathBuf,
     /// Default validity period of a certificate, in seconds.
     pub ttl_seconds: u64,
-    /// Longest validity period that a request may ask for, in seconds.
+    /// Maximum validity period that a request can set, in seconds.
     pub ttl_seconds_max: u64,
     /// Directory of the identity files in the container.
     pub directory: PathBuf,
@@ -58,7 +58,7 @@ pub struct IdentitySettings {
     pub chain_name: String,
     /// Prefixes of organizational units that requests may use.
     pub organizational_unit_prefixes: Vec<String>,
-    /// DNS names that requests may use, including everything below them.
+    /// DNS names that requests may use, including all subdomains.
     pub dns_suffixes: Vec<String>,
     /// Networks whose addresses requests may use, as `ADDRESS/BITS`.
     pub ip_networks: Vec<String>,
@@ -187,8 +187,8 @@ impl IdentitySettings {
         Ok(())
     }
 
-    /// Checks the names and the validity period that a request asks for. `id` is the container's id; fields are those
-    /// of the request.
+    /// Checks the requested names and validity period. `id` is the container's id. Violations name the request's
+    /// fields.
     pub fn evaluate(&self, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Vec<Violation> {
         if !self.is_on() {
             let why = "this node issues no certificates: `identity.ca_certificate` is not set in its configuration";

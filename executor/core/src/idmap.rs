@@ -1,6 +1,7 @@
-//! User and group ids of a container on its host: each user namespace has its own range, from the operator's pool.
+//! Maps the user and group ids of containers to host ids. Each user namespace has its own range from the operator's
+//! pool.
 //!
-//! Pure: the input is the policy, the ranges in use and the contents of the host's files; the output is a free range,
+//! The input is the policy, the ranges in use and the contents of the host's account files; the output is a free range,
 //! and conflicts with the pool. Several launchers on one host may have the same pool, or overlapping pools: each
 //! launcher uses only ranges in blocks that it has claimed.
 
@@ -8,31 +9,30 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of ids in a user namespace: 0 to 65,535, as files of images expect them.
+/// Number of ids in a user namespace: 0 to 65,535, the ids that image files use.
 pub const RANGE_IDS: u32 = 65_536;
 /// Maximum number of conflicting lines of host files in a message.
 const REPORTED_MAX: usize = 5;
 
-/// Mapping of a container's ids to the host's.
+/// Mapping of container ids to host ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdMap(Option<u32>);
 
 impl IdMap {
-    /// The host's ids, unmapped.
+    /// Identity mapping: the container uses host ids.
     pub const HOST: Self = Self(None);
 
-    /// Returns the mapping to the range that begins at `start`, or the host's ids if `None`.
+    /// Returns the mapping to the range that begins at `start`, or the identity mapping if `None`.
     pub fn from_start(start: Option<u32>) -> Self {
         Self(start)
     }
 
-    /// Returns the id on the host. An id that the container does not have is mapped to `nobody`, the last id of the
-    /// range.
+    /// Returns the host id. An id that the container does not have is mapped to the last id of the range.
     pub fn to_host(self, id: u32) -> u32 {
         self.0.map_or(id, |start| start + id.min(RANGE_IDS - 1))
     }
 
-    /// Returns true if there is a user namespace.
+    /// Returns true if the container has a user namespace.
     pub fn is_mapped(self) -> bool {
         self.0.is_some()
     }
@@ -45,15 +45,16 @@ impl IdMap {
 
 /// Maximum number of ranges in a block.
 const BLOCK_RANGES_MAX: u32 = 16;
-/// Number of blocks that a small pool is divided into.
+/// Target number of blocks of a pool. A pool with fewer ranges has one block per range; a large pool has more blocks,
+/// of [`BLOCK_RANGES_MAX`] ranges each.
 const BLOCKS: u32 = 16;
 
-/// Ids of the host that one launcher has claimed: the first id, and the end (exclusive).
+/// Host ids that one launcher has claimed: the first id, and the end (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Block(pub u32, pub u32);
 
 impl Block {
-    /// Returns the block of one range.
+    /// Returns the block that consists of the range from `start`.
     pub fn from_range(start: u32) -> Self {
         Self(start, start.saturating_add(RANGE_IDS))
     }
@@ -69,7 +70,7 @@ impl Block {
     }
 }
 
-/// The host's ids that are reserved for containers.
+/// Host ids that are reserved for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     start: u32,
@@ -118,8 +119,8 @@ impl Pool {
         })
     }
 
-    /// Returns a range in `blocks` that overlaps no range in use; `in_use` are the starts of the ranges in use. A
-    /// released range is reused as late as possible.
+    /// Returns the start of a range in `blocks` that overlaps no range in use. `in_use` holds the starts of the ranges
+    /// in use. A released range is reused as late as possible.
     pub fn find_free_range(&mut self, in_use: &BTreeSet<u32>, blocks: &[Block]) -> Option<u32> {
         let candidates = (0..self.ranges).map(|offset| (self.next + offset) % self.ranges);
         let overlaps = |start: u32| {
@@ -132,8 +133,8 @@ impl Pool {
         Some(self.start + range * RANGE_IDS)
     }
 
-    /// Returns the lines of the host's files whose ids are in the pool: users, groups, and subordinate ranges of users.
-    /// `files` are names and contents: /etc/passwd, /etc/group, /etc/subuid, /etc/subgid.
+    /// Describes the lines of the host's account files whose ids are in the pool: users, groups, and subordinate
+    /// ranges. `files` holds the names and contents of /etc/passwd, /etc/group, /etc/subuid and /etc/subgid.
     pub fn conflicts(&self, files: &[(&str, &[u8])]) -> Vec<String> {
         let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE_IDS);
         let mut conflicts = Vec::new();

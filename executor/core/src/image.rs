@@ -1,8 +1,8 @@
-//! Images: their references, and the process settings in their configuration.
+//! Parses image references, digests and image configurations, and applies the operator's image policy.
 //!
 //! The input is references from a caller and configurations from a registry or an archive, both untrusted. The output
 //! is [`ImageReference`]s, [`Digest`]s and [`ImageDefaults`], each within limits, and the decisions of the operator's
-//! [`ImagePolicy`] about them. Nothing here fetches, reads or stores anything: `executor_images` does.
+//! [`ImagePolicy`]. This module performs no I/O: `executor_images` fetches, reads and stores images.
 
 mod defaults;
 mod digest;
@@ -18,5 +18,5 @@ pub use signal::parse_signal;
 
 pub use crate::limits::LAYERS_MAX;
 
-/// Largest manifest, index or configuration, in bytes (the distribution specification's advice).
+/// Largest manifest, index or configuration, in bytes (recommended by the distribution specification).
 pub const DOCUMENT_MAX: u64 = 4 << 20;

@@ -1,10 +1,10 @@
-//! The executor's pure decisions, without side effects.
+//! Pure logic of the executor, without side effects.
 //!
 //! The input is requests, the content of a rootfs' passwd file, the outcome of a step; the output is validated plans,
 //! OCI specifications, mount plans, transitions and records. This crate opens no file, makes no system call, reads no
-//! clock and spawns no process, so all of it is tested with values alone. Both the daemon, which faces the network, and
-//! the launcher, which is privileged, use this crate: the launcher checks each plan again with the code that the daemon
-//! accepted the plan with.
+//! clock and spawns no process, so its tests need only values. Both the daemon, which faces the network, and the
+//! launcher, which is privileged, use this crate: the launcher checks each plan again, with the same code as the
+//! daemon.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

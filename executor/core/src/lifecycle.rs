@@ -1,12 +1,12 @@
-//! The states of a container, and their order.
+//! Defines the states of a container and their order.
 //!
 //! ```text
 //! reserved -> initializing -> created -> running -> (stopping) -> wiping -> completed
 //!     \____________\____________\___________\___________\__________^
 //! ```
-//! Every failure passes through wiping. Reports of a shim or a record may skip states that the daemon did not see
-//! because it was not running; they may be duplicated or late. [`advance`] returns the states that are passed, in
-//! order, so that a client sees each state once and none after `completed`.
+//! After every failure, the container passes `wiping`. A report of a shim or a record may skip states that the daemon
+//! missed while it was not running. Reports may also be duplicated or late. [`advance`] returns the states that are
+//! passed, in order, so that a client sees each state once and none after `completed`.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,9 +30,9 @@ pub enum State {
     Completed,
 }
 
-/// Returns the states that are passed from `from` to `reported`, ending with `reported`; none if `reported` is not
-/// later than `from`. `ran` is true if the process was started: a process that exited before `running` was reported
-/// still passes through it.
+/// Returns the states that a container passes after `from`, up to and including `reported`; none if `reported` is not
+/// later than `from`. `ran` is true if the process was started. Such a container passes `running`, even if the process
+/// exited before `running` was reported.
 pub fn advance(from: State, reported: State, ran: bool) -> impl Iterator<Item = State> {
     let is_passed = move |state| match state {
         State::Reserved => false,

@@ -1,4 +1,4 @@
-//! Limits that apply regardless of the policy: the kernel's, and the executor's own on external input.
+//! Limits that apply regardless of the policy: limits of the kernel, and the executor's own limits on external input.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ pub const LIST_MAX: usize = 10_000;
 pub const MODE_MAX: u32 = 0o777;
 /// Maximum number of directories that a request declares to hold only secret files.
 pub const DIRECTORIES_MAX: usize = 100;
-/// Minimum number of bytes that a process may be allowed to write among its secret files: one page.
+/// Minimum limit on the bytes that a process may write to the file system of its secret files: one page.
 pub const WRITABLE_MIN: u64 = 4096;
-/// Default number of bytes that a process may write among its files, unless the share [`WRITABLE_SHARE`] of its memory
-/// is less.
+/// Default limit on the bytes that a process may write to the file system of its secret files. The default is lower if
+/// the memory limit divided by [`WRITABLE_SHARE`] is lower.
 pub const WRITABLE_DEFAULT: u64 = 64 << 20;
-/// Divisor of the container's memory limit; the quotient caps [`WRITABLE_DEFAULT`].
+/// Divisor of the container's memory limit. The quotient is an upper limit for [`WRITABLE_DEFAULT`].
 pub const WRITABLE_SHARE: u64 = 4;
-/// Maximum number of files, directories and links that a process may create among its secret files: each costs kernel
-/// memory and wipe time.
+/// Maximum number of files, directories and links that a process may create in the file system of its secret files:
+/// each costs kernel memory and wipe time.
 pub const WRITABLE_ENTRIES: u64 = 65_536;
-/// Returns the processor time limit (RLIMIT_CPU), in seconds, of a worker that reads this many bytes from outside, with
-/// at most a million archive entries. The limit assumes 32 MB and 10,000 entries per second, which is slow for TLS,
+/// Returns the CPU time limit (RLIMIT_CPU), in seconds, of a worker that reads this many bytes from outside, with at
+/// most a million archive entries. The limit assumes 32 MB and 10,000 entries per second, which is slow for TLS,
 /// digests and decompression.
 pub const fn processor_seconds(bytes: u64) -> u64 {
     60 + 100 + bytes / (32 << 20)
@@ -66,7 +66,7 @@ pub const PIDS_MIN: u64 = 2;
 pub const PIDS_MAX: u64 = 4_194_304;
 /// Largest limit on memory or disk, in bytes; more than any machine has.
 pub const SIZE_MAX: u64 = 1 << 50;
-/// Minimum limit on open files: with fewer, an init cannot create its container, which needs some 30 until the execve.
+/// Minimum limit on open files. The container's init needs about 30 open files before the execve.
 pub const NOFILE_MIN: u64 = 64;
 /// Minimum disk limit, in bytes: no separate file system can be created with less.
 pub const DISK_MIN: u64 = 1 << 20;
@@ -93,7 +93,7 @@ pub const URL_MAX: usize = 16 << 10;
 pub const ARTIFACT_MAX: usize = 256;
 /// Longest key of a download in the cache, in bytes.
 pub const CACHE_KEY_MAX: usize = 1024;
-/// Longest reason of a transfer's failure, in bytes.
+/// Longest failure reason of a transfer, in bytes.
 pub const TRANSFER_REASON_MAX: usize = 1024;
 /// Maximum nesting depth of actions.
 pub const ACTION_DEPTH_MAX: usize = 16;
@@ -107,7 +107,7 @@ pub const TERMINATION_BYTES_MAX: u32 = 16_384;
 pub const PROGRESS_MESSAGE_MAX: usize = 4096;
 /// Highest `max_retries` of a restart policy.
 pub const RESTARTS_MAX: u32 = 1_000_000;
-/// Shortest delay before a restart, except the first of consecutive restarts.
+/// Shortest configurable delay before the second of consecutive restarts. The first restart is immediate.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
 /// Longest delay before a restart.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(3600);

@@ -1,11 +1,11 @@
-//! Limits on the rate at which a container's output is kept in its log.
+//! Limits the rate at which a container's output is written to its log.
 //!
 //! Each limit is a token bucket that holds the amount of one second and is refilled at the rate of the limit. An entry
-//! is kept if both buckets have room for it. An entry larger than a bucket is kept if the bucket is full, and the
-//! bucket is then in debt, so that a line of any length can be kept. An overage begins with a dropped entry; it ends
-//! when the buckets have been full again and nothing was dropped for a second.
+//! is kept if both buckets have room for it. An entry larger than a bucket is kept if the bucket is full; the bucket is
+//! then in debt. So a line of any length can be kept. An overage begins with a dropped entry. It ends once the buckets
+//! are full and no entry was dropped for one second.
 //!
-//! The caller provides the clock: a monotonic time since any moment.
+//! The caller provides the clock: a monotonic time with an arbitrary start.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Bucket {
         i128::from(self.limit) * PARTS
     }
 
-    /// Returns false for a limit of 0, which drops everything.
+    /// Returns true if the bucket is full. A bucket with the limit 0 is never full.
     fn is_full(&self) -> bool {
         self.limit > 0 && self.left == self.capacity()
     }
@@ -142,8 +142,8 @@ mod tests {
         LogLimiter::new(LogLimits { bytes_per_second: bytes, lines_per_second: lines }).unwrap()
     }
 
-    /// Decides about an entry of this many bytes, its newline included if it has one: `.` kept, `x` dropped, `!`
-    /// dropped and reported.
+    /// Decides about an entry of this many bytes, including the newline if the entry is complete. Returns `.` for a
+    /// kept entry, `x` for a dropped entry, `!` for a dropped and reported entry.
     fn decide(limiter: &mut LogLimiter, millis: u64, stream: Stream, bytes: usize, complete: bool) -> char {
         let content = vec![b'x'; bytes - usize::from(complete)];
         let entry = Entry { time: Timestamp(1), stream, complete, source: "", content: &content };
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Lines of the given sizes at the given milliseconds, and the decision about each.
+    /// Lines of given sizes at given times get the expected decisions.
     #[test]
     fn limits_by_table() {
         /// Name, limits of bytes and lines, times and lengths of entries, and the expected decisions.

@@ -1,14 +1,14 @@
-//! Log files in the format of the Kubernetes container runtime interface (CRI):
+//! Writes and parses log files in the format of the Kubernetes container runtime interface (CRI):
 //! `2026-11-21T10:00:00.000000000Z stdout F text`.
 //!
-//! `F` marks the end of a line. `P` marks a part of a line that continues, or that the process never ended, so the
-//! output can be reproduced byte for byte. A third stream, `executor`, carries the executor's own messages. The log
-//! source of a RunAction follows the tag as `F:source`; CRI allows further tags there.
+//! `F` marks the end of a line. `P` marks a part of a line that continues in the next entry, or that the process never
+//! ended. So the output can be reproduced byte for byte. A third stream, `executor`, carries the executor's own
+//! messages. The log source of a RunAction follows the tag as `F:source`; CRI allows further tags there.
 //!
-//! A position line has the bytes of output and the entries before the next line:
-//! `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`. It begins each file that does not start with the first
-//! byte of the output, and follows output that could not be written. A reader computes from the position how much it
-//! missed. After output above the log's limits the line is `executor @limits ...`.
+//! A position line contains the number of output bytes and the number of entries before the next line:
+//! `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`. A position line begins each file that does not start with
+//! the first byte of the output, and follows output that could not be written. A reader computes from the position how
+//! much output is missing. If the missing output exceeded the log's limits, the tag is `@limits`.
 
 use crate::time::Timestamp;
 
@@ -43,7 +43,7 @@ pub struct Entry<'a> {
     pub time: Timestamp,
     /// Stream of the entry.
     pub stream: Stream,
-    /// True if a newline followed.
+    /// True if a newline followed the content.
     pub complete: bool,
     /// Log source of the action; empty if it has none.
     pub source: &'a str,
@@ -188,7 +188,7 @@ pub fn whole_characters(bytes: &[u8]) -> usize {
 }
 
 /// Returns the last position in a full window that splits no UTF-8 sequence, or the length of the window if the window
-/// is not text.
+/// is not UTF-8.
 fn boundary(window: &[u8]) -> usize {
     (window.len().saturating_sub(3)..=window.len())
         .rev()
@@ -274,7 +274,7 @@ mod tests {
             (b"a\xe2\x82\xac", 4),
             (b"a\xf0\x9f\x98", 1),
             (b"a\xf0\x9f\x98\x80", 5),
-            // Not text: the incomplete byte is not held back.
+            // Not UTF-8: the incomplete byte is not held back.
             (b"a\xff", 2),
             (b"\x80\x80\x80\x80", 4),
             (b"\xc3\x80\x80\x80", 4),

@@ -1,4 +1,4 @@
-//! Tables of single histories, and random histories compared with a model that evaluates the whole history each time.
+//! Tests the monitor with tables of results, and compares it with a model that evaluates the whole history each time.
 
 use proptest::prelude::*;
 
@@ -118,7 +118,7 @@ fn p37_only_a_failure_ends_a_container() {
     assert_eq!(step(&mut monitor, &CheckOutcome::Passed).2, Some(HealthChange::Ready));
 }
 
-/// Failures, and the passed startup, survive a restart of the daemon.
+/// After a restart of the daemon, earlier failures still count, and the startup checks are not repeated.
 #[test]
 fn p35_p37_a_later_daemon_goes_on() {
     let checks = checks(&[check(2, 0)], &[check(1, 3)], &[check(1, 1)]);
@@ -161,7 +161,8 @@ fn reasons_are_one_line_of_bounded_length() {
     }
 }
 
-/// Health computed from the whole history: the last run of equal results that reaches its threshold decides.
+/// Computes the state of a check from its whole history: the last run of equal results that reaches its threshold
+/// decides.
 fn passes(history: &[bool], healthy: usize, unhealthy: usize) -> bool {
     let runs: Vec<(bool, usize)> = history.chunk_by(|one, other| one == other).map(|run| (run[0], run.len())).collect();
     let decided = runs.iter().rev().find(|(good, length)| *length >= if *good { healthy } else { unhealthy });

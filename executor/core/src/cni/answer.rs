@@ -1,4 +1,4 @@
-//! Output of CNI plugins: results, errors, versions.
+//! Parses the output of CNI plugins: results, errors and versions.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::Version;
 const ADDRESSES_MAX: usize = 64;
 /// Maximum number of entries of any other list in a result.
 const LIST_MAX: usize = 256;
-/// Longest text of a plugin that an error repeats, in bytes.
+/// Maximum length of a plugin's error message, in bytes. The rest of the message is cut off.
 const WORDS_MAX: usize = 1024;
 
 /// An address of a container.
@@ -79,7 +79,7 @@ impl Addresses {
     /// Parses a result of ADD, of any supported version.
     ///
     /// # Errors
-    /// Returns a description of the fault.
+    /// Returns a description of the error.
     pub fn parse(result: &Value) -> Result<Self, String> {
         let root = result.as_object().ok_or("the result is not an object")?;
         match root.get("cniVersion").map(|version| version.as_str().and_then(Version::from_name)) {
@@ -96,7 +96,7 @@ impl Addresses {
             let at = format!("`ips[{index}]` of the result");
             let address = entry.get("address").and_then(Value::as_str).and_then(Address::parse);
             let address = address.ok_or_else(|| format!("{at} has no address with a prefix length"))?;
-            // Results also contain addresses of the host's side.
+            // Results also contain addresses of interfaces on the host.
             if entry.get("interface").and_then(Value::as_u64).is_none_or(inside) {
                 found.own.push(address);
             }
@@ -155,7 +155,7 @@ fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
     }
 }
 
-/// A failure, in the plugin's own words.
+/// A plugin's failure, with its own error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFailure {
     /// Error code; 0 if there was none. Codes below 100 are defined by the specification.
@@ -180,7 +180,7 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
 /// Returns the versions that both a plugin and this code support.
 ///
 /// # Errors
-/// Returns a description of the fault if the output is not a list of versions.
+/// Returns a description of the error if the output is not a list of versions.
 pub fn supported_versions(answer: &Value) -> Result<Vec<Version>, String> {
     let names = list(answer, "supportedVersions", LIST_MAX)?;
     Ok(names.iter().filter_map(|name| Version::from_name(name.as_str()?)).collect())

@@ -1,4 +1,5 @@
-//! Attachments to networks, stored on disk before ADD, so that any later process can undo them with DEL.
+//! Attachments of containers to networks. Each attachment is stored on disk before ADD, so that a later process can
+//! undo the attachment with DEL.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ pub struct Attachment {
     pub cni_id: String,
     /// Path of the network namespace, while it exists.
     pub netns: PathBuf,
-    /// Boot in which the namespace path is valid.
+    /// Id of the boot in which the namespace path is valid.
     pub boot_id: String,
     /// Configuration of the network at the time of ADD; later changes of the configuration have no effect.
     pub network: CniNetwork,
@@ -30,7 +31,7 @@ pub struct Attachment {
     pub version: Version,
     /// Capabilities that are requested from the plugins.
     pub asked: Capabilities,
-    /// Result of ADD so far.
+    /// Result of the plugins that ADD has run so far.
     pub result: Option<Value>,
     /// Progress of the attachment.
     #[serde(default)]
@@ -49,8 +50,8 @@ pub enum Progress {
     DelFailed,
 }
 
-/// Returns the id of a container for plugins: its own id, truncated, and a unique part. So no container of another
-/// executor, and no earlier or later container with the same id, has the same id for plugins.
+/// Returns the id of a container for plugins: its own id, truncated, and a unique part. The unique part distinguishes
+/// the container from containers of other executors, and from earlier and later containers with the same id.
 pub fn container_id(id: &ContainerId, unique: &str) -> String {
     let shown: String = id.as_str().chars().take(ID_SHOWN).collect();
     format!("{shown}-{unique}")

@@ -1,4 +1,5 @@
-//! Network configurations of the operator: a list of plugins (`.conflist`), or a single plugin (`.conf`, `.json`).
+//! Parses network configurations of the operator: a list of plugins (`.conflist`), or a single plugin (`.conf`,
+//! `.json`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -46,7 +47,7 @@ pub enum BadConfig {
     /// The file is not a JSON object.
     #[error("is not a JSON object: {0}")]
     Json(String),
-    /// A field is missing or has the wrong type; holds the field and the fault.
+    /// A field is missing or has the wrong type; holds the field and the error.
     #[error("`{0}` {1}")]
     Field(String, String),
 }

@@ -1,4 +1,4 @@
-//! Input of a plugin: its command and the configuration on its standard input.
+//! Builds the input of a plugin: its command and the configuration for its standard input.
 
 use std::net::IpAddr;
 
@@ -36,7 +36,8 @@ impl Verb {
     }
 }
 
-/// Settings for plugins that declare a capability for them (`runtimeConfig`), by the capability's name.
+/// Settings for plugins (`runtimeConfig`), by capability name. A plugin gets only the capabilities that its
+/// configuration declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities(pub Map<String, Value>);
 
@@ -44,7 +45,7 @@ pub struct Capabilities(pub Map<String, Value>);
 const PORTS: &str = "portMappings";
 
 impl Capabilities {
-    /// Returns the capabilities of a request: published ports and name servers.
+    /// Returns the capabilities of a request: published ports and DNS settings.
     pub fn from_asked(connectivity: &Connectivity) -> Self {
         let mut all = Map::new();
         let port = |port: &PublishedPort| {
@@ -93,8 +94,8 @@ impl Capabilities {
         })
     }
 
-    /// Returns a port that both publish on overlapping addresses of the host. Plugins do not check for this conflict:
-    /// the first container would get the traffic for the second.
+    /// Returns a port that both containers publish on overlapping host addresses. Plugins do not check for this
+    /// conflict: the first container would get the traffic for the second.
     pub fn published_by_both(&self, other: &Self) -> Option<String> {
         let shared = |one: &&Value| ports(other).iter().any(|another| overlap(one, another));
         let port = ports(self).iter().find(shared)?;

@@ -1,4 +1,4 @@
-//! Process defaults from an image's configuration, and their combination with a request.
+//! Extracts process defaults from an image's configuration, and combines them with a request.
 //!
 //! The rules are Docker's: a request without a program runs Entrypoint followed by the request's arguments, or by Cmd
 //! if the request has none; a program in the request replaces both. Variables of the request override those of the
@@ -34,7 +34,7 @@ pub struct ImageDefaults {
     pub stop_signal: Option<i32>,
     /// Labels of the image.
     pub labels: BTreeMap<String, String>,
-    /// Absolute paths of its volumes, which become writable directories, sorted.
+    /// Sorted absolute paths of the image's volumes, which become writable directories.
     pub volumes: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl ImageDefaults {
         })
     }
 
-    /// Returns the command for a request; `secret` is true if one of the request's arguments is secret.
+    /// Returns the command for a request. `secret` returns true if the request's argument with this index is secret.
     ///
     /// # Errors
     /// Returns the reason why there is no program.
@@ -208,7 +208,7 @@ fn variables(list: Vec<String>) -> Vec<(String, String)> {
     variables
 }
 
-/// Removes doubled and trailing slashes and `.`.
+/// Removes repeated and trailing slashes, and `.` components.
 fn clean(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     format!("{}{}", if path.starts_with('/') { "/" } else { "" }, parts.join("/"))
@@ -234,7 +234,7 @@ mod tests {
         list.iter().map(|text| (*text).to_owned()).collect()
     }
 
-    /// Docker's table of Entrypoint and Cmd, with the request's path and arguments.
+    /// Entrypoint, Cmd and the request's path and arguments give the same command as in Docker.
     #[test]
     fn the_command_is_dockers() {
         // Entrypoint, cmd, path and args, with the expected command and shift.
@@ -282,8 +282,7 @@ mod tests {
         assert_eq!(from_configuration("null").unwrap(), ImageDefaults::default());
     }
 
-    /// Compares the result with Docker's for null, `[]`, `[""]`, `""` and a plain string in each list of a
-    /// configuration.
+    /// Null, `[]`, `[""]`, `""` and a plain string are parsed as in Docker, in each list of a configuration.
     #[test]
     fn lists_of_configuration_are_read_as_docker_does() {
         let read = |config: &str| {

@@ -43,7 +43,7 @@ pub struct Digest {
 /// Error of parsing a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDigest {
-    /// The text has no colon, or another algorithm.
+    /// The digest has no colon, or an unknown algorithm.
     #[error("does not begin with `sha256:` or `sha512:`")]
     Algorithm,
     /// The digest is too short or too long.
@@ -53,7 +53,7 @@ pub enum BadDigest {
         is: usize,
         /// Name of the algorithm.
         algorithm: &'static str,
-        /// Number of digits that the algorithm has.
+        /// Number of digits that the algorithm requires.
         must: usize,
     },
     /// The digits are not `[0-9a-f]`.

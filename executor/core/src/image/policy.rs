@@ -1,4 +1,5 @@
-//! The operator's policy for images: which repositories may be fetched from, and whether imports and archives may run.
+//! Applies the operator's image policy: from which repositories images may be fetched, and whether imported images and
+//! archives may run.
 //!
 //! The input is the keys of the table `images` and a requested reference; the output is a permission, or a refusal that
 //! names the key. executord applies the policy before it fetches an image, and the launcher applies the policy again
@@ -17,7 +18,7 @@ pub use pattern::{BadPattern, RepositoryPattern};
 /// Maximum number of patterns of a list.
 const PATTERNS_MAX: usize = 1000;
 
-/// The keys of the table `images` that both programs read.
+/// Keys of the table `images` that both executord and the launcher read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ImageRules {
@@ -40,7 +41,7 @@ struct Rules {
     archives: bool,
 }
 
-/// A refusal. It names the key that would permit the image.
+/// A refusal, with the key that would permit the image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is not allowed by this daemon's configuration ({key})")]
 pub struct Forbidden {
@@ -48,7 +49,7 @@ pub struct Forbidden {
     key: &'static str,
 }
 
-/// Faults of all keys.
+/// Error of reading the policy; holds every invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct BadRules(pub Vec<String>);
 
@@ -99,8 +100,8 @@ impl ImagePolicy {
         self.0.as_ref().map_or(&[], |rules| &rules.allow)
     }
 
-    /// Checks whether a requested image may run, by its name. A repository that may not be fetched from can still
-    /// name an imported image.
+    /// Checks by name whether a requested image may run. An image of a repository that may not be fetched from may
+    /// still run if imports are allowed: an imported image can have any name.
     ///
     /// # Errors
     /// Returns the refusal if it may not run.
@@ -127,13 +128,14 @@ impl ImagePolicy {
     /// Checks whether images may be imported.
     ///
     /// # Errors
-    /// Returns the refusal if they may not.
+    /// Returns the refusal if imports are not allowed.
     pub fn may_import(&self) -> Result<(), Forbidden> {
         let allowed = self.0.as_ref().is_none_or(|rules| rules.import);
         verdict(allowed, || ("an imported image".to_owned(), "images.allow_import"))
     }
 
-    /// Checks whether layouts and archives on the executor's disk may run. `what` is the requested kind.
+    /// Checks whether layouts and archives on the executor's disk may run. `what` is the reference that the refusal
+    /// names.
     ///
     /// # Errors
     /// Returns the refusal if they may not run.

@@ -1,12 +1,12 @@
-//! Image references: source and name of an image.
+//! Parses image references. A reference names the source of an image and the image itself.
 //!
 //! ```text
 //!  docker://[REGISTRY[:PORT]/]REPOSITORY[:TAG][@DIGEST]     a registry
 //!  oci:/DIRECTORY[:NAME]                                    an OCI layout
-//!  oci-archive:/FILE.tar[:NAME]                             the same in a tar archive
+//!  oci-archive:/FILE.tar[:NAME]                             an OCI layout in a tar archive
 //!  docker-archive:/FILE.tar[:NAME]                          an archive of `docker save`
 //! ```
-//! The grammar of the first is the distribution project's, with Docker's short names: `debian` is
+//! `docker://` references have the grammar of the distribution project and Docker's short names: `debian` is
 //! `docker.io/library/debian:latest`. References are always printed in the long form, which parses to the same
 //! reference. The parser of `oci-spec` is not used, because it accepts names that no registry has and refuses IPv6
 //! addresses (ADR 51).
@@ -29,7 +29,7 @@ const TAG_MAX: usize = 128;
 const PATH_MAX: usize = 4096;
 /// Longest name of an image in a layout or an archive, in bytes.
 const INNER_MAX: usize = 512;
-/// Longest reference, in bytes; longer ones are not parsed.
+/// Longest reference, in bytes. Longer references are not parsed.
 const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
 /// Registry of references without a host name.
 pub(super) const DEFAULT_REGISTRY: &str = "docker.io";
@@ -44,7 +44,7 @@ const DEFAULT_TAG: &str = "latest";
 pub enum ImageReference {
     /// Image in a registry.
     Registry(Repository, Selector),
-    /// Image in an OCI layout on the executor's disk: the image with this name, or the only one.
+    /// Image in an OCI layout on the executor's disk: the image with this name or, without a name, the only image.
     Layout(PathBuf, Option<String>),
     /// Image in an OCI layout in a tar archive.
     OciArchive(PathBuf, Option<String>),
@@ -66,7 +66,7 @@ pub struct Selector {
     digest: Option<Digest>,
 }
 
-/// Fault of a reference.
+/// Error in a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The reference begins with no known scheme.
@@ -109,7 +109,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Converts to the fault of a field.
+    /// Converts the error to a field error.
     pub fn reported(&self) -> FieldFault {
         let reason = match self {
             Self::Length(_) | Self::NameLength(_) => ViolationReason::TooLong,
@@ -119,7 +119,7 @@ impl Fault {
     }
 }
 
-/// Error of parsing a reference; holds all faults.
+/// Error of parsing a reference; holds every error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadReference(pub Vec<Fault>);
 
@@ -135,17 +135,17 @@ impl fmt::Display for BadReference {
 impl std::error::Error for BadReference {}
 
 impl Repository {
-    /// Returns host and port as in the reference: `docker.io`, `127.0.0.1:5000`, `[::1]:5000`.
+    /// Returns host and port as in the reference, for example `docker.io`, `127.0.0.1:5000` or `[::1]:5000`.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// Returns the path within the registry: `library/debian`.
+    /// Returns the path within the registry, for example `library/debian`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Returns the reference of one of its images by digest.
+    /// Returns the reference of the image with this digest.
     pub fn pinned(&self, digest: &Digest) -> ImageReference {
         ImageReference::Registry(self.clone(), Selector { tag: None, digest: Some(digest.clone()) })
     }
@@ -179,10 +179,10 @@ impl Selector {
 }
 
 impl ImageReference {
-    /// Parses a reference as typed on a command line: without a scheme it names an image in a registry.
+    /// Parses a reference as typed on a command line. A reference without a scheme names an image in a registry.
     ///
     /// # Errors
-    /// Returns every fault.
+    /// Returns every error.
     pub fn parse_short(text: &str) -> Result<Self, BadReference> {
         match scheme(text) {
             Some(_) => text.parse(),
@@ -193,12 +193,12 @@ impl ImageReference {
     /// Parses the reference of an image in a registry, without a scheme.
     ///
     /// # Errors
-    /// Returns every fault.
+    /// Returns every error.
     pub fn parse_registry(text: &str) -> Result<Self, BadReference> {
         registry(text)
     }
 
-    /// Returns true if a string refers to an image and not to `host` or `dir:`.
+    /// Returns true if the string begins with the scheme of an image reference. `host` and `dir:` do not.
     pub fn is_image(text: &str) -> bool {
         scheme(text).is_some()
     }

@@ -1,10 +1,10 @@
-//! Signals as named in image configurations and on command lines. The names are those of nix.
+//! Parses signals as named in image configurations and on command lines. The names are those of the `nix` crate.
 
 use nix::sys::signal::Signal;
 
 /// Other names of signals, without `SIG`.
 const ALIASES: [(&str, Signal); 3] = [("IOT", Signal::SIGABRT), ("CLD", Signal::SIGCHLD), ("POLL", Signal::SIGIO)];
-/// The C library's first and the kernel's last real-time signal.
+/// First real-time signal of the C library, and last real-time signal of the kernel.
 const REALTIME: (i32, i32) = (34, 64);
 
 /// Parses a signal: a number, a name with or without `SIG`, or `RTMIN+n` and `RTMAX-n` (image-spec, config.md,

@@ -1,5 +1,6 @@
-//! A model of the design: the daemon, the launcher and one shim, each of which can crash at any step and be restarted,
-//! and the state that survives them (the kernel, the disk, the ledger). States change by the real [`advance`].
+//! Tests the lifecycle with a model of the daemon, the launcher and one shim. Each process can crash at any step, and
+//! daemon and launcher can be restarted. The state in the kernel, on disk and in the ledger survives. States change by
+//! the real [`advance`].
 //!
 //! The input is random sequences of steps, crashes and restarts. Each sequence must reach the same final state, and no
 //! step may report completion before the wipe.
@@ -111,7 +112,7 @@ impl World {
         }
     }
 
-    /// Executes the next final step, in order. Each step may be repeated.
+    /// Executes the next cleanup step. Each cleanup step may be repeated.
     fn finish(&mut self) {
         if self.process {
             self.process = false;
@@ -149,8 +150,8 @@ impl World {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
 
-    /// Every sequence ends in completed exactly once, after the wipe, regardless of which process crashes at which
-    /// step, provided that daemon and launcher are restarted eventually.
+    /// Every sequence ends in `completed` exactly once, after the wipe, regardless of which process crashes at which
+    /// step, if daemon and launcher are restarted eventually.
     #[test]
     fn every_path_ends_wiped_and_then_completed(steps in proptest::collection::vec(0usize..STEPS.len(), 0..60)) {
         let mut world = World::new();

@@ -1,9 +1,9 @@
-//! Patterns of repositories.
+//! Parses and matches patterns of repositories.
 //!
 //! ```text
 //!  *                               every repository of every registry
-//!  REGISTRY[:PORT]/NAME[/NAME...]  `*` in a name matches any characters of that one name
-//!  REGISTRY[:PORT]/[NAME/...]**    `**` as the last name: one or more names, whatever they are
+//!  REGISTRY[:PORT]/NAME[/NAME...]  `*` in a name matches any characters except `/`
+//!  REGISTRY[:PORT]/[NAME/...]**    `**` as the last name matches one or more names
 //!  *.DOMAIN[:PORT]/...             every registry below a domain
 //! ```
 //! A pattern is compared with the long form of a reference, in which each repository has one name. A registry is

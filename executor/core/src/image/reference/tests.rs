@@ -37,8 +37,8 @@ fn short_names_are_dockers() {
     assert_eq!(selector.wanted(), format!("sha256:{HEX}"));
 }
 
-/// Inputs on which parsers differ. Expected: the long form without `docker://`, or words of the fault. ADR 51 compares
-/// these with the parser of `oci-spec`.
+/// Inputs on which parsers differ have the expected result: the long form without `docker://`, or this part of the
+/// error. ADR 51 compares this parser with the parser of `oci-spec`.
 #[test]
 fn inputs_that_parsers_disagree_on() {
     let (upper, sha384) = (HEX.to_uppercase(), format!("{HEX}{}", &HEX[..32]));
@@ -121,7 +121,7 @@ fn everything_wrong_is_reported_at_once() {
 }
 
 proptest! {
-    /// The printed form parses to the same reference, for any input.
+    /// For any input, a printed reference parses to the same reference.
     #[test]
     fn printed_is_parsed_again(text in "(docker://|oci:|oci-archive:|docker-archive:|)[a-zA-Z0-9./:@_\\[\\]-]{0,40}") {
         if let Ok(reference) = ImageReference::parse_short(&text) {
@@ -149,7 +149,7 @@ proptest! {
         prop_assert_eq!(selector.tag(), expected.as_deref());
     }
 
-    /// For any input: no panic, and an accepted path cannot escape.
+    /// No input causes a panic, and an accepted path contains no `..`.
     #[test]
     fn anything_is_judged(text in "\\PC{0,200}") {
         if let Ok(reference) = ImageReference::parse_short(&text)
