@@ -1,14 +1,14 @@
-//! The container's /etc/hostname, /etc/hosts and /etc/resolv.conf.
+//! Creates the container's /etc/hostname, /etc/hosts and /etc/resolv.conf.
 //!
-//! The input is the plan, the container's addresses and, with the host's network, the host's files; the output is the
-//! contents. Every value was validated before, by [`crate::validate`] or by [`crate::cni`].
+//! The input is the plan, the container's addresses and, for a container with the host's network, the host's files; the
+//! output is the contents of the files. All values were validated before, by [`crate::validate`] or by [`crate::cni`].
 
 use std::net::IpAddr;
 
 use crate::cni::{Addresses, Dns};
 use crate::plan::{Network, Plan};
 
-/// Maximum bytes that are read of a host file.
+/// Maximum number of bytes that are read from a host file.
 pub const HOST_FILE_MAX: u64 = 1 << 20;
 /// Longest host name derived from an id, in bytes: the limit of a DNS label.
 const FROM_ID_MAX: usize = 63;
@@ -78,7 +78,7 @@ pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String 
         matches!(plan.network, Network::Host | Network::Path) || (plan.network == Network::Cni && asked.egress);
     if servers.is_empty() && reaches {
         let theirs = parse(of_host);
-        // In a separate network namespace the loopback address is not the host's.
+        // In a separate network namespace, a loopback address does not reach the host's resolver.
         let kept = |server: &IpAddr| plan.network == Network::Host || !server.is_loopback();
         servers = theirs.servers.into_iter().filter(kept).collect();
         if searches.is_empty() {

@@ -1,12 +1,12 @@
-//! Outputs of a container: the list that the shim writes and the daemon reads, and its limits.
+//! Defines the list of a container's outputs, which the shim writes and the daemon reads, and the limits of the list.
 //!
 //! ```text
 //! STATE_DIR/containers/ID/outputs/
 //!    0, 1, 2, ...   contents
 //!    list.json      their description; written last and renamed, so that a list refers to complete files only
 //! ```
-//! Paths of outputs come from the container and are untrusted: the files here have numbers as names, and bytes of a
-//! path that are not text are escaped ([`escaped`]).
+//! Paths of outputs come from the container and are untrusted. Therefore the files have numbers as names, and bytes of
+//! a path that are not UTF-8 are escaped ([`escaped`]).
 
 use crate::text::printable;
 use serde::{Deserialize, Serialize};
@@ -20,17 +20,17 @@ pub const DIRECTORY: &str = "outputs";
 pub const LIST: &str = "list.json";
 /// Format version of the list. A reader rejects newer versions.
 pub const LIST_VERSION: u32 = 1;
-/// Maximum number of entries that are examined in a directory and everything below it.
+/// Maximum number of entries that are examined in a directory and all its subdirectories.
 pub const ENTRIES_MAX: usize = 10_000;
 /// Maximum nesting depth of directories.
 pub const DEPTH_MAX: usize = 128;
-/// Maximum number of skipped entries that are listed; further ones are only counted.
+/// Maximum number of skipped entries that are listed. Further skipped entries are only counted.
 pub const SKIPPED_MAX: usize = 1_000;
-/// Maximum bytes of all paths of a list.
+/// Maximum size of all paths and reasons in a list, in bytes.
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
-/// Bytes and files of the state directory's disk that outputs leave free, for the ledger and the next container.
+/// Bytes and files that outputs leave free on the disk of the state directory, for the ledger and the next container.
 pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
-/// Largest list that is read, in bytes. JSON needs at most six bytes for a byte of text.
+/// Largest list that is read, in bytes. JSON needs at most six bytes for a byte of a string.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;
 const _: () = assert!(6 * PATHS_BYTES_MAX + 256 * (ENTRIES_MAX + SKIPPED_MAX) < LIST_BYTES_MAX as usize);
 
@@ -101,7 +101,7 @@ impl OutputsList {
         self.files.push(file);
     }
 
-    /// Adds an entry that was not captured. It is listed, or only counted if there are too many.
+    /// Adds an entry that was not captured. If the list is full, the entry is only counted.
     pub fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
         let entry = SkippedEntry { path: path.into(), reason: reason.into() };
         let length = entry.path.len() + entry.reason.len();
@@ -114,13 +114,13 @@ impl OutputsList {
     }
 }
 
-/// Returns a container's path as text if it is UTF-8, absolute and not too long.
+/// Returns a container path as a string if it is UTF-8, absolute and not too long.
 pub fn tellable(path: &[u8]) -> Option<&str> {
     std::str::from_utf8(path).ok().filter(|path| path.starts_with('/') && path.len() < PATH_MAX)
 }
 
-/// Returns a container's path for display: bytes that are not text as `\xff`, harmful characters escaped, a path that
-/// is too long truncated.
+/// Returns a container path for display. Bytes that are not UTF-8 and harmful characters are escaped; a long path is
+/// truncated.
 pub fn escaped(path: &[u8]) -> String {
     printable(path, 1024)
 }

@@ -1,9 +1,9 @@
-//! Payloads: the memory files that carry arguments, environment and contents of files from the daemon to a
-//! container's init.
+//! Encodes and decodes payloads: the memory files that carry arguments, environment and file contents from the daemon
+//! to a container's init.
 //!
-//! A payload is written once into a memory file that is passed by descriptor, read in place by the process that
-//! needs it, and overwritten: no other process holds a copy. The format is a list of length-prefixed
-//! strings, small enough to be parsed without allocation in a freshly cloned process:
+//! A payload is written once into a memory file. The file is passed by descriptor; the process that needs the payload
+//! reads it in place and overwrites it. No other process has a copy. The format is a list of length-prefixed strings,
+//! which a newly cloned process can parse without allocation:
 //!
 //! ```text
 //! payload := magic (8 bytes) count (u32, little endian) { length (u32) bytes }*
@@ -17,7 +17,7 @@ use crate::plan::PlannedProcess;
 
 /// Magic number of a payload, with its version.
 pub const MAGIC: [u8; 8] = *b"EXECPL01";
-/// Length of the head of a payload, in bytes: the magic number and the count.
+/// Length of a payload's header, in bytes: the magic number and the count.
 pub const HEAD: usize = MAGIC.len() + 4;
 /// Maximum number of strings in a payload.
 pub const COUNT_MAX: u32 = 65_536;
@@ -28,7 +28,8 @@ const TERM_DEFAULT: &[u8] = b"TERM=xterm";
 /// Maximum bytes in a payload.
 pub const BYTES_MAX: usize = 1 << 30;
 
-/// Returns the environment strings to add to a request's: PATH, and TERM with a terminal, unless they are set.
+/// Returns the environment strings that are added to the request's environment: PATH, and TERM for a process with a
+/// terminal. A string is added only if the request does not set the variable.
 pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> impl Iterator<Item = &'a [u8]> {
     let path = (!has("PATH")).then_some(PATH_DEFAULT);
     let term = (terminal && !has("TERM")).then_some(TERM_DEFAULT);
@@ -60,10 +61,10 @@ pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
     strings.map(|s| 4 + s.len()).sum::<usize>() + HEAD
 }
 
-/// Returns the head of a payload with this number of strings.
+/// Returns the header of a payload with this number of strings.
 ///
 /// # Panics
-/// Panics if `count` exceeds 2^32.
+/// Panics if `count` is 2^32 or more.
 pub fn head(count: usize) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&MAGIC);
@@ -91,8 +92,8 @@ pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u
     writer.finish();
 }
 
-/// Writes a payload string by string into its final memory, for strings that are read from a file and must not be
-/// copied. Every method panics if `out` is too small.
+/// Writes a payload string by string into its final memory. Strings that are read from a file are therefore not copied.
+/// Every method panics if `out` is too small.
 pub struct Writer<'a> {
     rest: &'a mut [u8],
 }
@@ -163,7 +164,7 @@ pub struct ProcessPayload<'a> {
 }
 
 impl<'a> ProcessPayload<'a> {
-    /// Returns the strings of a process payload. `count` is the number of arguments as text.
+    /// Returns the strings of a process payload. `count` is the number of arguments as a decimal string.
     pub fn strings(
         path: &'a [u8],
         dir: &'a [u8],
@@ -174,7 +175,7 @@ impl<'a> ProcessPayload<'a> {
         [path, dir, count].into_iter().chain(args.iter().copied()).chain(env.iter().copied()).collect()
     }
 
-    /// Decodes a process payload. No string contains a NUL.
+    /// Decodes a process payload. A string with a NUL is an error.
     ///
     /// # Errors
     /// Returns a [`PayloadError`] if the bytes are not a process payload.

@@ -1,14 +1,14 @@
-//! Placement of secret files: mount points in the container, and the size of their file system.
+//! Computes the mount points of secret files in the container, and the size of their file system.
 //!
 //! A mount hides as little of the container as possible, so that a program can write next to a secret file. The mount
 //! points are
 //!
-//! - a directory that is declared to hold only secret files: the directory of files with relative paths, and those of
-//!   the request. If the directory exists in the rootfs, the missing entries directly below it are mounted instead
-//!   (each binding by itself);
-//! - a directory that is missing in the rootfs and contains a file, so that its files change in one step. Exceptions,
-//!   because programs expect to write there: a home, a directory directly below the root directory (`/root`,
-//!   `/home/app`, `/srv`), and a path that has a name with a leading dot (`.kube`);
+//! - a directory that is declared to hold only secret files: the directory for files with relative paths, and the
+//!   directories that the request declares. If such a directory exists in the rootfs, its missing direct entries are
+//!   mounted instead, each by itself (for example one mount per service binding);
+//! - a directory that is missing in the rootfs and contains a secret file, so that all files in it change in one step.
+//!   This does not apply to directories in which programs expect to write: a home, a directory directly below the root
+//!   directory (`/root`, `/home/app`, `/srv`), and a path that has a name with a leading dot (`.kube`);
 //! - otherwise the single file.
 //!
 //! Other directories that are missing in the rootfs are created in the container's own layer. The input is a view of
@@ -58,7 +58,7 @@ pub trait RootfsView {
     fn entry(&self, path: &Path) -> Result<RootfsEntry, Self::Error>;
 }
 
-/// Error of files that cannot be placed.
+/// Error of placing secret files.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlacementError<E> {
     /// The rootfs does not fit the request; holds every violation.
@@ -72,12 +72,12 @@ pub enum PlacementError<E> {
 pub struct PlacementRequest<'a> {
     /// Files of the plan.
     pub files: &'a [PlannedFile],
-    /// Directories that the request declares to hold only such files.
+    /// Directories that the request declares to hold only secret files.
     pub directories: &'a [PathBuf],
-    /// Directory of files with relative paths. It is treated like `directories` if a file is below it.
+    /// Directory of files with relative paths. This directory is treated like `directories` if a file is below it.
     pub files_root: &'a Path,
-    /// Mount points of the pod's volumes. Their content is shared by the members and must not be hidden: a directory in
-    /// them becomes a mount point only if it is one of `directories`.
+    /// Mount points of the pod's volumes. All members share the content of a volume, so it must not be hidden: a
+    /// directory in a volume becomes a mount point only if it is one of `directories`.
     pub shared: &'a [PathBuf],
     /// Home of the process's user.
     pub home: &'a Path,
@@ -86,8 +86,8 @@ pub struct PlacementRequest<'a> {
 }
 
 impl PlacementRequest<'_> {
-    /// Returns true if programs expect to write in the directory, or in one below it. With writable files, programs can
-    /// write in a directory with a dotted name anyway.
+    /// Returns true if programs expect to write in the directory or below it. A dotted name counts only with read-only
+    /// files: in the layout of writable files, programs can write in the directory anyway.
     fn must_stay_writable(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
         let dotted = self.layout == Layout::Generations
@@ -96,7 +96,8 @@ impl PlacementRequest<'_> {
     }
 }
 
-/// Places every file. `fresh` are the mount points of file systems that are empty in a new container.
+/// Computes the mount points of all files. `fresh` holds the mount points of file systems that are empty in a new
+/// container.
 ///
 /// # Errors
 /// Returns a [`PlacementError`].
@@ -131,7 +132,7 @@ pub fn place<V: RootfsView>(
         let (Some(missing), Some(parent)) = (missing, file.path.parent()) else { continue };
         let mut roots = directories.iter().map(PathBuf::as_path).chain([files_root]);
         match roots.find(|root| parent.starts_with(root)) {
-            // The directory is missing, or the missing part is below it.
+            // Either the root itself is missing, or a directory below it.
             Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
             None if request.must_stay_writable(parent) || is_in(shared, parent) => {}
             None => drop(own.insert(parent.to_owned())),
@@ -160,7 +161,7 @@ pub fn place<V: RootfsView>(
         }
     }
     let points: Vec<MountPoint> = points.into_values().collect();
-    // Files of a writable directory are not links.
+    // In the layout of writable files, files are not links.
     for (number, point) in points.iter().enumerate().filter(|_| layout == Layout::Generations) {
         if let Content::Directory(list) = &point.content {
             let unfit = list.iter().filter_map(|(index, below)| Some((*index, point.unfit(number, below)?)));
@@ -175,8 +176,8 @@ fn is_in(mounts: &[PathBuf], path: &Path) -> bool {
     mounts.iter().any(|mount| path.starts_with(mount))
 }
 
-/// Returns the mount point of a file that is mounted by itself, regardless of missing parents; or the reason why it
-/// cannot be there.
+/// Returns the mount point of a file that is always mounted by itself, even if its parent is missing. The inner error
+/// is the reason why the file cannot be mounted.
 ///
 /// # Errors
 /// Returns an error if a lookup in the rootfs failed.
@@ -301,7 +302,8 @@ mod tests {
                 &[],
                 &[("/var/lib/me/a", &["/var/lib/me/a"]), ("/var/lib/me/b", &["/var/lib/me/b"])],
             ),
-            // Declared directories are mounted as they are: the outermost of nested ones, and also an empty one.
+            // Declared directories are mounted as a whole, even without files. Of nested directories, only the
+            // outermost is mounted.
             (
                 &["/srv/b/db/type"],
                 &["/srv/b", "/srv/b/db", "/srv/none"],
@@ -320,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Mounting a whole directory is harmless if the process may write to it, but a home holds more than files.
+    /// If the files are writable, a dotted directory is mounted as a whole, but a home is not.
     #[test]
     fn writable_files_of_a_dotted_directory_are_mounted_with_it() {
         let files =
@@ -329,7 +331,7 @@ mod tests {
             place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
         let targets: Vec<_> = points.iter().map(|point| point.target.to_str().unwrap()).collect();
         assert_eq!(targets, ["/etc/cf", "/home/u/.aws", "/root/.kube", "/root/.token", "/var/lib/me/.netrc"]);
-        // The file is reached without a link, so no link can be too long.
+        // Writable files are not links, so no link can be too long.
         let path = format!("/etc/cf/{}f", "d/".repeat(2035));
         let files = planned(&[&path]);
         place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();

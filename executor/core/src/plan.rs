@@ -1,8 +1,8 @@
 //! The plan of a container: a validated request without its secrets.
 //!
-//! The launcher receives it, records contain it, and `inspect` shows it. Arguments, values of
-//! environment variables and contents of files are not in the plan but in payloads (see [`crate::payload`]).
-//! Only [`crate::validate`] creates a plan.
+//! The launcher receives the plan, records contain it, and `inspect` shows it. Arguments, values of environment
+//! variables and contents of files are not in the plan, but in payloads (see [`crate::payload`]). Only
+//! [`crate::validate`] creates a plan.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -92,14 +92,14 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Number of processes and threads.
     pub pids: u64,
-    /// Processor time in thousandths of a processor; 0 = no limit.
+    /// CPU time in thousandths of a CPU; 0 = no limit.
     pub cpu_millis: u64,
     /// Number of open files of a process.
     pub nofile: u64,
     /// Bytes that the container may add to its root file system; 0 = no limit.
     #[serde(default)]
     pub disk_bytes: u64,
-    /// Share of processor time, 1 to 10000; 0 = the kernel's default.
+    /// Share of CPU time, 1 to 10000; 0 = the kernel's default.
     #[serde(default)]
     pub cpu_weight: u32,
     /// Share of disk bandwidth, 1 to 10000; 0 = the kernel's default.
@@ -114,7 +114,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns only the limits on processor time.
+    /// Returns only the limits on CPU time.
     pub fn processors(&self) -> Self {
         Self {
             memory_bytes: 0,
@@ -164,7 +164,7 @@ impl std::fmt::Display for UserRef {
     }
 }
 
-/// A volume mounted file, without its content.
+/// A file of the request (`volume_mounted_files`) or the runtime token's file, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedFile {
     /// Absolute path in the container; each component is validated.
@@ -182,7 +182,7 @@ pub struct PlannedFile {
     /// Permission bits.
     #[serde(default = "file_mode")]
     pub mode: u32,
-    /// Group; that of the process's user if unset.
+    /// Group; if unset, the group of the process's user.
     #[serde(default)]
     pub group: Option<Principal>,
 }
@@ -239,7 +239,7 @@ pub enum OutputSource {
     Directory(PathBuf),
 }
 
-/// Secret files that the process may change, with new files next to them.
+/// Settings of secret files that the process may change. The process may also create files next to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritableFiles {
     /// Bytes that the process may write beyond the files of the request.
@@ -255,8 +255,8 @@ pub enum Layout {
     Writable,
 }
 
-/// A process to run in the container: the process of a single run action, called `main`, or of a run action in a tree,
-/// whose id is the path of the action.
+/// A process to run in the container. The process of a single run action has the id `main`. In a tree of actions, the
+/// id of a process is the path of its run action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
     /// Process id, unique within the container.
@@ -267,25 +267,25 @@ pub struct PlannedProcess {
     pub argument_count: u32,
     /// Working directory.
     pub dir: String,
-    /// Names of its environment variables, without the secret ones.
+    /// Names of the process's environment variables that are not secret.
     pub environment_names: Vec<String>,
-    /// Names of its secret environment variables.
+    /// Names of the process's secret environment variables.
     #[serde(default)]
     pub secret_environment_names: Vec<String>,
     /// Indices of secret arguments, in ascending order.
     #[serde(default)]
     pub secret_arguments: Vec<u32>,
-    /// Log source of its log lines.
+    /// Log source of the process's output.
     pub log_source: String,
     /// True if the output is discarded.
     pub suppress_log_output: bool,
-    /// User, in a tree of actions; unset otherwise (the plan's user).
+    /// User of a process in a tree of actions; if unset, the plan's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserRef>,
-    /// Limit on open files, in a tree of actions; unset otherwise (the plan's limit).
+    /// Limit on open files of a process in a tree of actions; if unset, the plan's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nofile: Option<u64>,
-    /// Secret files that exist while it runs, in a tree of actions.
+    /// Secret files of a process in a tree of actions. They exist while the process runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<PlannedFile>,
 }
@@ -297,10 +297,10 @@ pub const MAIN_PROCESS: &str = "main";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UserNamespace {
-    /// A separate user namespace, with a range of the host's ids that no other container has.
+    /// A separate user namespace, with a range of host ids that no other container uses.
     #[default]
     Own,
-    /// The host's ids.
+    /// No user namespace: the container uses host ids.
     Host,
 }
 
@@ -320,7 +320,7 @@ pub struct Isolation {
     pub docker_socket: bool,
     /// True if the root file system is read-only.
     pub read_only_rootfs: bool,
-    /// Seccomp filter of the request, as JSON; empty for the default one.
+    /// Seccomp filter of the request, as JSON; empty for the default filter.
     pub seccomp_profile: String,
 }
 
@@ -341,9 +341,10 @@ pub struct Plan {
     pub grace: Duration,
     /// Labels of the request.
     pub labels: BTreeMap<String, String>,
-    /// Secret files. The file of the runtime token is the last one, if there is one.
+    /// Secret files. If the container has a runtime token, the last file holds the token.
     pub files: Vec<PlannedFile>,
-    /// Directories that hold only such files, and are mounted as a whole if the root file system lacks them.
+    /// Directories that hold only secret files. They are mounted as a whole if they are missing in the root file
+    /// system.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,
     /// Set if the process may change its secret files; otherwise they are read-only.
@@ -367,7 +368,7 @@ pub struct Plan {
     /// Volumes, in the order of the request.
     #[serde(default)]
     pub volumes: Vec<Volume>,
-    /// Processors, devices and attributes of processes.
+    /// CPUs, devices and attributes of processes.
     #[serde(default)]
     pub host_options: HostOptions,
     /// True if the process has a terminal.
@@ -379,7 +380,7 @@ pub struct Plan {
     /// True if the process's standard input comes from attached clients.
     #[serde(default)]
     pub stdin: bool,
-    /// True if the output waits for the first lossless client.
+    /// True if the process's output waits for the first lossless client.
     #[serde(default)]
     pub await_reader: bool,
     /// Signal that Stop sends first.
@@ -405,7 +406,7 @@ pub struct Plan {
     pub termination_message: Option<TerminationMessage>,
     /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
-    /// Downloads and uploads of the tree of actions, in its order.
+    /// Downloads and uploads of the tree of actions, in the order of the tree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<PlannedTransfer>,
     /// Tree of actions with their order; unset for a single run action.
@@ -424,7 +425,7 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// Returns the process of a single run action. Its exit ends the container, unless the restart policy restarts it.
+    /// Returns the process of a single run action. When this process exits and is not restarted, the container ends.
     pub fn main(&self) -> Option<&PlannedProcess> {
         match &self.actions {
             Some(actions) if actions.is_lone_run() => self.processes.first(),
@@ -444,8 +445,8 @@ impl Plan {
         self.actions.as_ref()?.restart.as_ref()
     }
 
-    /// Returns true if the secret volume holds secrets that no process of the container can see: those of steps that
-    /// have not started, or its environment.
+    /// Returns true if the secret volume holds secrets that no process of the container can see: secrets of steps that
+    /// have not started, or the kept environment.
     pub fn has_hidden_secrets(&self) -> bool {
         self.actions.is_some() || self.keep_environment
     }

@@ -1,4 +1,4 @@
-//! Messages between the daemon, the launcher and the shims over SOCK_SEQPACKET, one message per packet.
+//! Defines the messages between the daemon, the launcher and the shims over SOCK_SEQPACKET, one message per packet.
 //!
 //! The encoding is protobuf, so that a daemon can be upgraded while older shims keep running. No message contains a
 //! secret: secrets are in memory files whose descriptors accompany [`Launch`] in the order of [`LAUNCH_FDS`]. Long

@@ -1,4 +1,4 @@
-//! Obstacles in the rootfs: symbolic links, and other entries in the path of a mount point.
+//! Detects symbolic links and other obstacles in the path of a mount point.
 
 use std::path::{Path, PathBuf};
 
@@ -19,8 +19,8 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         self.fresh.iter().any(|mount| mount == path)
     }
 
-    /// Returns the first missing directory of the path `directory`, itself included; `None` if all exist. The
-    /// inner error says why `path`, which is below it, cannot be there.
+    /// Returns the first missing component of the path `directory`; `None` if all components exist. The inner error
+    /// says why `path`, which is `directory` or below it, cannot be mounted.
     pub(super) fn first_missing(
         &self,
         directory: &Path,

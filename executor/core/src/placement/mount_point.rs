@@ -1,4 +1,4 @@
-//! Mount points of secret files, and the links to the generation in force.
+//! Describes mount points of secret files, and computes the links to the current generation.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::limits::PATH_MAX;
 use crate::plan::Layout;
 
-/// Directory in the container with the generations of its secret files. It is in /dev, which is fresh in every
-/// container and cannot contain files of a request.
+/// Directory in the container with the generations of its secret files. It is in /dev, which is new in every container
+/// and cannot contain files of a request.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
-/// Directory in the container, below an empty directory, for the mounts of the secrets of steps in a tree of actions,
-/// and for an environment that is kept.
+/// Directory in the container for the mounts with the secrets of steps in a tree of actions, and with a kept
+/// environment. An empty directory is mounted on top and hides the secrets.
 pub const STEPS_DIR: &str = "/dev/executor-steps";
 /// Link to the current generation, in the directory of a mount point's generations.
 pub const IN_FORCE: &str = "..data";
-/// Maximum depth of a directory for relative links. From deeper directories the `../` prefix alone could exceed the
-/// longest path.
+/// Maximum depth of a directory for relative links. From deeper directories, the `../` prefix alone could exceed the
+/// maximum path length.
 const RELATIVE_DEPTH_MAX: usize = 64;
 
 /// A mount of secret files.
@@ -37,14 +37,14 @@ pub struct MountPoint {
 pub enum Content {
     /// A single file, by its index.
     File(usize),
-    /// A directory: each file with its path below it.
+    /// A directory: the index of each file, and its path below the directory.
     Directory(Vec<(usize, PathBuf)>),
 }
 
 impl MountPoint {
-    /// Returns the link of a file in the directory: to the file of the same name in the current generation. The link is
-    /// relative, so that it is also valid outside of the container; it is absolute if the relative target would be too
-    /// long.
+    /// Returns the link of a file in the directory. The link refers to the file of the same name in the current
+    /// generation. It is relative, so that it is also valid outside of the container. If the relative target would be
+    /// too long, the link is absolute.
     pub fn link(&self, number: usize, file: &Path) -> PathBuf {
         let names = |path: &Path| path.components().filter(|part| matches!(part, Component::Normal(_))).count();
         let depth = names(&self.target) + names(file) - 1;
@@ -57,7 +57,7 @@ impl MountPoint {
         if fits { relative } else { from(Path::new("/")) }
     }
 
-    /// Returns an error text if the link of this file would be too long.
+    /// Returns an error message if the link of this file would be too long.
     pub fn unfit(&self, number: usize, file: &Path) -> Option<String> {
         let length = self.link(number, file).as_os_str().len();
         (length >= PATH_MAX).then(|| {
@@ -67,8 +67,8 @@ impl MountPoint {
     }
 }
 
-/// Returns true if [`GENERATIONS_DIR`] is a mount: of the generations of files in directories, or of the second names of
-/// writable files.
+/// Returns true if [`GENERATIONS_DIR`] is a mount point: for the generations of files in directories, or for the second
+/// names of writable files.
 pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
     layout == Layout::Writable || mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
 }

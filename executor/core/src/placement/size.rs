@@ -1,4 +1,4 @@
-//! Size of the file system of secret files.
+//! Computes the size of the secret file system.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +22,8 @@ impl VolumeSize {
 }
 
 /// Returns the size for all contents twice (an old and a new generation during a rotation; or the current and the
-/// original content of writable files) plus slack. The size is counted in pages: 90,000 files of one byte are within a
-/// byte limit of 1 MB, but need 355 MiB. The links to a generation have the same structure as the generation.
+/// original content of writable files), plus a reserve. The size is counted in pages: 90,000 files of one byte are
+/// within a byte limit of 1 MB, but need 355 MiB. The links to a generation need as many directories as the generation.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
     // A long link target needs a page. Each file may have one long link, and a second one while the link is replaced.

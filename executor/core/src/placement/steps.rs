@@ -1,4 +1,4 @@
-//! Mount points of the files of one process in a tree of actions.
+//! Computes the mount points of the files of one process in a tree of actions.
 
 use std::path::PathBuf;
 
@@ -16,10 +16,10 @@ pub struct StepMount {
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Returns the mount points that one process of a tree of actions needs for its own files. `own` are the container's
-/// files. `beside` are the mount points of the container's files followed by the process's files; of these, the mount
-/// points with a file of the process are returned. Files of the container that a mount would hide become links to their
-/// original place.
+/// Returns the mount points that one process of a tree of actions needs for its own files. `own` holds the container's
+/// files. `beside` holds the mount points of the container's files followed by the process's files; only mount points
+/// with a file of the process are returned. If such a mount would hide files of the container, it contains links to
+/// them.
 ///
 /// # Errors
 /// Returns the path of a file of the container that no link can reach.
@@ -51,7 +51,8 @@ pub fn for_step(
     Ok(mounts)
 }
 
-/// Returns the target of the link to a file in a directory of the container.
+/// Returns the target of a link to a file in a mounted directory of the container; `None` if the file is mounted by
+/// itself.
 fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
     mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
         Content::File(_) => None,

@@ -1,7 +1,8 @@
-//! The actions of a container that runs more than one process: a tree, as in BBS (models.Action).
+//! Defines the actions of a container as a tree, as in BBS (models.Action).
 //!
-//! The leaves are processes and transfers of the plan, by index. The inner nodes determine the order in which they run,
-//! and the effect of one failure on the others. A container with a single run action has no tree.
+//! The leaves are processes and transfers of the plan, by index. The inner nodes determine the order in which the
+//! leaves run, and how a failure affects the other leaves. A container with a single run action has no tree if it has
+//! no restart policy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,12 +17,13 @@ pub const SETUP: &str = "setup";
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actions {
-    /// Executed before `action`; the container ends if it fails.
+    /// Action that runs before `action`. If it fails, the container ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Action>,
     /// Main action.
     pub action: Action,
-    /// Actions that run next to the main action. When one of them, or the main action, ends, the others are cancelled.
+    /// Actions that run at the same time as the main action. When one of these actions or the main action ends, the
+    /// others are cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Action>,
     /// Policy for restarting `action` and the sidecars after they end.
@@ -32,7 +34,7 @@ pub struct Actions {
     pub sidecar_limits: BTreeMap<usize, SidecarLimits>,
 }
 
-/// Limits of a sidecar, below those of its container; 0 for no limit.
+/// Limits of a sidecar, in addition to the limits of its container; 0 = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SidecarLimits {
     /// Bytes of memory, swap included.
@@ -75,7 +77,7 @@ pub enum Action {
     },
 }
 
-/// Messages of an [`Action::EmitProgress`]; an empty one is not written.
+/// Messages of an [`Action::EmitProgress`]. Empty messages are not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
     /// Written at the start.
@@ -89,7 +91,7 @@ pub struct Messages {
 }
 
 impl Action {
-    /// Returns the name of its kind, as in the interface.
+    /// Returns the name of the action's kind, as in the interface.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Run(_) => "run",
@@ -104,7 +106,7 @@ impl Action {
         }
     }
 
-    /// Returns the direct child actions, each with its path relative to this one.
+    /// Returns the direct child actions, each with its path relative to this action.
     pub fn children(&self) -> Vec<(String, &Self)> {
         match self {
             Self::Run(_) | Self::Download(_) | Self::Upload(_) => Vec::new(),
@@ -118,7 +120,7 @@ impl Action {
         }
     }
 
-    /// Visits this action and all below it, parents before children, with their paths.
+    /// Visits this action and all actions below it, parents before children, with their paths.
     pub fn visit<'a>(&'a self, path: &str, see: &mut impl FnMut(&str, &'a Self)) {
         see(path, self);
         for (below, child) in self.children() {
@@ -143,12 +145,12 @@ impl Actions {
         }
     }
 
-    /// Returns true if there is only one run action, and a tree only because of the restart policy.
+    /// Returns true if the only action is a run action. Such a tree exists only because of the restart policy.
     pub fn is_lone_run(&self) -> bool {
         self.setup.is_none() && self.sidecars.is_empty() && matches!(self.action, Action::Run(_))
     }
 
-    /// Returns the index of the sidecar with own limits that a process belongs to.
+    /// Returns the index of the sidecar that contains this process, if the sidecar has its own limits.
     pub fn limited_sidecar_of(&self, process: usize) -> Option<usize> {
         let has = |sidecar: &&usize| {
             let mut found = false;

@@ -1,4 +1,4 @@
-//! Checks of a running container: probes, intervals and thresholds.
+//! Defines the health checks of a container: probes, intervals and thresholds.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ pub const INTERVAL_UNHEALTHY: Duration = Duration::from_secs(2);
 pub const START_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// Default number of successes after which a check passes.
 pub const HEALTHY_DEFAULT: u32 = 1;
-/// Default number of failures after which a check no longer passes. It is the kubelet's: with Diego's 1, a
-/// program that does not answer for one second would be ended.
+/// Default number of failures after which a check no longer passes. The kubelet has the same default. With Diego's
+/// default, 1, a program that does not respond for one second would be ended.
 pub const UNHEALTHY_DEFAULT: u32 = 3;
 
 /// Checks of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
-    /// Checks that must pass before all others run; the liveness checks if empty.
+    /// Checks that must pass before all other checks run. If empty, the liveness checks have this purpose.
     pub startup: Vec<Check>,
     /// Checks that end the container when one of them fails.
     pub liveness: Vec<Check>,
     /// Checks that must pass for the container to be ready.
     pub readiness: Vec<Check>,
-    /// Time from the start of the process within which the startup checks must pass; 0 in a draft for the default.
+    /// Time from the start of the process within which the startup checks must pass. In a draft, 0 = the default.
     pub start_timeout: Duration,
-    /// Form of the monitor from which the liveness checks were made.
+    /// Structure of the monitor action from which the liveness checks were created.
     #[serde(default)]
     pub monitor: MonitorForm,
 }
 
-/// Form of a monitor, which determines the reports of failures.
+/// Structure of a monitor action. It determines how failures are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MonitorForm {
@@ -43,7 +43,8 @@ pub enum MonitorForm {
     None,
     /// The programs run serially: the first failure is reported.
     Serial,
-    /// All programs are parallel: after a failure all are executed once more, and every failure is reported.
+    /// The programs run in parallel. After a failure, all programs are executed once more, and every failure is
+    /// reported.
     Parallel,
 }
 
@@ -62,7 +63,7 @@ pub struct Check {
     pub healthy_threshold: u32,
     /// Consecutive failures after which the check no longer passes; 0 for a startup check.
     pub unhealthy_threshold: u32,
-    /// Log source of a program's output; the container's when empty.
+    /// Log source of a program's output; when empty, the container's log source.
     #[serde(default)]
     pub log_source: String,
 }
@@ -84,7 +85,7 @@ pub enum Probe {
 pub struct HttpProbe {
     /// Port of the container.
     pub port: u16,
-    /// Path with its query; `/` when empty in a draft.
+    /// Path with its query; in a draft, empty = `/`.
     pub path: String,
     /// Request headers, as name and value.
     pub headers: Vec<(String, String)>,
@@ -110,7 +111,7 @@ pub struct ExecProbe {
     pub dir: String,
     /// User; the container's own when empty.
     pub user: String,
-    /// True if it gets the environment of the container's process.
+    /// True if the program gets the environment of the container's process.
     #[serde(default)]
     pub container_environment: bool,
 }

@@ -15,7 +15,7 @@ pub enum Network {
     None,
     /// The host's network.
     Host,
-    /// A separate namespace on a network of the node: a built-in one, or one of CNI plugins.
+    /// A separate namespace on a network of the node: a built-in network or a network of CNI plugins.
     Cni,
     /// An existing namespace, by a path that the operator allows.
     Path,
@@ -49,14 +49,14 @@ impl Protocol {
     }
 }
 
-/// A port of the host that is forwarded to a port of the container.
+/// A host port that is forwarded to a container port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedPort {
-    /// Address of the host; all addresses if unset.
+    /// Host address; all addresses if unset.
     pub host_ip: Option<IpAddr>,
-    /// Port of the host.
+    /// Host port.
     pub host_port: u16,
-    /// Port of the container.
+    /// Container port.
     pub container_port: u16,
     /// Transport protocol.
     pub protocol: Protocol,
@@ -78,13 +78,14 @@ impl PublishedPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connectivity {
-    /// Name of the network; when empty the first one of CNI plugins, or without any the built-in one.
+    /// Name of the network. When empty, the first CNI network is used or, if there are no CNI networks, the default
+    /// built-in network.
     pub network_name: String,
     /// Published ports of the container.
     pub ports: Vec<PublishedPort>,
-    /// True if the container may open connections to outside of its network.
+    /// True if the container may open connections to destinations outside of its network.
     pub egress: bool,
-    /// Destinations outside of its network to which it may open connections; every destination when empty.
+    /// Destinations outside of the container's network to which it may open connections; every destination when empty.
     pub egress_rules: Vec<EgressRule>,
     /// Host name; derived from the container's id when empty.
     pub hostname: String,

@@ -1,4 +1,4 @@
-//! Rules for connections to outside of a container's own network.
+//! Defines rules for connections to destinations outside of a container's own network.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -119,7 +119,7 @@ impl AddressRange {
 /// Error of parsing a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRange {
-    /// The text is not an address, a network or a range.
+    /// The string is not an address, a network or a range.
     #[error("is not an address, a network (192.0.2.0/24) or a range (192.0.2.1-192.0.2.9)")]
     Form,
     /// The ends are of different families.
@@ -150,7 +150,7 @@ impl FromStr for AddressRange {
     }
 }
 
-/// Formats the shortest form: an address, a network, or both ends.
+/// Formats the range in its shortest notation: an address, a network, or both ends.
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, last } = self;

@@ -1,5 +1,5 @@
-//! Host resources of a container in addition to its limits: processors, devices, confinement, and attributes of its
-//! processes.
+//! Defines the settings of a container that concern host resources, in addition to its limits: CPUs, devices, AppArmor
+//! profile, and attributes of its processes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Processors, devices and attributes of the processes of a container.
+/// CPUs, devices and attributes of the processes of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostOptions {
-    /// Processors, in the kernel's list format; all of the host's when empty.
+    /// CPUs, in the kernel's list format; all host CPUs when empty.
     pub cpus: String,
-    /// Memory nodes, in the kernel's list format; all of the host's when empty.
+    /// Memory nodes, in the kernel's list format; all memory nodes of the host when empty.
     pub memory_nodes: String,
-    /// Adjustment of the OOM score; the launcher's own when unset.
+    /// Adjustment of the OOM score; when unset, the launcher's own adjustment.
     pub oom_score_adj: Option<i32>,
     /// Limits of each process, in the order of the request.
     pub ulimits: Vec<Ulimit>,
@@ -40,7 +40,7 @@ impl HostOptions {
 /// A resource limit of each process (setrlimit).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ulimit {
-    /// Name as in docker: `memlock`.
+    /// Name as in Docker, for example `memlock`.
     pub name: String,
     /// Soft limit; -1 for none.
     pub soft: i64,
@@ -53,9 +53,9 @@ pub struct Ulimit {
 pub struct Device {
     /// Name in the configuration, or the qualified name of a CDI device: `vendor.com/class=name`.
     pub name: String,
-    /// Path of the node in the container; empty in a draft for the path on the host. Empty for a CDI device.
+    /// Path of the node in the container. Empty for a CDI device. In a draft, empty = the path on the host.
     pub path: PathBuf,
-    /// Permissions; empty in a draft for those of the configuration. Empty for a CDI device.
+    /// Permissions. Empty for a CDI device. In a draft, empty = the permissions in the configuration.
     pub permissions: String,
 }
 
@@ -66,15 +66,15 @@ impl Device {
     }
 }
 
-/// A device of the host that the operator offers to containers: an entry of the table `devices` of the configuration.
+/// A host device that containers may use: an entry of the table `devices` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostDevice {
-    /// Name by which requests refer to it.
+    /// Name that requests use.
     pub name: String,
     /// Device node on the host.
     pub path: PathBuf,
-    /// Maximum permissions of a container on it.
+    /// Maximum permissions of a container on the device.
     #[serde(default = "reading_and_writing")]
     pub permissions: String,
 }

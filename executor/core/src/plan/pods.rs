@@ -1,7 +1,9 @@
-//! Pods: groups of containers that share a network, IPC and a host name and, if requested, processes and volumes.
+//! Defines the role of a container in a pod: a group of containers that share a network, IPC and a host name and, if
+//! requested, processes and volumes.
 //!
 //! A pod is represented by its holder, a container without a program whose first process keeps the namespaces. A member
-//! names the pod, and the member's plan repeats the pod's settings, so that the rules for other containers apply to it.
+//! names the pod. The member's plan repeats the pod's settings, so that the member is validated by the same rules as
+//! other containers.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +65,8 @@ impl Plan {
         }
     }
 
-    /// Returns the name of the network of the node to which this container itself is attached; empty for the default.
+    /// Returns the name of the node's network to which this container itself is attached; the name is empty for the
+    /// default network. `None` if the container is not attached itself.
     pub fn own_network(&self) -> Option<&str> {
         (self.network == Network::Cni && self.makes_network()).then_some(&*self.connectivity.network_name)
     }

@@ -1,4 +1,4 @@
-//! Restart policy of a container: which exits restart its action, and after which delay.
+//! Defines the restart policy of a container: which exits restart its action, and after which delay.
 
 use std::time::Duration;
 

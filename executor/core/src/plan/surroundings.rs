@@ -11,7 +11,7 @@ pub const SHM_BYTES_DEFAULT: u64 = 64 << 20;
 /// Default permission bits of a tmpfs.
 pub const TMPFS_MODE_DEFAULT: u32 = 0o1777;
 
-/// Directories that are fresh in every container with the root file system `host`.
+/// Directories that are new and empty in every container with the root file system `host`.
 pub const FRESH_OF_HOST: [&str; 2] = ["/tmp", "/run"];
 /// Path of the Docker socket in a container.
 pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
@@ -21,13 +21,13 @@ pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 pub struct Tmpfs {
     /// Mount point in the container.
     pub path: PathBuf,
-    /// Maximum size in bytes; 0 in a draft for the container's memory limit.
+    /// Maximum size in bytes. In a draft, 0 = the container's memory limit.
     pub bytes: u64,
-    /// Permission bits of its root.
+    /// Permission bits of the root directory.
     pub mode: u32,
-    /// Owner of its root, as an id in the container.
+    /// Owner of the root directory, as an id in the container.
     pub uid: u32,
-    /// Group of its root, as an id in the container.
+    /// Group of the root directory, as an id in the container.
     pub gid: u32,
     /// True if programs on it can be executed.
     pub exec: bool,
@@ -48,7 +48,7 @@ pub struct ExtraHost {
 pub struct Surroundings {
     /// Empty tmpfs mounts, ordered by path.
     pub tmpfs: Vec<Tmpfs>,
-    /// Size of /dev/shm in bytes; 0 in a draft for the default.
+    /// Size of /dev/shm in bytes. In a draft, 0 = the default.
     pub shm_bytes: u64,
     /// Sysctls of the container's own namespaces, by name.
     pub sysctls: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Termination message of a process, as in Kubernetes.
+//! Defines the settings of a process's termination message, as in Kubernetes.
 
 use std::path::PathBuf;
 
@@ -14,9 +14,9 @@ pub const TERMINATION_BYTES_DEFAULT: u32 = 4096;
 /// File for the termination message of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminationMessage {
-    /// File in the container; empty in a draft for the default.
+    /// File in the container. In a draft, empty = the default.
     pub path: PathBuf,
-    /// Maximum bytes that are kept; 0 in a draft for the default.
+    /// Maximum number of bytes that are kept. In a draft, 0 = the default.
     pub bytes_max: u32,
     /// True if the end of the log is used when the process fails without a message.
     pub fallback_to_logs: bool,

@@ -1,4 +1,4 @@
-//! Downloads and uploads of a tree of actions, without their URLs.
+//! Describes downloads and uploads of a tree of actions, without their URLs.
 //!
 //! A URL is secret: like the arguments of a step, it is kept in the container's secret volume and is not part of a
 //! plan.
@@ -18,7 +18,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Returns the name of its action, as in the interface.
+    /// Returns the name of the transfer's action, as in the interface.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Download => "download",
@@ -26,7 +26,7 @@ impl Direction {
         }
     }
 
-    /// Returns the field of its action that holds the URL.
+    /// Returns the field of the transfer's action that holds the URL.
     pub fn url_field(self) -> &'static str {
         match self {
             Self::Download => "from",
@@ -34,7 +34,7 @@ impl Direction {
         }
     }
 
-    /// Returns the field of its action that holds the path in the container.
+    /// Returns the field of the transfer's action that holds the path in the container.
     pub fn path_field(self) -> &'static str {
         match self {
             Self::Download => "to",
@@ -90,7 +90,7 @@ pub struct Checksum {
 /// A download or an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedTransfer {
-    /// Path of its action, unique within the container.
+    /// Path of the transfer's action, unique within the container.
     pub id: String,
     /// Direction.
     pub direction: Direction,
@@ -100,7 +100,7 @@ pub struct PlannedTransfer {
     pub path: String,
     /// User that reads or writes the files.
     pub user: UserRef,
-    /// Log source of its log lines.
+    /// Log source of the transfer's log lines.
     pub log_source: String,
     /// Expected checksum of a download.
     #[serde(default, skip_serializing_if = "Option::is_none")]

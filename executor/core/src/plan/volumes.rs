@@ -34,7 +34,7 @@ pub enum VolumeSource {
     Image(VolumeImage),
     /// A volume of the pod that the container is a member of, by name.
     Pod(String),
-    /// A directory or a file of the host, below one of the policy's `host_paths`.
+    /// A host directory or file, below one of the policy's `host_paths`.
     HostPath(PathBuf),
 }
 
@@ -43,12 +43,12 @@ pub enum VolumeSource {
 pub struct EmptyVolume {
     /// Disk or memory.
     pub medium: Medium,
-    /// Maximum size in bytes. 0 on disk: the volume shares the limit of the writable layer. 0 in memory, in a draft:
-    /// the container's memory limit.
+    /// Maximum size in bytes. On disk, 0 means that the volume shares the limit of the writable layer. In memory, 0 in
+    /// a draft means the container's memory limit.
     pub bytes: u64,
-    /// Permission bits of its root, which belongs to the process's user.
+    /// Permission bits of the root directory, which belongs to the process's user.
     pub mode: u32,
-    /// Group of its root, as an id in the container; the group of the process's user if unset.
+    /// Group of the root directory, as an id in the container; the group of the process's user if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
@@ -75,14 +75,13 @@ pub struct VolumeImage {
     pub layers: Vec<String>,
 }
 
-/// A directory of the host that the operator offers to containers: an entry of the table `volumes` of the
-/// configuration.
+/// A host directory that containers may use: an entry of the table `volumes` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostVolume {
-    /// Name by which requests refer to it.
+    /// Name that requests use.
     pub name: String,
-    /// Directory of the host.
+    /// Directory on the host.
     pub path: PathBuf,
     /// True if no container can write to it.
     #[serde(default)]
@@ -120,8 +119,8 @@ impl EmptyVolume {
 }
 
 impl Plan {
-    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer mounts first: if the container
-    /// has volumes, or CDI devices, which can add mounts.
+    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer mounts first. This applies to a
+    /// container with volumes, or with CDI devices, which can add mounts.
     pub fn has_ordered_mounts(&self) -> bool {
         !self.volumes.is_empty() || self.host_options.cdi_devices().next().is_some()
     }

@@ -1,4 +1,4 @@
-//! Requests of the daemon to the launcher, and its replies.
+//! Requests of the daemon to the launcher, and the launcher's replies.
 
 use prost::{Message, Oneof};
 
@@ -19,7 +19,7 @@ pub struct LauncherRequest {
     pub call: Option<LauncherCall>,
 }
 
-/// Requests from the daemon to the launcher.
+/// Calls of the daemon to the launcher.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherCall {
     /// The first request on a connection.
@@ -34,7 +34,7 @@ pub enum LauncherCall {
     /// Exit if no container is left.
     #[prost(message, tag = "5")]
     Shutdown(Shutdown),
-    /// Unpack a layer of an image into the store, or check that it is there.
+    /// Unpack a layer of an image into the store, or check that the layer is in the store.
     #[prost(message, tag = "6")]
     UnpackLayer(UnpackLayer),
     /// Remove a layer from the store.
@@ -52,7 +52,7 @@ pub enum LauncherCall {
     /// Start a process that signs certificates.
     #[prost(message, tag = "240")]
     OpenSigner(OpenSigner),
-    /// List the networks that containers can ask for.
+    /// List the networks that containers can use.
     #[prost(message, tag = "340")]
     ListNetworks(ListNetworks),
     /// Let the plugins of a network check its containers.
@@ -69,16 +69,16 @@ pub struct Hello {
     /// [`VERSION`](crate::protocol::VERSION).
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Key of the request digests that the daemon got from an earlier launcher; empty if it has none.
+    /// Key of the request digests, if the daemon got a key from an earlier launcher; otherwise empty.
     #[prost(bytes = "vec", tag = "2")]
     pub tag_key: Vec<u8>,
-    /// Digests of the daemon's configuration. If they differ from the launcher's, the launcher reads its own file
-    /// again. `None` if the daemon is older than this field.
+    /// Digests of the daemon's configuration. If they differ from the launcher's digests, the launcher reads its
+    /// configuration file again. `None` if the daemon is older than this field.
     #[prost(message, optional, tag = "3")]
     pub configuration: Option<ConfigurationDigests>,
 }
 
-/// Starts a container; descriptors accompany it.
+/// Starts a container. Descriptors accompany the call.
 #[derive(Clone, PartialEq, Message)]
 pub struct Launch {
     /// Id of the container, as in the plan.
@@ -96,7 +96,7 @@ pub struct Launch {
     /// True if a warm container can be used for this plan.
     #[prost(bool, tag = "111")]
     pub fits_warm: bool,
-    /// Name of the network, as in the plan, of a container on a network of the node.
+    /// Name of the network, as in the plan, if the container is on a network of the node.
     #[prost(string, optional, tag = "112")]
     pub network: Option<String>,
 }
@@ -117,9 +117,9 @@ pub struct Remove {
 #[derive(Clone, PartialEq, Message)]
 pub struct Shutdown {}
 
-/// Unpacks a layer, and replies when the layer is in the store. The blob's descriptor accompanies the request; it is
-/// read from its beginning, regardless of its file offset. Without a descriptor nothing is unpacked: the reply is
-/// [`Done`] if the layer is in the store, [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if not.
+/// Unpacks a layer, and replies when the layer is in the store. The blob's descriptor accompanies the request. The blob
+/// is read from its beginning, regardless of the file offset. Without a descriptor nothing is unpacked: the reply is
+/// [`Done`] if the layer is in the store, otherwise [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound).
 ///
 /// A layer that is already stored is not unpacked again. A layer whose parents are missing is refused
 /// ([`Reason::Precondition`](crate::protocol::reply::Reason::Precondition)), so an image is unpacked from the bottom up.
@@ -160,10 +160,10 @@ pub struct LauncherReply {
     pub answer: Option<LauncherAnswer>,
 }
 
-/// Answers of the launcher to calls of the daemon.
+/// Contents of the launcher's replies.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherAnswer {
-    /// Answer to [`Hello`]: every container without a live shim now has an exit record.
+    /// Reply to [`Hello`]: every container without a live shim now has an exit record.
     #[prost(message, tag = "2")]
     Welcome(Welcome),
     /// The call succeeded.
@@ -175,13 +175,13 @@ pub enum LauncherAnswer {
     /// Unsolicited (sequence 0): a shim exited before its container; the launcher has finished the container.
     #[prost(message, tag = "5")]
     ShimLost(ShimLost),
-    /// Answer to [`UnpackLayer`] if there is a warning about the layer; otherwise the answer is [`Done`].
+    /// Reply to [`UnpackLayer`] if there is a warning about the layer; otherwise the reply is [`Done`].
     #[prost(message, tag = "6")]
     Unpacked(Unpacked),
-    /// Answer to [`CountWarmPool`].
+    /// Reply to [`CountWarmPool`].
     #[prost(message, tag = "150")]
     WarmPool(WarmPool),
-    /// Answer to [`ListNetworks`].
+    /// Reply to [`ListNetworks`].
     #[prost(message, tag = "340")]
     NetworksListed(NetworksListed),
     /// Answer to [`CheckNetwork`].
@@ -218,7 +218,7 @@ pub struct Welcome {
     /// Digests of the launcher's configuration in force. `None` if the launcher is older than this field.
     #[prost(message, optional, tag = "5")]
     pub configuration: Option<ConfigurationDigests>,
-    /// Reason why the launcher did not load the current content of its file; empty if it did.
+    /// Reason why the launcher did not load the current content of its configuration file; empty if it did.
     #[prost(string, tag = "6")]
     pub stale: String,
     /// Process id of the launcher.
@@ -251,14 +251,14 @@ pub struct WarmPool {
     pub missed: u64,
 }
 
-/// A shim exited and its container was finished.
+/// A shim exited, and the launcher finished its container.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShimLost {
     /// Id of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
-    /// Time of the container's acceptance, as in its [`Launch`], because another container may have the id by now. 0 if
-    /// unknown.
+    /// Time of the container's acceptance, as in its [`Launch`], because the id may belong to another container by now.
+    /// 0 if unknown.
     #[prost(uint64, tag = "2")]
     pub created_at: u64,
 }

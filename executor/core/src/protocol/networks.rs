@@ -1,4 +1,4 @@
-//! The list of the networks that containers can ask for.
+//! Defines the list of networks that containers can use.
 //!
 //! The list does not fit a packet: a memory file with a [`NetworkList`] accompanies the reply. Checks of a network's
 //! containers are returned in the same way.
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use prost::{Enumeration, Message};
 
-/// Maximum number of names in a request, which then fits the launcher's buffer.
+/// Maximum number of names in a request, so that the request fits the launcher's buffer.
 pub const NETWORK_NAMES_MAX: usize = 50;
-/// Maximum number of networks of CNI plugins in a list.
+/// Maximum number of CNI networks in a list.
 pub const CNI_NETWORKS_MAX: usize = 500;
-/// Bytes of the containers in a list, after which further ones are only counted. Clients reject messages of more than
-/// 4 MiB.
+/// Maximum size of the containers in a list, in bytes. Further containers are only counted, because clients reject
+/// messages of more than 4 MiB.
 pub const LISTED_CONTAINERS_BYTES: usize = 2 << 20;
 /// Maximum number of warnings of a list, and of each network.
 pub const NETWORK_WARNINGS_MAX: usize = 50;
@@ -31,7 +31,7 @@ pub struct ListNetworks {
     pub names: Vec<String>,
 }
 
-/// Answer to [`ListNetworks`]; the descriptors [`NETWORKS_FDS`] accompany it.
+/// Reply to [`ListNetworks`]. The descriptors [`NETWORKS_FDS`] accompany the reply.
 #[derive(Clone, PartialEq, Message)]
 pub struct NetworksListed {}
 
@@ -137,7 +137,7 @@ pub struct ListedNetwork {
     /// Number of containers and pods on the network.
     #[prost(uint32, tag = "6")]
     pub container_count: u32,
-    /// Descriptions of what prevents or limits the use of the network.
+    /// Descriptions of problems that prevent or limit the use of the network.
     #[prost(string, repeated, tag = "7")]
     pub warnings: Vec<String>,
 }
@@ -154,13 +154,13 @@ pub struct ListedBridge {
     /// Pools of addresses.
     #[prost(string, repeated, tag = "3")]
     pub subnets: Vec<String>,
-    /// Addresses of the host on the network.
+    /// Host addresses on the network.
     #[prost(string, repeated, tag = "4")]
     pub gateways: Vec<String>,
     /// MTU in bytes, as configured or of the existing interface; 0 if neither is known.
     #[prost(uint32, tag = "5")]
     pub mtu: u32,
-    /// Number of addresses of each pool that containers can have.
+    /// Number of addresses in each pool that containers can use.
     #[prost(uint32, tag = "6")]
     pub addresses: u32,
     /// Number of these addresses that are leased.
@@ -185,13 +185,13 @@ pub struct ListedContainer {
 /// A published port.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListedPort {
-    /// Address of the host; empty for all addresses.
+    /// Host address; empty for all addresses.
     #[prost(string, tag = "1")]
     pub host_ip: String,
-    /// Port of the host.
+    /// Host port.
     #[prost(uint32, tag = "2")]
     pub host_port: u32,
-    /// Port of the container.
+    /// Container port.
     #[prost(uint32, tag = "3")]
     pub container_port: u32,
     /// Transport protocol: `tcp`, `udp` or `sctp`.

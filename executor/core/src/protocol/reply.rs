@@ -1,4 +1,4 @@
-//! Results of a request: success, or a refusal with its reason.
+//! Results of a request: success, or a refusal with a reason.
 
 use prost::Message;
 
@@ -52,11 +52,11 @@ pub enum Reason {
     NotFound = 4,
     /// The container already exists.
     Exists = 5,
-    /// The request is based on an outdated state; it can be repeated with the current one.
+    /// The request is based on an outdated state. The client can repeat it with the current state.
     Stale = 6,
     /// Busy; the same request may succeed soon.
     Busy = 7,
-    /// The caller may not make the request.
+    /// The caller is not allowed to make the request.
     Denied = 8,
 }
 
@@ -66,7 +66,8 @@ impl Refused {
         Self { reason: reason as i32, message: message.into(), violations: Vec::new() }
     }
 
-    /// Creates a refusal of fields, truncated so that it fits a packet; the message has the total number of violations.
+    /// Creates a refusal because of invalid fields, truncated so that it fits a packet. The message contains the total
+    /// number of violations.
     pub fn from_fields(reason: Reason, violations: &[Violation]) -> Self {
         const MOST: usize = 48 << 10;
         let mut size = 0;

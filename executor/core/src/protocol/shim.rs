@@ -25,8 +25,8 @@ pub enum ShimCall {
     /// Send a signal to a process.
     #[prost(message, tag = "3")]
     Signal(Signal),
-    /// Pass a handle of the secret file system and the heartbeat to a restarted launcher. Their descriptors
-    /// accompany the reply, in this order; without secret files the reply is a refusal, with the heartbeat only.
+    /// Pass a handle of the secret file system and the heartbeat to a restarted launcher. Their descriptors accompany
+    /// the reply, in this order. Without secret files, the reply is a refusal with only the heartbeat's descriptor.
     #[prost(message, tag = "4")]
     Share(Share),
     /// Replace the secret files; descriptors accompany the call.
@@ -38,7 +38,7 @@ pub enum ShimCall {
     /// Connect a client to the process's input and output.
     #[prost(message, tag = "7")]
     Attach(Attach),
-    /// Run one iteration of the event loop. There is no reply: the launcher sees it in the shim's heartbeat.
+    /// Run one iteration of the event loop. There is no reply: the launcher sees the iteration in the shim's heartbeat.
     #[prost(message, tag = "8")]
     Ping(Ping),
     /// Replace the egress; a descriptor accompanies the call.
@@ -68,10 +68,10 @@ pub enum ShimCall {
     /// Report the result of a transfer that executord executed.
     #[prost(message, tag = "101")]
     EndTransfer(EndTransfer),
-    /// Limit the processor time of a transfer worker. The worker's pidfd accompanies the call.
+    /// Limit the CPU time of a transfer worker. The worker's pidfd accompanies the call.
     #[prost(message, tag = "102")]
     LimitWorker(LimitWorker),
-    /// Read the counters of the container. They are in the answer.
+    /// Read the counters of the container. The reply contains the counters.
     #[prost(message, tag = "130")]
     ReadUsage(ReadUsage),
 }
@@ -97,14 +97,14 @@ pub struct EndTransfer {
     /// Number of transferred bytes.
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
-    /// Start of the transfer's step, in nanoseconds since the epoch. It identifies the run, because the step may have
-    /// been restarted.
+    /// Start of the transfer's step, in nanoseconds since the epoch. The start identifies the run, because the step may
+    /// have been restarted.
     #[prost(uint64, tag = "4")]
     pub began: u64,
 }
 
-/// Moves a transfer worker into the cgroup of the container's workers, which has the container's processor limits. The
-/// shim replies before the daemon sends the worker its job.
+/// Moves a transfer worker into the cgroup of the container's workers, which has the container's CPU limits. The shim
+/// replies before the daemon sends the worker its job.
 #[derive(Clone, PartialEq, Message)]
 pub struct LimitWorker {
     /// Index of the transfer in the plan.
@@ -120,7 +120,7 @@ pub struct ReadUsage {
     pub log_only: bool,
 }
 
-/// Ends a container because its checks failed: its stop signal, then SIGKILL after its own grace period.
+/// Ends a container because its checks failed: sends the stop signal, and SIGKILL after the container's grace period.
 #[derive(Clone, PartialEq, Message)]
 pub struct EndUnhealthy {
     /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`](crate::protocol::UNHEALTHY_REASON_MAX) bytes on one line.
@@ -138,7 +138,7 @@ pub struct EndUnhealthy {
 /// Last lines of a check's program.
 #[derive(Clone, PartialEq, Message)]
 pub struct CheckOutput {
-    /// Source of the lines in the log, as the plan's check has it.
+    /// Source of the lines in the log, as in the plan's check.
     #[prost(string, tag = "1")]
     pub log_source: String,
     /// The lines: at most [`CHECK_OUTPUT_MAX`](crate::protocol::CHECK_OUTPUT_MAX) bytes.
@@ -157,8 +157,8 @@ pub struct NoteHealth {
     pub run: u64,
 }
 
-/// Requests an unconnected TCP socket in the container's network namespace. Only for a container with checks that
-/// connect.
+/// Requests an unconnected TCP socket in the container's network namespace. Allowed only for a container with checks
+/// that connect.
 #[derive(Clone, PartialEq, Message)]
 pub struct MakeSocket {
     /// True for IPv6, false for IPv4.
@@ -170,7 +170,7 @@ pub struct MakeSocket {
 #[derive(Clone, PartialEq, Message)]
 pub struct UpdateEgress {}
 
-/// Replaces limits of a running container; limits that are 0 or unset are unchanged. Units are those of
+/// Replaces limits of a running container; limits that are 0 or unset are unchanged. The units are the same as in
 /// [`crate::plan::Limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct UpdateLimits {
@@ -180,10 +180,10 @@ pub struct UpdateLimits {
     /// Number of processes and threads.
     #[prost(uint64, tag = "2")]
     pub pids: u64,
-    /// Processor time in thousandths of a processor.
+    /// CPU time in thousandths of a CPU.
     #[prost(uint64, tag = "3")]
     pub cpu_millis: u64,
-    /// Share of processor time, 1 to 10000.
+    /// Share of CPU time, 1 to 10000.
     #[prost(uint32, tag = "4")]
     pub cpu_weight: u32,
     /// Share of disk bandwidth, 1 to 10000.
@@ -235,7 +235,7 @@ pub struct Stop {
     /// Milliseconds until SIGKILL; 0 for SIGKILL at once.
     #[prost(uint64, tag = "1")]
     pub grace_ms: u64,
-    /// Signal to send instead of the container's stop signal; 0 for the container's.
+    /// Signal to send instead of the container's stop signal; 0 for the stop signal.
     #[prost(int32, tag = "130")]
     pub signal: i32,
 }
@@ -254,7 +254,7 @@ pub struct Signal {
 /// Reply or report of a shim to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShimReport {
-    /// Sequence number of the request that this answers; 0 for unsolicited reports.
+    /// Sequence number of the request that the report replies to; 0 for unsolicited reports.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Content; `None` if a newer peer sent content that is unknown here.
@@ -276,7 +276,7 @@ pub enum ShimNews {
     /// A request succeeded.
     #[prost(message, tag = "4")]
     Done(Done),
-    /// Answer to [`ReadUsage`].
+    /// Reply to [`ReadUsage`].
     #[prost(message, tag = "130")]
     Usage(Usage),
 }

@@ -1,7 +1,7 @@
 //! Messages between the daemon and the process that holds the CA's key, over a separate connection.
 //!
-//! The signer first reports whether it can sign: [`SignerReady`] or a refusal. Then it answers each [`SignRequest`] in
-//! turn. No message contains a private key: the signer receives public keys and returns certificates.
+//! The signer first reports whether it can sign: [`SignerReady`] or a refusal. Then it replies to each [`SignRequest`],
+//! one after the other. No message contains a private key: the signer receives public keys and returns certificates.
 
 use prost::{Message, Oneof};
 
@@ -9,13 +9,13 @@ use super::Refused;
 
 /// Descriptor of an [`OpenSigner`]: the signer's side of a connection.
 pub const SIGNER_FDS: [&str; 1] = ["connection"];
-/// Maximum number of signer processes: the current one, and its successors.
+/// Maximum number of signer processes: the current process, and its successors.
 pub const SIGNERS_MAX: usize = 4;
 /// Length of a public key, in bytes: an uncompressed point of P-256.
 pub const PUBLIC_KEY_LENGTH: usize = 65;
 
-/// Starts a process that reads the CA's certificate and key, and signs. A descriptor accompanies the call. The launcher
-/// replies once the process is forked; the process reports its own status.
+/// Starts a process that reads the CA's certificate and key, and signs certificates. A descriptor accompanies the call.
+/// The launcher replies once the process is forked; the process reports its own status.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpenSigner {}
 
@@ -28,7 +28,7 @@ pub struct SignRequest {
     /// Public key, an uncompressed point of P-256.
     #[prost(bytes = "vec", tag = "2")]
     pub public_key: Vec<u8>,
-    /// Validity period of the certificate in seconds; 0 for that of the settings.
+    /// Validity period of the certificate in seconds; 0 for the default in the settings.
     #[prost(uint64, tag = "3")]
     pub ttl_seconds: u64,
     /// Organizational units of the subject.
@@ -48,12 +48,12 @@ pub struct SignRequest {
 /// Message of the signer.
 #[derive(Clone, PartialEq, Message)]
 pub struct SignerReply {
-    /// Answer; `None` if a newer peer sent an answer that is unknown here.
+    /// Content; `None` if a newer peer sent a reply that is unknown here.
     #[prost(oneof = "SignerAnswer", tags = "1, 2, 3")]
     pub answer: Option<SignerAnswer>,
 }
 
-/// Answers of a signer.
+/// Contents of the signer's replies.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum SignerAnswer {
     /// The signer is ready.
@@ -62,7 +62,7 @@ pub enum SignerAnswer {
     /// The signed certificate.
     #[prost(message, tag = "2")]
     Signed(Signed),
-    /// The signer cannot sign at all, or not this request.
+    /// The signer cannot sign at all, or refuses this request.
     #[prost(message, tag = "3")]
     Refused(Refused),
 }

@@ -1,8 +1,9 @@
-//! Messages about the input and output of running processes: processes that are executed in a container, and clients
-//! that are attached to its own process.
+//! Messages about the input and output of processes that are executed in a container, and of clients that are attached
+//! to the container's own process.
 //!
-//! The arguments of an executed process are in a memory file, and its input and output pass over its own descriptors to
-//! the daemon: no message contains them. A packet of an attached client is one of the marks below, followed by bytes.
+//! The arguments of an executed process are in a memory file, and its input and output pass over separate descriptors
+//! to the daemon: no message contains them. A packet of an attached client begins with one of the marks below, followed
+//! by bytes.
 
 use prost::{Message, Oneof};
 
@@ -55,8 +56,9 @@ pub const ARCHIVE_STAT: &str = "stat";
 /// with device nodes.
 pub const ARCHIVE_DOWNLOAD: &str = "download";
 
-/// Copies files out of a running container, or into it, as a tar archive over standard output or input. It replaces the
-/// program of an [`Exec`]; the payload has the path in the container and the flags above as arguments.
+/// Copies files out of a running container, or into it, as a tar archive over standard output or input. The copy
+/// replaces the program of an [`Exec`]. The payload contains the path in the container, and the flags above as
+/// arguments.
 #[derive(Clone, PartialEq, Message)]
 pub struct Archive {
     /// User and container, as for an executed program.
@@ -73,9 +75,10 @@ pub struct Archive {
 pub enum ArchiveWork {
     /// Invalid value.
     Nothing = 0,
-    /// Out of the container: an [`ArchiveStat`] after its length (32 bits, little endian), then the archive.
+    /// Out of the container. The output has the length of an [`ArchiveStat`] (32 bits, little endian), the
+    /// [`ArchiveStat`], and the archive.
     Get = 1,
-    /// Into the container. After everything is unpacked, an [`ArchiveDone`].
+    /// Into the container. An [`ArchiveDone`] follows after everything is unpacked.
     Put = 2,
 }
 
@@ -107,7 +110,7 @@ pub struct ArchiveDone {
     pub bytes: u64,
 }
 
-/// Order of the daemon on a session. Closing the session ends the process.
+/// Request of the daemon on a session. Closing the session ends the process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecOrder {
     /// Signal to send to the process.
@@ -132,7 +135,7 @@ pub enum ExecNews {
     /// The program could not be executed.
     #[prost(message, tag = "2")]
     NotExecuted(NotExecuted),
-    /// The process runs. The executor's sides of its input and output accompany this message: its terminal, or its
+    /// The process runs. The executor's ends of its input and output accompany this message: its terminal, or its
     /// standard output, standard error and, if it has one, standard input.
     #[prost(message, tag = "3")]
     Started(Started),
@@ -163,7 +166,7 @@ pub struct Started {
     pub pid: i32,
 }
 
-/// Connects a client to the container's own process; a descriptor accompanies it.
+/// Connects a client to the container's own process. A descriptor accompanies the call.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attach {
     /// True if the client sends input; only one client at a time can do so.
@@ -214,12 +217,13 @@ impl FromShim {
     }
 }
 
-/// Encodes the client's position in the output, in bytes, and the number of bytes it missed before that.
+/// Encodes the client's position in the output, in bytes, and the number of bytes that the client missed before this
+/// position.
 pub fn position_packet(place: u64, missed: u64) -> Vec<u8> {
     [&[FromShim::Position as u8][..], &place.to_le_bytes(), &missed.to_le_bytes()].concat()
 }
 
-/// Decodes the part after the mark of a position packet: position and missed bytes.
+/// Decodes a position packet without its mark: the position and the number of missed bytes.
 pub fn position_of(bytes: &[u8]) -> Option<(u64, u64)> {
     let (place, missed) = bytes.split_first_chunk()?;
     Some((u64::from_le_bytes(*place), u64::from_le_bytes(missed.try_into().ok()?)))
