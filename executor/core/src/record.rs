@@ -1,8 +1,8 @@
-//! Records of a container on disk, without arguments, values of variables or contents of files.
+//! Defines the records of a container on disk. They contain no arguments, values of variables or contents of files.
 //!
-//! The shim keeps a [`ContainerRecord`] in the container's run directory, replaced by rename, so that a restarted
+//! The shim keeps a [`ContainerRecord`] in the container's run directory and replaces it by rename, so that a restarted
 //! daemon or launcher can find the container. When the container ends, the shim writes an [`ExitRecord`] into the state
-//! directory, which describes the container without any running process.
+//! directory. The exit record describes the container after all its processes have exited.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,12 +51,12 @@ pub struct PreparedContainer {
     /// Supplementary groups that the request adds for every process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<u32>,
-    /// Variables of its CDI devices, `NAME=VALUE`, for every process that does not set them itself.
+    /// Environment variables of the CDI devices, `NAME=VALUE`, for every process that does not set them itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_environment: Vec<String>,
-    /// Mount points of its secret files.
+    /// Mount points of the secret files.
     pub mounts: Vec<MountPoint>,
-    /// Ids of the groups that its files name, by name.
+    /// Ids of the groups that secret files refer to, by group name.
     #[serde(default)]
     pub file_groups: BTreeMap<String, u32>,
     /// File system of the secret files.
@@ -65,7 +65,7 @@ pub struct PreparedContainer {
     pub nofile: u64,
     /// Settings that could not be provided as requested.
     pub warnings: Vec<String>,
-    /// CNI network that the container is on.
+    /// CNI network that the container is connected to.
     #[serde(default)]
     pub network: Option<Attached>,
     /// Users and files of the processes in a tree of actions, in the order of the plan.
@@ -82,7 +82,7 @@ pub struct PreparedStep {
     pub user: ResolvedUser,
     /// RLIMIT_NOFILE of the process.
     pub nofile: u64,
-    /// Mount points of its secret files, in the process's own mount namespace.
+    /// Mount points of the process's secret files, in its own mount namespace.
     pub mounts: Vec<StepMount>,
 }
 
@@ -93,7 +93,7 @@ impl PreparedContainer {
     }
 }
 
-/// Returns the id of a file's group; `groups` are the ids of the groups that files name.
+/// Returns the id of a file's group. `groups` holds the ids of the groups that files refer to by name.
 pub fn gid_among(groups: &BTreeMap<String, u32>, file: &PlannedFile, owner: &ResolvedUser) -> u32 {
     match &file.group {
         None => owner.gid,
@@ -112,8 +112,8 @@ pub struct Attached {
     pub addresses: Vec<Address>,
 }
 
-/// A container that has a shim. A reader that already has the plan parses the record with [`PlanId`] instead of the
-/// plan.
+/// Record of a container that has a shim. A reader that already has the plan parses the record with [`PlanId`] instead
+/// of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord<P = Plan> {
     /// Version of the format: [`RECORD_VERSION`].
@@ -148,7 +148,7 @@ pub struct ContainerRecord<P = Plan> {
     /// Time of the last replacement.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
-    /// First id of the host that its users are mapped to; unset without a user namespace.
+    /// First host id that the container's users are mapped to; unset without a user namespace.
     #[serde(default)]
     pub id_range_start: Option<u32>,
     /// Steps of a tree of actions.
@@ -160,7 +160,7 @@ pub struct ContainerRecord<P = Plan> {
     /// Number of times that the limits were replaced.
     #[serde(default)]
     pub limits_generation: u64,
-    /// True while its processes are stopped by a pause.
+    /// True while the container's processes are stopped by a pause.
     #[serde(default)]
     pub paused: bool,
     /// Reason why the container is being ended because of its checks.
@@ -169,8 +169,8 @@ pub struct ContainerRecord<P = Plan> {
     /// Restarts; unset without a restart policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
-    /// First id of the host that the users of its pod are mapped to; unset if it is no member of a pod with a user
-    /// namespace.
+    /// First host id that the users of the pod are mapped to; unset if the container is not a member of a pod with a
+    /// user namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_range_start: Option<u32>,
 }
@@ -183,8 +183,7 @@ pub struct PlanId {
 }
 
 impl ContainerRecord {
-    /// Returns the first record of a container that was accepted, with the host's ids, for this shim and this cgroup.
-    /// Its request has no digest.
+    /// Returns the first record of an accepted container, without an id mapping and without a request digest.
     pub fn first(
         plan: Plan,
         (created_at, begun_at): (Timestamp, Timestamp),
@@ -217,7 +216,7 @@ impl ContainerRecord {
         }
     }
 
-    /// Returns the mapping of the container's ids to the host's.
+    /// Returns the mapping of container ids to host ids.
     pub fn id_map(&self) -> IdMap {
         IdMap::from_start(self.pod_range_start.or(self.id_range_start))
     }
@@ -327,7 +326,8 @@ pub struct ExitRecord<P = Plan> {
     pub failure: Option<Failure>,
     /// Durations of the phases.
     pub timings: Timings,
-    /// Receipt of the wipe. Unset if the kernel freed the memory with its last holder before it could be overwritten.
+    /// Receipt of the wipe. Unset if the last user of the memory exited and the kernel freed the memory before it could
+    /// be overwritten.
     pub wipe: Option<WipeRecord>,
     /// Summary of the outputs; unset if none were declared, or the process never ran.
     #[serde(default)]

@@ -1,7 +1,7 @@
-//! References to secrets: the fields that a request contains instead of a value, and the paths that a rule of the
-//! operator covers.
+//! Checks references to secrets, which a request contains instead of values, and matches their paths with the
+//! operator's rules.
 //!
-//! A reference has a provider, a path, a key and a version. None of them is secret. Each has a length limit and one
+//! A reference has a provider, a path, a key and a version, which are not secret. Each part has a length limit and one
 //! canonical form, so that two spellings never name the same secret.
 
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct SecretReference {
 }
 
 impl SecretReference {
-    /// Returns every fault, each with the name of its field.
+    /// Returns all violations, each with the name of its field.
     pub fn faults(&self) -> Vec<(&'static str, FieldFault)> {
         let all = [
             ("provider", check_provider_name(&self.provider)),
@@ -70,7 +70,7 @@ impl fmt::Display for SecretReference {
 /// Checks the name of a provider.
 ///
 /// # Errors
-/// Returns the fault if the name is empty, too long, or has another form.
+/// Returns an error if the name is empty, too long, or has another format.
 pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
     let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     match name.as_bytes() {
@@ -90,7 +90,7 @@ pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
 /// Checks the path of a reference.
 ///
 /// # Errors
-/// Returns the fault if the path is empty or too long, contains a control character, or has a component that is empty,
+/// Returns an error if the path is empty or too long, contains a control character, or has a component that is empty,
 /// `.` or `..`.
 pub fn check_reference_path(path: &str) -> Result<(), FieldFault> {
     if path.is_empty() {
@@ -120,7 +120,8 @@ fn check_text(text: &str, most: usize) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns true if a rule's path covers a reference's path: the path itself or one below it. `/` covers every path.
+/// Returns true if a rule's path covers a reference's path: both are equal, or the reference's path is below the rule's
+/// path. `/` covers every path.
 pub fn covers(rule: &str, path: &str) -> bool {
     let rule = rule.strip_suffix('/').unwrap_or(rule);
     rule.is_empty() || path.strip_prefix(rule).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! Sections of the configuration file that more than one process reads, and the syntax of sizes.
+//! Parses sections of the configuration file that more than one process reads, and sizes with units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -46,12 +46,12 @@ pub fn differing_sections(one: &SectionDigests, other: &SectionDigests) -> Vec<S
     names.into_iter().filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// A number of bytes: `268435456`, or a text with a unit, `"256M"`, `"1.5GiB"`. Units are powers of 1024.
+/// A number of bytes: `268435456`, or a string with a unit, `"256M"`, `"1.5GiB"`. Units are powers of 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// Parses a text with a unit.
+    /// Parses a string with a unit.
     fn parse(text: &str) -> Option<Self> {
         let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = match text[number.len()..].to_ascii_lowercase().as_str() {
@@ -113,7 +113,7 @@ pub mod bytes {
 
     use super::Bytes;
 
-    /// Deserializes a number, or a text with a unit.
+    /// Deserializes a number, or a string with a unit.
     ///
     /// # Errors
     /// Returns an error if the value is neither.
@@ -145,7 +145,7 @@ pub mod rate {
         Text(Bytes),
     }
 
-    /// Deserializes a number, which may be negative, or a text with a unit.
+    /// Deserializes a number, which may be negative, or a string with a unit.
     ///
     /// # Errors
     /// Returns an error if the value is neither.
@@ -176,7 +176,7 @@ pub struct LauncherSettings {
     /// Size at which a log file is rotated, in bytes; one older file is kept.
     #[serde(with = "bytes")]
     pub log_bytes_max: u64,
-    /// True if layers of images may contain devices. No container can use them: its root is mounted `nodev`.
+    /// True if layers of images may contain devices. No container can use these devices: its root is mounted `nodev`.
     pub image_devices: bool,
     /// Time limit of a CNI plugin, in seconds: 1 to 300.
     pub cni_plugin_seconds: u64,
@@ -194,13 +194,13 @@ pub struct WarmPoolSettings {
     /// Target number of warm containers, each for one launch: 0 (none) to 64. `ready` is the key's old name.
     #[serde(alias = "ready")]
     pub size: u32,
-    /// Built-in network to which as many further warm containers are attached; none when empty.
+    /// Built-in network for a second group of warm containers, of the same size; no second group when empty.
     pub network: String,
 }
 
 /// Largest size of the warm pool.
 const WARM_POOL_SIZE_MAX: u32 = 64;
-/// Default size of the warm pool. A warm container uses some 0.3 MB and a range of ids.
+/// Default size of the warm pool. A warm container uses about 0.3 MB of memory and a range of ids.
 const WARM_POOL_SIZE_DEFAULT: u32 = 4;
 
 impl Default for WarmPoolSettings {
@@ -222,10 +222,10 @@ impl WarmPoolSettings {
         Err(Unusable { key: "warm_pool.size".into(), value: self.size.to_string(), why })
     }
 
-    /// Checks that the network is one of these.
+    /// Checks that the network is one of `networks`.
     ///
     /// # Errors
-    /// Returns the name of a network that is not built in.
+    /// Returns the network's name if it is not a built-in network.
     pub fn check_network<'a>(&self, mut networks: impl Iterator<Item = &'a String>) -> Result<(), Unusable> {
         if self.network.is_empty() || networks.any(|name| *name == self.network) {
             return Ok(());
@@ -261,7 +261,7 @@ pub struct Unusable {
     pub key: String,
     /// Value from the configuration.
     pub value: String,
-    /// Fault of the value, and a valid value.
+    /// Description of the error, and of valid values.
     pub why: String,
 }
 

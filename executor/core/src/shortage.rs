@@ -1,4 +1,4 @@
-//! Shortages of host resources, recognized from system errors and reported to callers as RESOURCE_EXHAUSTED.
+//! Recognizes shortages of host resources in system errors. Callers get them as RESOURCE_EXHAUSTED.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ const OWN_DESCRIPTORS: i32 = 24;
 /// ENFILE: the host's limit on open files is reached.
 const HOSTS_DESCRIPTORS: i32 = 23;
 
-/// Text of an error from [`from_fork`], by which [`named`] recognizes it.
+/// Message of an error from [`from_fork`]. [`named`] recognizes the error by this message.
 const NO_PROCESS: &str = "no further process can be made";
 
 /// An exhausted resource.
@@ -42,13 +42,13 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
-    /// Creates an error with another text that [`find`] still recognizes as this shortage.
+    /// Creates an error with another message that [`find`] still recognizes as this shortage.
     pub fn with_message(self, words: String) -> impl Error + Send + Sync + 'static {
         ShortageError { shortage: self, words }
     }
 }
 
-/// A system error with another text.
+/// A system error with another message.
 #[derive(Debug)]
 struct ShortageError {
     shortage: Shortage,
@@ -97,7 +97,7 @@ pub fn from_fork(error: io::Error) -> io::Error {
     }
 }
 
-/// Returns the shortage named in an error text, for libraries and helpers that pass on only text.
+/// Returns the shortage that an error message names. This is for libraries and helpers that return only messages.
 pub fn named(words: &str) -> Option<Shortage> {
     let is = |names: [&str; 2]| names.iter().any(|name| words.contains(name));
     match () {

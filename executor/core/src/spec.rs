@@ -1,9 +1,9 @@
-//! The OCI runtime specification of a container.
+//! Builds the OCI runtime specification of a container.
 //!
 //! The input is a plan and the values resolved on the host; the output is the specification for libcontainer and for
-//! the bundle's config.json. It contains no argument, no variable and no working directory of the process: init
-//! receives them when it starts. The seccomp filter is not in it either: the launcher's own executor installs it,
-//! compiled once instead of at every start.
+//! the bundle's config.json. The specification contains no argument, variable or working directory of the process: init
+//! receives them when it starts. It also contains no seccomp filter: the launcher compiles the filter once and installs
+//! it with its own executor.
 
 mod capabilities;
 mod devices;
@@ -46,7 +46,7 @@ pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sy
 /// Mount point of a container's own cgroup.
 const CGROUP: &str = "/sys/fs/cgroup";
 
-/// Maximum number of terminals of a container. Without this limit a container could use up those of the whole kernel
+/// Maximum number of terminals of a container. Without this limit, a container could use up all terminals of the kernel
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
 
@@ -62,12 +62,12 @@ pub struct Resolved<'a> {
     pub cgroup: &'a Path,
     /// Existing user namespace to enter.
     pub user_namespace: Option<&'a Path>,
-    /// Docker socket of the host, if the container gets it.
+    /// The host's Docker socket, if it is mounted into the container.
     pub docker_socket: Option<&'a Path>,
     /// Namespaces of the pod that a member joins.
     pub shared: Option<&'a SharedNamespaces>,
-    /// View of the cgroup to bind at /sys/fs/cgroup. If unset, version 2 is mounted in the container's cgroup
-    /// namespace.
+    /// View of the cgroup to bind at /sys/fs/cgroup. If unset, a cgroup file system of version 2 is mounted in the
+    /// container's cgroup namespace.
     pub cgroup_view: Option<&'a Path>,
 }
 
@@ -110,14 +110,14 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .process(process(plan, resolved)?)
         .linux(linux)
         .build()?;
-    // A member has the namespace of its pod.
+    // A member of a pod shares the pod's UTS namespace.
     if resolved.shared.is_some() {
         spec.set_hostname(None);
     }
     Ok(spec)
 }
 
-/// Returns the directories of the container that are empty at the start: its tmpfs file systems and empty volumes.
+/// Returns the directories of the container that are empty at the start: its tmpfs file systems and its empty volumes.
 pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
     let of_host = if plan.rootfs == Rootfs::Host { &FRESH_OF_HOST[..] } else { &[] };
     let asked = plan.surroundings.tmpfs.iter().map(|tmpfs| tmpfs.path.clone());
@@ -129,8 +129,8 @@ fn namespaces(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<LinuxNamespace
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, User, Uts};
     let shared = resolved.shared;
     let mut kinds = vec![
-        // Given by path, because libcontainer would use systemd's cgroups for a container whose user namespace it
-        // creates.
+        // The user namespace is set by path: libcontainer would use systemd's cgroups for a container whose user
+        // namespace it creates itself.
         (User, resolved.user_namespace),
         (Pid, shared.and_then(|shared| shared.pid.as_deref())),
         (Mount, None),
@@ -151,8 +151,8 @@ fn namespaces(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<LinuxNamespace
     kinds.into_iter().map(namespace).collect()
 }
 
-/// Returns true if the host's /sys is shown instead of a new one: a user namespace cannot mount the sysfs of a network
-/// namespace that it does not own.
+/// Returns true if the host's /sys is mounted instead of a new sysfs: a user namespace cannot mount the sysfs of a
+/// network namespace that it does not own.
 pub fn shows_hosts_sys(plan: &Plan) -> bool {
     !plan.owns_network() && plan.isolation.user_namespace == UserNamespace::Own
 }
@@ -183,7 +183,7 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
     ProcessBuilder::default()
         .terminal(false)
         .user(user)
-        // Arguments and environment are replaced when init starts. HOME must be set: without it libcontainer asks the
+        // Arguments and environment are replaced when init starts. HOME must be set: otherwise libcontainer queries the
         // name services of the image, as root, with every descriptor that init inherited.
         .args(vec!["init".to_owned()])
         .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()])
@@ -259,17 +259,17 @@ pub struct InMemory {
     pub path: PathBuf,
     /// Maximum size, in the syntax of the mount option.
     pub size: String,
-    /// Permission bits of its root.
+    /// Permission bits of the root directory.
     pub mode: u32,
-    /// Owner of its root, as an id in the container.
+    /// Owner of the root directory, as an id in the container.
     pub uid: u32,
-    /// Group of its root, as an id in the container.
+    /// Group of the root directory, as an id in the container.
     pub gid: u32,
     /// True if programs on it can be executed.
     pub exec: bool,
 }
 
-/// Returns the tmpfs file systems of a container; a nested one comes after its parent.
+/// Returns the tmpfs file systems of a container. A nested file system comes after its parent.
 pub fn in_memory(plan: &Plan) -> impl Iterator<Item = InMemory> {
     let asked = &plan.surroundings.tmpfs;
     let is_free = |path: &str| {

@@ -1,8 +1,8 @@
-//! The steps of a tree of actions: which process is started, cancelled or waited for next.
+//! Decides which process of a tree of actions is started, cancelled or waited for next.
 //!
-//! A pure state machine: the input is events ([`Steps::ended`], [`Steps::expired`], ...), the output is orders for the
-//! shim, which starts and signals processes. It has no clock; events carry their time. The semantics are those of Cloud
-//! Foundry's executor (depot/steps):
+//! This is a pure state machine: the input is events ([`Steps::ended`], [`Steps::expired`], ...), the output is orders
+//! for the shim, which starts and signals processes. The state machine has no clock: events carry their time. The
+//! semantics are the same as in Cloud Foundry's executor (depot/steps):
 //!
 //! | action | ends | error |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and the others |
 //! | try | with its action | none |
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
-//! | emit_progress | with its action | that of its action |
+//! | emit_progress | with its action | the error of its action |
 //!
 //! Sidecars and the main action are like codependent actions, but a successful end is not an error. A restart policy
-//! restarts them after they end (`restart.rs`); setup is not restarted.
+//! restarts the main action and the sidecars after they end (`restart.rs`); setup is not restarted.
 
 mod error;
 mod pace;
@@ -99,16 +99,17 @@ pub struct Timer {
 /// Result of the whole tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
-    /// Exit status for the container: 0 after success, otherwise that of the process whose failure became the tree's.
-    /// If the tree was cancelled, that of a process ended by the cancellation. Unset if no process ran, and with `errno`.
+    /// Exit status of the container: 0 after success. After a failure, this is the status of the process that caused
+    /// the error of the tree; after a cancellation, the status of a cancelled process. Unset if no process ran, or if
+    /// `errno` is set.
     pub exit: Option<Exit>,
-    /// Error of the tree; unset after success, and if it was only cancelled.
+    /// Error of the tree; unset if the tree succeeded or was only cancelled.
     pub failure: Option<String>,
     /// Error number if the error of the tree is that a program could not be executed; otherwise 0.
     pub errno: i32,
 }
 
-/// Role of a step for the steps below it.
+/// Kind of a step, which determines how it runs the steps below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Run(usize),
@@ -142,7 +143,7 @@ struct Step {
     error: Option<StepError>,
     /// Errors of codependent child steps, in the order in which they occurred.
     errors: Vec<StepError>,
-    /// Number of earlier runs, with a restart policy.
+    /// Number of earlier runs of the step under a restart policy.
     run: u64,
 }
 
@@ -159,7 +160,7 @@ pub struct Steps {
 const ROOT: usize = 0;
 
 impl Steps {
-    /// Creates the steps of these actions. None is started.
+    /// Creates the steps of these actions, all in the state pending.
     pub fn new(actions: &Actions, processes: &[PlannedProcess], transfers: &[PlannedTransfer]) -> Self {
         let mut steps = Self { steps: Vec::new(), orders: Vec::new(), uptime: Duration::ZERO };
         let root = steps.add("", "", Role::Serial, None);
@@ -178,7 +179,8 @@ impl Steps {
         steps
     }
 
-    /// Sets the uptime of the machine. Runs are measured with it, because the wall clock can be set.
+    /// Sets the uptime of the machine. Durations of runs are measured with the uptime, because the wall clock can be
+    /// changed.
     pub fn set_uptime(&mut self, uptime: Duration) {
         self.uptime = uptime;
     }
@@ -478,7 +480,8 @@ impl Steps {
                 let exited = || StepError::from_why(Why::Plain("Codependent step exited".to_owned()));
                 let error = error.or_else(|| fails_on_exit.then(exited));
                 self.steps[index].errors.extend(error);
-                // The first end cancels the others; steps that are already cancelled are skipped.
+                // When the first child ends, the other children are cancelled; steps that are already cancelled are
+                // skipped.
                 self.cancel_children(index, now);
                 if !self.has_running_child(index) {
                     let errors = std::mem::take(&mut self.steps[index].errors);
@@ -521,8 +524,8 @@ fn push_message(orders: &mut Vec<StepOrder>, messages: &Messages, failed: bool, 
     }
 }
 
-/// Returns the failure of a process for its exit, in Diego's wording: `APP: Exited with status 137 (out of memory)`.
-/// `None` after exit status 0.
+/// Returns the failure message for the exit of a process, in Diego's wording:
+/// `APP: Exited with status 137 (out of memory)`. `None` for exit status 0.
 pub fn exit_failure(log_source: &str, exit: Exit, out_of_memory: bool) -> Option<String> {
     let status = status_of(exit);
     if status == 0 {
@@ -533,8 +536,8 @@ pub fn exit_failure(log_source: &str, exit: Exit, out_of_memory: bool) -> Option
     Some(format!("{source}Exited with status {status}{why}"))
 }
 
-/// Returns the log line about a process's exit, in Diego's wording: `Exit status 137 (out of memory)`. `exceeded` is
-/// the grace period after which the process was killed, if it was.
+/// Returns the log line about a process's exit, in Diego's wording: `Exit status 137 (out of memory)`. If the process
+/// was killed after its grace period, `exceeded` is the grace period.
 pub fn exit_line(exit: Exit, out_of_memory: bool, exceeded: Option<Duration>) -> String {
     let status = status_of(exit);
     let exceeded = exceeded
@@ -563,7 +566,7 @@ pub fn short_size(bytes: u64) -> String {
     format!("{}{fraction}{}", tenths / 10, UNITS[unit])
 }
 
-/// Formats a duration as Go does, which Diego's users know: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
+/// Formats a duration as in Go, which Diego's users are used to: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
 pub fn go_duration(duration: Duration) -> String {
     let fraction = |value: u128, unit: u128| -> String {
         let digits = unit.ilog10() as usize;

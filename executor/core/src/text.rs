@@ -1,4 +1,4 @@
-//! Untrusted text: characters that have an effect other than being displayed.
+//! Escapes or replaces characters of untrusted text that have an effect other than being displayed.
 //!
 //! A name, a label or a line of output comes from a client, an image or a server, and is displayed in terminals, logs
 //! and tables. A control character moves the cursor or ends the line; a bidirectional mark changes the displayed order
@@ -15,7 +15,8 @@ pub fn is_harmful(c: char) -> bool {
         )
 }
 
-/// Returns the text with each harmful character escaped as in Rust, such as `\n` and `\u{202e}`.
+/// Escapes each harmful character as in Rust, such as `\n` and `\u{202e}`, and each byte that is not UTF-8 as `\xff`. A
+/// result of more than `max` bytes is truncated and ends with `...`.
 pub fn printable(text: impl AsRef<[u8]>, max: usize) -> String {
     let text = text.as_ref();
     let mut line = String::with_capacity(text.len().min(max));
@@ -46,7 +47,7 @@ fn cut(mut line: String, max: usize) -> String {
     line
 }
 
-/// Returns the text with each harmful character replaced by `replacement`.
+/// Replaces each harmful character with `replacement`.
 pub fn replaced(text: &str, replacement: char) -> String {
     text.chars().map(|c| if is_harmful(c) { replacement } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! Points in time, as written in records and log lines.
+//! Defines the points in time in records and log lines.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

@@ -1,8 +1,8 @@
 //! The runtime token of a container, the only credential for GetSecrets.
 //!
 //! The format is `ID.HEX`: the container's id and 32 random bytes. The shim generates the token, writes it into the
-//! container's secret file system and keeps the token's digest. A caller that presents a token is forwarded to that
-//! shim with the digest of the token. Unlike a password, 32 random bytes cannot be guessed from their digest.
+//! container's secret file system and keeps the token's digest. The daemon forwards a call with a token to the
+//! container's shim, with the token's digest. Unlike a password, 32 random bytes cannot be guessed from their digest.
 
 use crate::ident::ContainerId;
 
@@ -23,7 +23,7 @@ pub fn length(id: &ContainerId) -> usize {
     id.as_str().len() + 1 + 2 * RANDOM_BYTES
 }
 
-/// Returns the container id in a token; `None` if the text is not a token.
+/// Returns the container id in a token; `None` if the string is not a token.
 pub fn parse_container_id(token: &str) -> Option<ContainerId> {
     let (id, random) = token.rsplit_once('.')?;
     let hex = random.len() == 2 * RANDOM_BYTES && random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

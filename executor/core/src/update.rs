@@ -1,9 +1,9 @@
-//! Updates of a running container.
+//! Defines updates of a running container.
 //!
-//! An update of the secret files (rotation) is the daemon's request to the shim, and the resulting changes of the
-//! container's mounts. The daemon sends the whole list of files after the update, and the indices of the files with new
-//! content. The shim validates the list like the original list, compares the generation, and swaps. Mount points do not
-//! change: a file can be added below a mounted directory, and a file that is mounted by itself can only be replaced.
+//! To update the secret files (rotation), the daemon sends the whole list of files after the update, and the indices of
+//! the files with new content. The shim validates the list like the original list, compares the generation, and swaps
+//! the contents. Mount points do not change: a file can be added below a mounted directory, and a file that is mounted
+//! by itself can only be replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub struct EgressUpdate {
     pub rules: Vec<EgressRule>,
 }
 
-/// Changes of an update by mount point.
+/// Changes by an update, for each mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedUpdate {
     /// Mount points with their new contents, in the original order.
@@ -60,7 +60,7 @@ pub struct MountChange {
 pub enum NextContent {
     /// A single file that is mounted by itself.
     File(usize),
-    /// Files in a directory, by their paths below it.
+    /// Files in a directory, by their paths below the directory.
     Directory {
         /// Files whose content is unchanged.
         kept: Vec<PathBuf>,
@@ -80,10 +80,11 @@ pub fn forbidden(plan: &Plan) -> Option<String> {
 }
 
 impl FileUpdate {
-    /// Checks the form of an update received over a socket; an executord never sends an invalid one.
+    /// Checks the consistency of an update that was received over a socket. executord never sends an inconsistent
+    /// update.
     ///
     /// # Errors
-    /// Returns the fault.
+    /// Returns a description of the error.
     pub fn check(&self, plan: &Plan) -> Result<(), &'static str> {
         if !self.changed.windows(2).all(|pair| pair[0] < pair[1]) {
             return Err("the changed files are not in ascending order");
@@ -283,7 +284,7 @@ mod tests {
         assert!(none[0].description.contains("no directory"), "{}", none[0]);
     }
 
-    /// Updates that only a compromised daemon could send.
+    /// Updates that only a compromised daemon could send are refused.
     #[test]
     fn a_forged_update_is_refused() {
         let good = asked(&["db/password"], &[]);

@@ -1,7 +1,7 @@
-//! Resource counters of a container, as in a shim's reply and in an exit record.
+//! Defines the resource counters of a container, as in a shim's reply and in an exit record.
 //!
-//! The kernel keeps them in the container's cgroup and its network namespace. Counters that the host's kernel does not
-//! keep are unset.
+//! The kernel keeps the counters in the container's cgroup and its network namespace. Counters that the host's kernel
+//! does not keep are unset.
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct Usage {
     /// Time of the reading, in nanoseconds since the epoch.
     #[prost(uint64, tag = "1")]
     pub at: u64,
-    /// Processor time.
+    /// CPU time.
     #[prost(message, required, tag = "2")]
     pub cpu: CpuUsage,
     /// Memory use.
@@ -53,7 +53,7 @@ pub struct LogUsage {
     pub lost_bytes: u64,
 }
 
-/// Processor time in nanoseconds, and throttling by the limit.
+/// CPU time in nanoseconds, and throttling by the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct CpuUsage {
     /// Total time.
@@ -65,10 +65,10 @@ pub struct CpuUsage {
     /// Time in the kernel.
     #[prost(uint64, tag = "3")]
     pub system: u64,
-    /// Limit periods in which the container ran.
+    /// Number of periods of the CPU limit in which the container ran.
     #[prost(uint64, tag = "4")]
     pub periods: u64,
-    /// Periods in which the limit was reached.
+    /// Number of periods in which the limit was reached.
     #[prost(uint64, tag = "5")]
     pub throttled_periods: u64,
     /// Time for which the container was throttled.
@@ -145,15 +145,15 @@ pub struct Traffic {
 /// Traffic of a network, without loopback.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct NetworkUsage {
-    /// Received by the container.
+    /// Traffic that the container received.
     #[prost(message, required, tag = "1")]
     pub received: Traffic,
-    /// Sent by the container.
+    /// Traffic that the container sent.
     #[prost(message, required, tag = "2")]
     pub sent: Traffic,
 }
 
-/// Returns the number that follows a name, in lines of the form `NAME NUMBER`.
+/// Returns the number that follows a name, in lines with the format `NAME NUMBER`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|number| number.trim().parse().ok())

@@ -1,7 +1,7 @@
 //! Resolves `user[:group]` with the passwd and group files of a rootfs, never with the host's name services.
 //!
 //! The input is the bytes of the rootfs' files (an image is untrusted: lines may have any content); the output is the
-//! process's user. As in OCI images, a number needs no entry and a name needs one.
+//! process's user. As in OCI images, a name must have an entry in the files, but a number need not.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ struct Group<'a> {
     members: &'a [u8],
 }
 
-/// Resolves a user. A missing file counts as an empty one.
+/// Resolves a user. A missing file is treated like an empty file.
 ///
 /// # Errors
 /// Returns the first name without an entry.
@@ -71,7 +71,7 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
         Some(Principal::Id(gid)) => *gid,
         Some(Principal::Name(name)) => gid_of(name, group)?,
     };
-    // As in runc and Docker: an explicit group replaces the memberships.
+    // As in runc and Docker, an explicit group replaces the user's group memberships.
     let mut extra: Vec<u32> = match (&entry, &user.group) {
         (Some(entry), None) => groups(group)
             .filter(|group| {
@@ -91,7 +91,7 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
 }
 
 /// Resolves a user of the host, by name or number, to uid and gid. A number without an entry gets the group of the same
-/// number, and not group 0 as in a container, because the host's group 0 can read files of root.
+/// number. In a container, it would get group 0, but the host's group 0 can read files of root.
 ///
 /// # Errors
 /// Returns the name if the file has no such user.

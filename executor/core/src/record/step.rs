@@ -31,7 +31,7 @@ pub struct StepRecord {
     pub path: String,
     /// Kind of action: `run`, `serial`, ...
     pub kind: String,
-    /// Log source of its log lines.
+    /// Log source of the step's log lines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub log_source: String,
     /// State at the time of writing.
@@ -51,7 +51,7 @@ pub struct StepRecord {
     /// End time.
     #[serde(default)]
     pub finished_at: Option<Timestamp>,
-    /// Receipt of the wipe of its secret files.
+    /// Receipt of the wipe of the step's secret files.
     #[serde(default)]
     pub wipe: Option<WipeRecord>,
     /// Bytes of a completed transfer.

@@ -1,4 +1,4 @@
-//! Capabilities of a container's process, and of processes that are executed in it later.
+//! Computes the capabilities of a container's process, and of processes that are executed in the container later.
 
 use std::collections::BTreeSet;
 
@@ -25,13 +25,13 @@ pub const ROOT_CAPABILITIES: [&str; 8] = [
 pub struct CapabilitySets {
     /// Permitted, effective and bounding capabilities, in the kernel's spelling.
     pub names: BTreeSet<&'static str>,
-    /// True if they are also inheritable and ambient. Otherwise a user other than root would lose added capabilities at
-    /// execve.
+    /// True if the capabilities are also inheritable and ambient. Otherwise a user other than root would lose added
+    /// capabilities at execve.
     pub ambient: bool,
 }
 
-/// Returns the capabilities of a process of this user: the default set (all if privileged, none for users other than
-/// root), without those dropped, with those added.
+/// Returns the capabilities of a process of this user: the default set, without the dropped capabilities, with the
+/// added capabilities. The default set is empty for users other than root, and contains all capabilities if privileged.
 pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let all = || CAPABILITIES.into_iter();
     let is = |list: &[String], name: &str| list.iter().any(|one| one == "ALL" || one == name);
@@ -43,7 +43,7 @@ pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     CapabilitySets { names, ambient: uid != 0 }
 }
 
-/// Returns the sets in the specification's form.
+/// Converts the capabilities to the sets of the specification.
 pub(super) fn sets(capabilities: &CapabilitySets) -> Result<LinuxCapabilities, OciSpecError> {
     let known = |name: &&'static str| name.strip_prefix("CAP_")?.parse().ok();
     let all: Capabilities = capabilities.names.iter().filter_map(known).collect();

@@ -1,10 +1,10 @@
-//! Devices of the host in a container.
+//! Describes host devices in a container.
 
 use std::path::PathBuf;
 
 use crate::plan::DevicePermissions;
 
-/// A device of the host, identified by its numbers: later changes at its path have no effect.
+/// A host device, identified by its numbers: later changes at its path have no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
     /// Path of the node in the container.
@@ -17,8 +17,8 @@ pub struct DeviceNode {
     pub minor: u32,
     /// Permissions of the container.
     pub permissions: DevicePermissions,
-    /// Owner and permission bits. If unset, the node belongs to root of the host and every process of the container can
-    /// open it.
+    /// Owner and permission bits. If unset, the host's root owns the node, and every process of the container can open
+    /// it.
     pub access: Option<NodeAccess>,
 }
 

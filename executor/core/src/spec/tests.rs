@@ -49,7 +49,7 @@ fn a_user_other_than_root_holds_no_capability() {
     assert_eq!(caps(0)["ambient"].as_array().map_or(0, Vec::len), 0);
 }
 
-/// With HOME unset libcontainer calls getpwuid inside the image.
+/// HOME is always set: otherwise libcontainer would call getpwuid inside the image.
 #[test]
 fn home_is_always_set_and_new_privileges_never() {
     let spec = spec_of(Draft::default(), 0);
@@ -74,7 +74,7 @@ fn namespaces_follow_the_request() {
     assert_eq!(kinds(Network::Host, hosts), ("pid mount ipc uts cgroup".into(), true));
 }
 
-/// A member creates none of the namespaces that it shares with its pod, and does not set the host name.
+/// A member joins the namespaces that it shares with its pod, and does not set the host name.
 #[test]
 fn a_member_joins_what_its_pod_holds() {
     let pod = Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes: true });
@@ -107,7 +107,7 @@ fn a_member_joins_what_its_pod_holds() {
     assert_eq!(spec(&shared), "user9 pid mount ipc4 uts3 cgroup");
 }
 
-/// The launcher creates the cgroup and sets its limits.
+/// The specification contains the cgroup's path and no limits: the launcher creates the cgroup and sets its limits.
 #[test]
 fn the_cgroup_is_named_and_not_limited() {
     let spec = spec_of(Draft { memory_bytes: 64 << 20, pids: 7, cpu_millis: 1500, ..Draft::default() }, 0);
@@ -117,7 +117,7 @@ fn the_cgroup_is_named_and_not_limited() {
     assert_eq!(spec_of(Draft { rootfs: "dir:/srv/x", ..Draft::default() }, 0)["root"]["readonly"], false);
 }
 
-/// A requested mount replaces a default one at the same path; a nested mount comes after its parent.
+/// A requested mount replaces a default mount at the same path, and a nested mount comes after its parent.
 #[test]
 fn file_systems_in_memory_arrive() {
     let tmpfs = |path: &str, bytes| Tmpfs { path: path.into(), bytes, mode: 0o700, uid: 5, gid: 6, exec: false };
@@ -137,7 +137,7 @@ fn file_systems_in_memory_arrive() {
     assert!(at("/dev/shm")[0]["options"].as_array().unwrap().contains(&"size=1048576".into()));
 }
 
-/// No mount of the container has a source on the host: a bind of `/proc/self/fd/N` cannot be requested.
+/// No mount of the container has a source on the host, so a bind of `/proc/self/fd/N` cannot be requested.
 #[test]
 fn every_mount_is_a_fresh_file_system() {
     for mount in spec_of(Draft::default(), 0)["mounts"].as_array().unwrap() {
@@ -146,7 +146,7 @@ fn every_mount_is_a_fresh_file_system() {
     }
 }
 
-/// The only bind mount is the launcher's own view of the cgroup.
+/// The only bind mount is the launcher's own view of the cgroup, and it is read-only.
 #[test]
 fn cgroup_view_is_bound_read_only() {
     for (view, kind, source) in

@@ -1,4 +1,5 @@
-//! Warm containers: the OCI specification of a container that is created in advance, and the plans that can use one.
+//! Builds the OCI specification of a warm container, which is created in advance, and decides which plans can use a
+//! warm container.
 //!
 //! A warm container has its own namespaces, /proc, /dev and /sys on a skeleton root, and a waiting init with every
 //! capability in its user namespace. The settings of a plan (root file system, user, capabilities, limits) are applied
@@ -25,12 +26,12 @@ pub struct Skeleton<'a> {
     pub cgroup: &'a Path,
     /// Path of the user namespace to enter.
     pub user_namespace: &'a Path,
-    /// View of its cgroup, as in [`super::Resolved`].
+    /// View of the container's cgroup, as in [`super::Resolved`].
     pub cgroup_view: Option<&'a Path>,
 }
 
-/// Returns true if a warm container can be used for this plan: it has only its own namespaces, the default seccomp
-/// filter, and only the standard entries below /dev.
+/// Returns true if a warm container can be used for this plan. Such a plan shares no namespace, uses the default
+/// seccomp filter, and adds no entries below /dev.
 pub fn fits_warm(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let isolated = isolation.user_namespace == UserNamespace::Own

@@ -2,7 +2,7 @@
 
 use crate::record::Exit;
 
-/// Error of a step, with the end of the process that caused it.
+/// Error of a step, and the end of the process that caused the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StepError {
     pub(super) why: Why,
@@ -76,8 +76,8 @@ impl StepError {
     }
 }
 
-/// Joins several errors. The cause is that of the first error that was not a cancellation, otherwise that of the first
-/// error.
+/// Joins several errors. The cause comes from the first error that has a cause and is not a cancellation; if there is
+/// none, from the first error that has a cause.
 pub(super) fn several(errors: Vec<StepError>) -> Option<StepError> {
     let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.cause);
     let cause = by_itself.or_else(|| errors.iter().find_map(|error| error.cause));

@@ -1,5 +1,5 @@
-//! A reference interpreter of trees of actions. It evaluates a tree recursively, each subtree from its start and the
-//! time of its cancellation, without events. Tests execute random trees with both implementations.
+//! A reference interpreter of trees of actions. It evaluates each subtree recursively, from its start time and the time
+//! of its cancellation, without events. Tests execute random trees with both implementations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,8 @@ impl Random {
     }
 }
 
-/// Behaviour of a process: it runs for a time, then exits; after a stop signal it exits within a time.
+/// Behaviour of a process: how long it runs, its exit code, how long it needs to exit after a stop signal, and whether
+/// it can be started.
 #[derive(Clone, Copy, Debug)]
 struct Behaviour {
     lasts: u64,
@@ -210,7 +211,7 @@ impl Reference<'_> {
     }
 }
 
-/// Delays before restarts, from the consecutive ends and the times of all restarts.
+/// Computes the delays before restarts, from the number of consecutive restarts and the times of all restarts.
 #[derive(Default)]
 struct Pauses {
     row: u32,
@@ -352,7 +353,7 @@ fn random_trees_end_as_the_reference_says() {
         });
         let for_ever = restart.as_ref().is_some_and(|policy| policy.mode == RestartMode::Always);
         let actions = Actions { setup, action, sidecars, restart, sidecar_limits: BTreeMap::new() };
-        // Multiples of 4 with a distinct remainder each, so that no two processes end at the same time.
+        // Even numbers with a distinct remainder for each process, so that few processes end at the same time.
         let mut behaviour = |index: usize| Behaviour {
             lasts: 4 + 2 * (random.below(1 << 20) * 512 + index as u64) % (1 << 13),
             code: if random.below(3) == 0 { 1 + i32::try_from(random.below(200)).unwrap() } else { 0 },

@@ -1,14 +1,15 @@
-//! Pacer of a container's restarts: a token bucket, so that a loop of short runs neither fills the node's event log nor
-//! occupies a processor. The policy's delays, which the request sets, may be longer; the pacer never shortens them.
+//! Limits the rate of a container's restarts with a token bucket, so that a loop of short runs neither fills the node's
+//! event log nor occupies a CPU. The delays in the request's restart policy may be longer; the token bucket never
+//! shortens them.
 
 use std::time::Duration;
 
 /// Number of restarts that are not delayed.
 pub(crate) const BURST: u32 = 10;
-/// Time after which one more restart is not delayed.
+/// Refill period: after this time, one more restart is not delayed.
 pub(crate) const PERIOD: Duration = Duration::from_secs(5);
 
-/// Token bucket of one container's restarts, kept as the uptime at which it is full again.
+/// Token bucket of one container's restarts, stored as the uptime at which the bucket is full again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RestartPacer {
     full_at: Duration,

@@ -1,12 +1,12 @@
-//! Runs of an action under a restart policy: whether another run follows an end, and when.
+//! Decides whether and when an action runs again under a restart policy.
 //!
 //! ```text
 //! runs ── end ──> policy ── delay ──> runs again, everything below it in its initial state
 //!                    └── none ──> the step ends with the last run's error
 //! ```
 //! The first restart is immediate. The delays of consecutive restarts double each time, until a run is long enough
-//! ([`RestartPolicy`]). A cancellation ends the policy, also during a delay. [`RestartPacer`] limits the number of
-//! restarts even if the delays are short.
+//! ([`RestartPolicy`]). A cancellation prevents further runs, also during a delay. [`RestartPacer`] limits the number
+//! of restarts even if the delays are short.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Restarts {
         self.record.next_at.is_some()
     }
 
-    /// Returns true if a failure is followed by another run.
+    /// Returns true if another run would follow a failure.
     fn permits_after_failure(&self) -> bool {
         !self.over && self.policy.permits(true, self.record.count)
     }
@@ -230,7 +230,7 @@ impl Steps {
         self.finish(index, Some(StepError { why: Why::Cancelled, cause }), now);
     }
 
-    /// Resets a step and all below it to the initial state.
+    /// Resets a step and all steps below it to the initial state.
     fn renew(&mut self, index: usize) {
         let step = &mut self.steps[index];
         let StepRecord { path, kind, log_source, .. } = std::mem::take(&mut step.record);

@@ -1,4 +1,4 @@
-//! Single cases, with the messages that users see.
+//! Tests single cases, with the messages that users see.
 
 use std::collections::BTreeMap;
 
