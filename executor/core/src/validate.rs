@@ -1,10 +1,10 @@
-//! Validation of untrusted requests into a [`Plan`]. All violations are reported together; each names its field, the
-//! limit and the size of the value, and none contains a secret.
+//! Validates untrusted requests and converts them to a [`Plan`]. All violations are reported together. Each violation
+//! names its field, the limit and the size of the value, and contains no secret.
 //!
-//! The input is a [`Draft`] that borrows from the decoded message, so that validation copies no secret; the output is
-//! the public part. Rules for paths of files: no `.`, `..`, NUL or newline; not under `/proc`, `/sys` or `/dev`; no
-//! duplicate; no file at the path of another file's directory; no name that begins with `..` (reserved for atomic
-//! rotation, as in Kubernetes).
+//! The input is a [`Draft`] that borrows from the decoded message, so that validation copies no secret; the output is a
+//! plan, which contains no secret. Rules for paths of files: no `.`, `..`, NUL or newline; not under `/proc`, `/sys` or
+//! `/dev`; no duplicate; no file at the path of another file's directory; no name that begins with `..` (reserved for
+//! atomic rotation, as in Kubernetes).
 
 mod actions;
 mod checks;
@@ -235,7 +235,7 @@ fn window(draft: &Draft<'_>, report: &mut Report) -> (u16, u16) {
     })
 }
 
-/// Returns the fault of a log source, if it has one.
+/// Returns the error of a log source; `None` if it is valid.
 fn log_source_fault(log_source: &str) -> Option<FieldFault> {
     if log_source.len() <= 64 && log_source.bytes().all(|b| b.is_ascii_graphic()) {
         return None;
@@ -288,7 +288,7 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     if !dir.is_absolute() {
         return Err(InvalidFormat.because(format!("`dir:{}` is not absolute", shorten(path))));
     }
-    // These file systems contain links to arbitrary places: /proc/self/fd/N can be the host's root.
+    // These file systems contain links to arbitrary directories: /proc/self/fd/N can be the host's root.
     if ["/proc", "/sys", "/dev"].iter().any(|bad| dir.starts_with(bad)) {
         return Err(Reserved.because(format!("`dir:{}` is under /proc, /sys or /dev", shorten(path))));
     }
@@ -309,7 +309,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Accepted forms of a user, for messages.
+/// Accepted notations of a user, for messages.
 const USER_FORMS: &str = "`user`, `uid`, `user:group` or `uid:gid`";
 
 /// Parses `user`, `uid`, `user:group`, ...; root when empty.

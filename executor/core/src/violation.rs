@@ -1,19 +1,19 @@
-//! Violations: faults of a request's fields, with a description for people and a reason for programs.
+//! Defines violations: errors in the fields of a request, with a description for people and a reason for programs.
 //!
 //! Reasons are part of the interface (`google.rpc.BadRequest.FieldViolation.reason`): their names do not change, and
-//! docs/errors.md lists them. A fault without a specific reason has [`ViolationReason::InvalidValue`].
+//! docs/errors.md lists them. A violation without a specific reason has [`ViolationReason::InvalidValue`].
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A fault of a request.
+/// An error in a field of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{field}: {description}")]
 pub struct Violation {
     /// Path of the field, as in the public interface: `action.run.env[3].name`.
     pub field: String,
-    /// Kind of the fault, for programs.
+    /// Kind of the error, for programs.
     #[serde(default)]
     pub reason: ViolationReason,
     /// Description with limit and size; never a secret's value.
@@ -28,7 +28,7 @@ impl Violation {
     }
 }
 
-/// A fault of a field whose name is not known yet.
+/// An error in a field whose name is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldFault {
     /// Reason; see [`Violation::reason`].
@@ -38,7 +38,7 @@ pub struct FieldFault {
 }
 
 impl FieldFault {
-    /// Returns the same fault, with the faulty part of the field as a prefix of the description.
+    /// Prefixes the description with the invalid part of the field.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self { description: format!("{what}: {}", self.description), ..self }
@@ -72,7 +72,7 @@ impl From<&str> for FieldFault {
 /// Declares the reasons with their names in the interface.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// Kind of a fault, for programs.
+        /// Kind of a violation, for programs.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
         pub enum ViolationReason {
@@ -96,19 +96,19 @@ macro_rules! reasons {
 reasons! {
     /// A required value is missing.
     Required = "REQUIRED",
-    /// A text without the required form.
+    /// A string without the required format.
     InvalidFormat = "INVALID_FORMAT",
-    /// A text with a character that the field must not have, such as a NUL.
+    /// A string with a character that the field must not have, such as a NUL.
     InvalidCharacter = "INVALID_CHARACTER",
-    /// A text that is not UTF-8.
+    /// A string that is not UTF-8.
     NotUtf8 = "NOT_UTF8",
-    /// A number or a name that is not known.
+    /// A number or a name that is unknown.
     UnknownValue = "UNKNOWN_VALUE",
     /// A field that this executord does not know, in a call with strict fields.
     UnknownField = "UNKNOWN_FIELD",
     /// A number, a size or a time outside of its range.
     OutOfRange = "OUT_OF_RANGE",
-    /// A text with too many bytes.
+    /// A string with too many bytes.
     TooLong = "TOO_LONG",
     /// A list with too many entries.
     TooMany = "TOO_MANY",
@@ -116,7 +116,7 @@ reasons! {
     TooLarge = "TOO_LARGE",
     /// A value that is given twice.
     Duplicate = "DUPLICATE",
-    /// A value that conflicts with another field, or requires one that is not set.
+    /// A value that conflicts with another field, or requires another field that is not set.
     Conflict = "CONFLICT",
     /// A path or a name that belongs to the kernel or to the executor.
     Reserved = "RESERVED",
@@ -136,15 +136,15 @@ reasons! {
     Rejected = "REJECTED",
     /// Capacity, memory or disk is not sufficient.
     Insufficient = "INSUFFICIENT",
-    /// More violations than a response can carry; the description has their number.
+    /// There are more violations than a response can hold; the description contains their number.
     MoreViolations = "MORE_VIOLATIONS",
-    /// Any other fault.
+    /// Any other error.
     #[default]
     InvalidValue = "INVALID_VALUE",
 }
 
 impl ViolationReason {
-    /// Creates a fault of this kind.
+    /// Creates an error of this kind.
     pub fn because(self, description: impl Into<String>) -> FieldFault {
         FieldFault { reason: self, description: description.into() }
     }
@@ -165,7 +165,7 @@ impl ViolationReason {
 mod tests {
     use super::*;
 
-    /// Names must have the form that google.rpc.BadRequest requires.
+    /// Names have the format that google.rpc.BadRequest requires.
     #[test]
     fn names_are_stable_and_documented() {
         let page = include_str!("../../../docs/errors.md");

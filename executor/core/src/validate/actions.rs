@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::plan::{Action, Actions, Limits, Messages, PlannedFile, PlannedProcess, RestartMode, RestartPolicy};
 
-/// Checks a tree and its processes. `own` are the container's own files, `limits` are the container's.
+/// Checks a tree and its processes. `own` holds the container's own files, `limits` the container's limits.
 pub(super) fn check(
     actions: &Actions,
     draft: &Draft<'_>,
@@ -165,7 +165,8 @@ pub(super) fn file_paths(processes: &[PlannedProcess]) -> impl Iterator<Item = &
     processes.iter().flat_map(|process| &process.files).map(|file| &file.path)
 }
 
-/// Checks that a plan's processes are those of its tree, which the comparison in `recheck` cannot detect.
+/// Checks the secret inputs of the processes in a plan with a tree of actions. The comparison in `recheck` cannot
+/// detect invalid secret inputs.
 pub(super) fn recheck(plan_actions: &Actions, processes_of_plan: &[PlannedProcess]) -> Result<(), Vec<Violation>> {
     for (process, path) in processes_of_plan.iter().zip(processes(plan_actions)) {
         secrets::recheck(&format!("{path}.run"), process)?;

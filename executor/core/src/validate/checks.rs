@@ -1,4 +1,4 @@
-//! Validates checks of a container: limits of their numbers, times and texts.
+//! Validates the health checks of a container: their number, times and strings.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -36,10 +36,10 @@ const HEADER_NAME_MAX: usize = 64;
 const HEADER_VALUE_MAX: usize = 512;
 /// Maximum number of a program's arguments.
 const ARGS_MAX: usize = 64;
-/// Maximum bytes of a program's path, directory, user and arguments together: every record of the container contains
-/// them.
+/// Maximum total size of a program's path, directory, user and arguments, in bytes. Every record of the container
+/// contains them.
 const EXEC_BYTES_MAX: usize = 8 << 10;
-/// Headers that control the connection, which belongs to the executor.
+/// Headers that control the connection. They are reserved for the executor.
 const CONNECTION_HEADERS: [&str; 10] = [
     "connection",
     "content-length",
@@ -53,7 +53,7 @@ const CONNECTION_HEADERS: [&str; 10] = [
     "upgrade",
 ];
 
-/// Checks the requested checks, and fills in defaults. `None` if there are none.
+/// Validates the requested checks, and fills in defaults. `None` if there are no checks.
 pub(super) fn check(checks: &Checks, policy: &Policy, report: &mut Report) -> Option<Checks> {
     let start_timeout = or(checks.start_timeout, START_TIMEOUT_DEFAULT);
     let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();

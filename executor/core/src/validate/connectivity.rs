@@ -54,8 +54,8 @@ pub(super) fn check(
     check_network_namespace(&connectivity.network_namespace, network, policy, report);
 }
 
-/// Checks the path of a network namespace to join: it is set only for that kind of network, and allowed by the
-/// operator's list.
+/// Checks the path of a network namespace to join. The path must be set for the network `path`, must not be set for
+/// other kinds of network, and must be allowed by the operator's list.
 fn check_network_namespace(path: &Path, network: Network, policy: &Policy, report: &mut Report) {
     const FIELD: &str = "network_namespace";
     if path.as_os_str().is_empty() {
@@ -108,7 +108,7 @@ pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
     Ok(())
 }
 
-/// Validates an update of a container's egress, and returns its plan after the update.
+/// Validates an update of a container's egress, and returns the updated plan.
 ///
 /// # Errors
 /// Returns every violation.

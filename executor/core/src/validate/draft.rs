@@ -1,4 +1,4 @@
-//! Drafts: borrowed requests before validation.
+//! Defines drafts: requests before validation, borrowed from the decoded messages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub struct Draft<'a> {
     pub memory_bytes: u64,
     /// Number of processes and threads; 0 = default.
     pub pids: u64,
-    /// Thousandths of a processor; 0 = no limit.
+    /// CPU time in thousandths of a CPU; 0 = no limit.
     pub cpu_millis: u64,
     /// Labels.
     pub labels: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub struct Draft<'a> {
     pub grace: Option<Duration>,
     /// Kind of network.
     pub network: Option<Network>,
-    /// Log source of the log lines.
+    /// Log source of the process's output.
     pub log_source: &'a str,
     /// True if the output is discarded.
     pub suppress_log_output: bool,
@@ -49,9 +49,10 @@ pub struct Draft<'a> {
     pub secret_args: Vec<(u32, &'a str)>,
     /// Secret files of the container.
     pub files: Vec<DraftFile<'a>>,
-    /// Directories that hold only such files.
+    /// Directories that hold only secret files.
     pub file_directories: Vec<&'a str>,
-    /// Bytes that the process may write among its files; 0 = default. Unset if the files are read-only.
+    /// Bytes that the process may write to the file system of its secret files; 0 = default. Unset if the files are
+    /// read-only.
     pub writable_files: Option<u64>,
     /// Path of the file for the runtime token; no token when empty.
     pub token_path: &'a str,
@@ -63,7 +64,7 @@ pub struct Draft<'a> {
     pub image: Option<PlannedImage>,
     /// Bytes of disk; 0 = default.
     pub disk_bytes: u64,
-    /// Share of processor time; 0 = the kernel's default.
+    /// Share of CPU time; 0 = the kernel's default.
     pub cpu_weight: u32,
     /// Share of disk bandwidth; 0 = the kernel's default.
     pub io_weight: u32,
@@ -75,7 +76,7 @@ pub struct Draft<'a> {
     pub surroundings: Surroundings,
     /// Volumes as requested; sizes may be 0.
     pub volumes: Vec<Volume>,
-    /// Processors, devices and attributes of processes as requested; paths and permissions may be empty.
+    /// CPUs, devices and attributes of processes as requested; paths and permissions may be empty.
     pub host_options: HostOptions,
     /// Bytes of swap beyond `memory_bytes`; -1 = no limit.
     pub swap_bytes: Option<i64>,
@@ -93,9 +94,9 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// True if the container is deleted as soon as it is completed.
     pub remove_when_completed: bool,
-    /// Variables of every process, unless the process sets them itself.
+    /// Environment variables of every process. A process that sets such a variable itself has its own value.
     pub shared_env: Vec<(&'a str, &'a str)>,
-    /// Tree of actions; unset for a single run action. With a tree the program's fields above are empty.
+    /// Tree of actions; unset for a single run action. With a tree, the fields of the program above are empty.
     pub actions: Option<Actions>,
     /// Processes of the tree, in the order of their indices.
     pub steps: Vec<DraftStep<'a>>,
@@ -143,7 +144,7 @@ impl<'a> Draft<'a> {
 /// A process of a request, before validation.
 #[derive(Clone, Default)]
 pub struct DraftStep<'a> {
-    /// Field path of its run action: `action.serial.actions[0].run`.
+    /// Field path of the process's run action: `action.serial.actions[0].run`.
     pub field: String,
     /// Path or name of the program.
     pub path: &'a str,
@@ -157,7 +158,7 @@ pub struct DraftStep<'a> {
     pub user: &'a str,
     /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
     pub nofile: Option<u64>,
-    /// Log source of the log lines.
+    /// Log source of the process's output.
     pub log_source: &'a str,
     /// True if the output is discarded.
     pub suppress_log_output: bool,
@@ -183,7 +184,7 @@ impl<'a> DraftStep<'a> {
 /// A download or an upload of a request.
 #[derive(Clone)]
 pub struct DraftTransfer<'a> {
-    /// Path of its action, which is its id.
+    /// Path of the transfer's action, which is the id of the transfer.
     pub id: String,
     /// Direction.
     pub direction: Direction,
@@ -195,7 +196,7 @@ pub struct DraftTransfer<'a> {
     pub path: &'a str,
     /// User as `user[:group]`; root when empty.
     pub user: &'a str,
-    /// Log source of the log lines.
+    /// Log source of the transfer's log lines.
     pub log_source: &'a str,
     /// Algorithm and value of a checksum; both empty if there is none.
     pub checksum: (&'a str, &'a str),

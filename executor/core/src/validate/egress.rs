@@ -5,7 +5,7 @@ use super::ViolationReason::{Conflict, OutOfRange, Required, TooMany};
 use crate::limits::{EGRESS_ELEMENTS_MAX, EGRESS_RULES_MAX};
 use crate::plan::{EgressProtocol, EgressRule};
 
-/// Checks rules. A peer may have sent addresses without checking them.
+/// Checks egress rules. The addresses may come from a peer that has not checked them.
 pub(super) fn check(rules: &[EgressRule], report: &mut Report) {
     if rules.len() > EGRESS_RULES_MAX {
         report.add("egress_rules", TooMany.because(format!("has {} entries; at most {EGRESS_RULES_MAX}", rules.len())));
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(of_rules(vec![wide(100, 100), one()]), ["egress_rules"]);
     }
 
-    /// An update is validated with the container's settings, as its request was.
+    /// An update is validated with the container's settings, like the original request.
     #[test]
     fn updates_are_judged_by_what_the_container_has() {
         let policy = Policy { allow_egress: true, allow_privileged: true, ..Policy::default() };

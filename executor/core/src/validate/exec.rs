@@ -19,7 +19,7 @@ pub struct ExecDraft<'a> {
     pub env: Vec<(&'a str, &'a str)>,
     /// Working directory; the container's own when empty.
     pub dir: &'a str,
-    /// `user[:group]`; the container's own when empty.
+    /// User as `user[:group]`; the container's own user when empty.
     pub user: &'a str,
     /// Rows and columns of the terminal.
     pub window: (u32, u32),

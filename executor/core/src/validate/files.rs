@@ -1,4 +1,4 @@
-//! Validates paths of volume mounted files, individually and together.
+//! Validates the secret files of a request, each file by itself and all files together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::token;
 /// Field of the runtime token's file.
 const TOKEN_FIELD: &str = "runtime_token_path";
 
-/// Checks that at most one file of a plan holds the runtime token, and that it is the last: the order of the contents
-/// depends on it.
+/// Checks that at most one file of a plan holds the runtime token, and that this file is the last. The order of the
+/// contents depends on this.
 pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     if plan.given_files().iter().any(|file| file.token) {
         return Err(vec![Violation::new(TOKEN_FIELD, "must be the last file of the plan")]);
@@ -85,7 +85,7 @@ pub(super) fn for_step(
     let mut conflicts = Report::default();
     let together: Vec<PlannedFile> = own.iter().chain(&files).cloned().collect();
     check_conflicts(&together, &mut conflicts);
-    // Conflicts among the container's own files are reported once.
+    // Conflicts among the container's own files were already reported.
     report.0.extend(conflicts.0.into_iter().filter(|violation| violation.field.starts_with(&step.field)));
     files
 }
@@ -130,7 +130,8 @@ pub(super) fn directories(
     directories
 }
 
-/// Checks how many bytes a process may write among its files: the requested number, or a part of its memory.
+/// Checks the number of bytes that a process may write to the file system of its secret files. The default is a part of
+/// the memory limit.
 pub(super) fn writable(
     requested_bytes: u64,
     memory_bytes: u64,
@@ -155,7 +156,8 @@ pub(super) fn writable(
 /// Mode and group of a file.
 pub(super) type Access = (u32, Option<Principal>);
 
-/// Returns mode and group of a file: as requested, otherwise as of the file that it replaces, otherwise the defaults.
+/// Returns mode and group of a file: the requested values, otherwise the values of the replaced file, otherwise the
+/// defaults.
 pub(super) fn access(
     file: &DraftFile<'_>,
     replaced: Option<&PlannedFile>,
@@ -190,7 +192,7 @@ pub(super) fn planned(file: &DraftFile<'_>, path: PathBuf, (mode, group): Access
 /// Returns the absolute path of a file.
 ///
 /// # Errors
-/// Returns the fault of an invalid path.
+/// Returns an error if the path is invalid.
 pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     if path.is_empty() {
         return Err(Required.because("is empty"));
@@ -229,7 +231,8 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     Ok(absolute)
 }
 
-/// Checks that no file of a container with a token is in the directory of the runtime socket, or replaces it.
+/// Checks that no file of a container with a runtime token is inside the directory of the runtime socket, and that no
+/// file has the path of this directory or of one of its parents.
 fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     let taken = Path::new(token::RUNTIME_DIR);
     for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
@@ -271,8 +274,8 @@ fn check_total_size(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     }
 }
 
-/// Returns the exceeded limits on all files together, as phrases after `have`. As in a BBS only contents
-/// count; paths have a separate limit.
+/// Returns the limits that all files together exceed, as phrases that follow `have` in a message. As in BBS, only
+/// contents count towards the size limit; paths have a separate limit.
 pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
     let mut exceeded = Vec::new();
     let contents = files.iter().map(|(_, size)| *size).fold(0, u64::saturating_add);

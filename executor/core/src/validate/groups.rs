@@ -5,7 +5,7 @@ use super::{Report, fits, parse_principal, shorten};
 use crate::limits::EXTRA_GROUPS_MAX;
 use crate::plan::{Principal, UserNamespace};
 
-/// Checks their names and numbers.
+/// Checks the names and numbers of the groups.
 pub(super) fn check(names: &[&str], namespace: UserNamespace, report: &mut Report) -> Vec<Principal> {
     if names.len() > EXTRA_GROUPS_MAX {
         let why = format!("has {} entries; at most {EXTRA_GROUPS_MAX}", names.len());

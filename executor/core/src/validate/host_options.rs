@@ -1,4 +1,4 @@
-//! Validates processors, devices, confinement and attributes of processes, and the operator's lists of devices and
+//! Validates CPUs, devices, AppArmor profiles and attributes of processes, and the operator's lists of devices and
 //! profiles.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::limits::{APPARMOR_PROFILE_MAX, DEVICE_DEPTH_MAX, DEVICES_MAX, OOM_SCO
 use crate::placement::{GENERATIONS_DIR, STEPS_DIR};
 use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 
-/// Names of resource limits, except the one on open files.
+/// Names of resource limits, except the limit on open files.
 pub const ULIMITS: [&str; 15] = [
     "as",
     "core",
@@ -195,7 +195,7 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
     filled
 }
 
-/// Checks a CDI device. The launcher reads its file.
+/// Checks a CDI device, but not its CDI file, which the launcher reads.
 fn check_cdi_device(
     device: &Device,
     others: &[Device],
@@ -240,7 +240,7 @@ fn allows_cdi(pattern: &str, name: &str) -> bool {
 /// Checks the path of a device node in a container.
 ///
 /// # Errors
-/// Returns the fault if the path is not below /dev, is nested too deeply, or exists in the /dev of every container.
+/// Returns an error if the path is not below /dev, is nested too deeply, or exists in the /dev of every container.
 pub fn check_device_path(path: &Path) -> Result<(), FieldFault> {
     let below = below_dev(path)?;
     let shown = shorten(&path.display().to_string());

@@ -67,7 +67,7 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
     if isolation.docker_socket && policy.docker_socket.as_os_str().is_empty() {
         report.add("docker_socket", NotAllowed.because(refused("docker_socket")));
     }
-    // Owner and group of the socket are ids of the host.
+    // Owner and group of the socket are host ids.
     if isolation.docker_socket && isolation.user_namespace == UserNamespace::Own {
         let why = "needs `user_namespace: host`, because the socket belongs to users of the host";
         report.add("docker_socket", Conflict.because(why));

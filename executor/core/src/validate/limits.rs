@@ -1,4 +1,4 @@
-//! Validates limits of a container: those of its request, and new limits while the container runs.
+//! Validates the limits of a request, and new limits of a running container.
 
 use super::{Draft, Policy, Report, Violation};
 use crate::limits::{DISK_MIN, MEMORY_MIN, NOFILE_MIN, PIDS_MAX, PIDS_MIN, SIZE_MAX};
@@ -27,7 +27,7 @@ pub(super) fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) ->
     limits
 }
 
-/// Validates new limits of a running container, and returns its plan with them.
+/// Validates new limits of a running container, and returns the plan with the new limits.
 ///
 /// # Errors
 /// Returns every violation.
@@ -62,7 +62,7 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
     if report.0.is_empty() { Ok(Plan { limits, ..plan.clone() }) } else { Err(report.0) }
 }
 
-/// Checks every limit except the one on open files.
+/// Checks every limit except the limit on open files.
 fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
     let mut range = |field: &str, value: u64, least: u64, most: u64| {
         if value < least || value > most {

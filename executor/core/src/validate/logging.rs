@@ -26,7 +26,7 @@ pub(super) fn check(logging: &DraftLogging, policy: &Policy, report: &mut Report
     Logging { limits, tags: logging.tags.clone() }
 }
 
-/// A requested limit with the policy's values for it; -1 is no limit.
+/// A requested limit, with the policy's default and maximum; -1 = no limit.
 struct Rate {
     field: &'static str,
     asked: Option<i64>,
@@ -55,7 +55,7 @@ impl Rate {
     }
 }
 
-/// Converts a plan's settings back to those of a request.
+/// Converts a plan's settings back to the settings of a request.
 pub(super) fn drafted(planned: &Logging) -> DraftLogging {
     let limit = |limit: Option<u64>| Some(limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)));
     DraftLogging {

@@ -96,7 +96,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
     }
 }
 
-/// Planned outputs as texts of a request, to be checked again.
+/// Planned outputs, converted back to the strings of a request so that they can be validated again.
 pub(super) struct DraftTexts {
     files: Vec<String>,
     directory: String,
@@ -104,10 +104,10 @@ pub(super) struct DraftTexts {
 }
 
 impl DraftTexts {
-    /// Converts a plan's outputs to texts.
+    /// Converts the paths of a plan's outputs to strings.
     ///
     /// # Errors
-    /// Returns a violation if a path is not text.
+    /// Returns a violation if a path is not UTF-8, or if the maximum size is 0.
     pub(super) fn from_planned(planned: &PlannedOutputs) -> Result<Self, Vec<Violation>> {
         let text = |path: &PathBuf| {
             path.to_str()

@@ -55,7 +55,7 @@ fn check_pod(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// Checks the process of a member.
+/// Checks that a member that shares the pod's PID namespace does not need its own PID 1.
 fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) {
     if !share_processes {
         return;
@@ -72,7 +72,7 @@ fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) 
 /// Checks the name of a pod's volume.
 ///
 /// # Errors
-/// Returns the fault if the name is invalid.
+/// Returns an error if the name is invalid.
 pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     if plain && name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -118,7 +118,7 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
     if report.0.is_empty() { Ok(()) } else { Err(report.0) }
 }
 
-/// Returns the fault of a volume name that the pod does not have.
+/// Returns the error for a volume name that does not exist in the pod.
 fn unknown(name: &str, pod: &Plan) -> FieldFault {
     let names: Vec<&str> = pod.volumes.iter().filter_map(pod_volume_name).take(NAMES_SHOWN).collect();
     let has = match (names.len(), pod.volumes.len()) {
@@ -167,7 +167,7 @@ mod tests {
         let expected =
             ["volume_mounted_files", "stdin", "privileged", "volumes[1].empty.size_bytes", "volumes[2].name"];
         assert_eq!(fields(validate(&wrong, &policy)), expected);
-        // A plan without a process is accepted only in the form of a pod.
+        // A plan without a process is accepted only for a pod.
         let mut empty = plan;
         empty.pod = None;
         assert_eq!(fields(recheck(&empty, &policy)), ["action"]);

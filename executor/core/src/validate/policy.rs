@@ -1,4 +1,4 @@
-//! The operator's policy: permissions and defaults.
+//! Defines the operator's policy: permissions and defaults.
 
 mod ports;
 
@@ -13,7 +13,7 @@ use crate::plan::{HostDevice, HostVolume};
 
 pub use ports::{BadPortRule, PortRule};
 
-/// Default capabilities that a request may add: those that common engines grant by default.
+/// Capabilities that a request may add by default: the default capabilities of common container engines.
 const CAPABILITIES_ALLOWED: [&str; 14] = [
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",
@@ -78,16 +78,15 @@ pub struct Policy {
     pub allow_privileged: bool,
     /// True if requests may use `user_namespace: host`.
     pub allow_host_userns: bool,
-    /// Docker socket of the host that requests may use; not allowed when empty.
+    /// The host's Docker socket, if requests may use it; when empty, they may not.
     pub docker_socket: PathBuf,
-    /// True if requests may bring their own seccomp profile.
+    /// True if requests may contain a seccomp profile.
     pub allow_seccomp_profile: bool,
     /// Capabilities that requests may add, in the kernel's spelling; `ALL` means all of them.
     pub capabilities_allowed: Vec<String>,
-    /// First id of the host that containers' users are mapped to.
+    /// First host id of the pool. Each user namespace gets a range of host ids from the pool.
     pub userns_pool_start: u32,
-    /// Number of ranges of 65,536 ids from `userns_pool_start`, which limits the number of containers with user
-    /// namespaces.
+    /// Number of ranges of 65,536 ids in the pool. It limits the number of containers with user namespaces.
     pub userns_pool_ranges: u32,
     /// Directory of the configurations of CNI networks.
     pub cni_conf_dir: PathBuf,
@@ -95,46 +94,48 @@ pub struct Policy {
     pub cni_bin_dirs: Vec<PathBuf>,
     /// True if requests may use `egress`.
     pub allow_egress: bool,
-    /// Ports of the host that requests may publish; none when empty.
+    /// Host ports that requests may publish; none when empty.
     pub ports_allowed: Vec<PortRule>,
     /// Default limit on a log's bytes per second; -1 = the maximum, 0 = nothing is kept.
     #[serde(with = "crate::settings::rate")]
     pub default_log_bytes_per_second: i64,
     /// Default limit on a log's lines per second; -1 = the maximum, 0 = nothing is kept.
     pub default_log_lines_per_second: i64,
-    /// Highest limit on a log's bytes per second in a request; -1 = any limit, or no limit.
+    /// Highest limit on a log's bytes per second in a request; -1 = requests may set any limit, or no limit.
     #[serde(with = "crate::settings::rate")]
     pub log_bytes_per_second_max: i64,
-    /// Highest limit on a log's lines per second in a request; -1 = any limit, or no limit.
+    /// Highest limit on a log's lines per second in a request; -1 = requests may set any limit, or no limit.
     pub log_lines_per_second_max: i64,
     /// True if processes may be executed in running containers.
     pub allow_exec: bool,
     /// Lowest OOM score adjustment in a request.
     pub oom_score_adj_min: i32,
-    /// Highest number of bytes of swap beyond the memory limit in a request; -1 = any number, or no limit.
+    /// Highest number of bytes of swap beyond the memory limit in a request; -1 = requests may set any number, or no
+    /// limit.
     #[serde(with = "crate::settings::rate")]
     pub swap_bytes_max: i64,
-    /// Highest resource limits in a request, by name; -1 = any limit, or no limit. For a missing name the maximum is
-    /// the launcher's own hard limit.
+    /// Highest resource limits in a request, by name; -1 = requests may set any limit, or no limit. For a missing name,
+    /// the maximum is the launcher's own hard limit.
     pub ulimits_max: BTreeMap<String, i64>,
     /// True if requests may use downloads and uploads.
     pub allow_transfers: bool,
-    /// Network namespaces that containers may join, by path; `DIR/*` means all in a directory. None when empty.
-    pub network_namespaces: Vec<PathBuf>,
-    /// Directories of the host below which containers may mount any directory or file. None when empty.
-    pub host_paths: Vec<PathBuf>,
-    /// CDI devices that containers may use: qualified names, or `vendor.com/class=*` for all of a class. None when
+    /// Paths of network namespaces that containers may join; `DIR/*` means all namespaces in a directory. None when
     /// empty.
+    pub network_namespaces: Vec<PathBuf>,
+    /// Host directories below which containers may mount any directory or file. None when empty.
+    pub host_paths: Vec<PathBuf>,
+    /// CDI devices that containers may use: qualified names, or `vendor.com/class=*` for all devices of a class. None
+    /// when empty.
     pub cdi_devices: Vec<String>,
-    /// Directories of CDI files; later ones take precedence.
+    /// Directories of CDI files. Later directories take precedence.
     pub cdi_spec_dirs: Vec<PathBuf>,
     /// Images that may run (table `images`, which also has keys for executord only).
     #[serde(skip)]
     pub images: ImagePolicy,
-    /// Directories of the host that containers may mount (tables `volumes`).
+    /// Host directories that containers may mount (tables `volumes`).
     #[serde(skip)]
     pub volumes: Vec<HostVolume>,
-    /// Devices of the host that containers may use (tables `devices`).
+    /// Host devices that containers may use (tables `devices`).
     #[serde(skip)]
     pub devices: Vec<HostDevice>,
     /// AppArmor profiles that containers may use (table `apparmor`).
@@ -143,7 +144,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Returns the pool of the host's ids for user namespaces.
+    /// Returns the pool of host ids for user namespaces.
     ///
     /// # Errors
     /// Returns the error of [`Pool::new`].

@@ -1,7 +1,7 @@
 //! Validates a plan again in the privileged process, without trusting the sender.
 //!
-//! The plan is converted back to a draft of the request, and that draft is validated, so that one set of rules serves
-//! both.
+//! The plan is converted back to a draft of the request, and the draft is validated, so that the same rules apply to
+//! requests and plans.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::from_process).collect::<Vec<_>>();
     let user = plan.user.to_string();
     let transfer_users: Vec<String> = plan.transfers.iter().map(|transfer| transfer.user.to_string()).collect();
-    // A path below `files_root` is counted as a relative path, so the sum never exceeds the daemon's.
+    // A path below `files_root` is counted as a relative path, so that the total never exceeds the total that the
+    // daemon computed.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
@@ -111,7 +112,7 @@ fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
         again.secret_arguments.clone_from(&process.secret_arguments);
         again.suppress_log_output = process.suppress_log_output;
     }
-    // Paths are compared as text: `==` treats some different texts as equal.
+    // Paths are compared as strings, because `==` treats some different strings as equal paths.
     let texts = paths(plan).map(Path::as_os_str).eq(paths(&again).map(Path::as_os_str));
     if same_count && texts && *plan == again {
         return Ok(());
@@ -143,7 +144,7 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
-/// Texts of a planned process, which a draft borrows.
+/// Strings of a planned process, which a draft borrows.
 struct StepTexts<'a> {
     process: &'a PlannedProcess,
     user: String,

@@ -9,7 +9,7 @@ use crate::limits::LIST_MAX;
 use crate::plan::PlannedProcess;
 
 /// Checks that each secret argument has an empty public argument at its index. If there are secret arguments, every
-/// empty argument must have one.
+/// empty argument must have a secret argument.
 pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
     if draft.secret_args.is_empty() || draft.secret_args.len() > LIST_MAX {
         return; // without secret arguments, an empty argument is intended

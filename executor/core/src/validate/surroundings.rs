@@ -163,7 +163,7 @@ fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespa
     if of_network && !matches!(network, Network::None | Network::Cni) {
         return Err("can only be set if the container has its own network".into());
     }
-    // Root of the host could also change settings that are not namespaced.
+    // The host's root could also change settings that are not namespaced.
     if user_namespace == UserNamespace::Host {
         return Err("needs `user_namespace: own`".into());
     }

@@ -19,7 +19,7 @@ pub(super) struct MessageSurroundings<'a> {
 }
 
 impl MessageSurroundings<'_> {
-    /// Returns the name of the mount that conflicts with a file at this path, if any.
+    /// Describes the conflict of a file at this path with another mount, if there is one.
     fn conflict(&self, path: &Path) -> Option<&'static str> {
         if self.files.iter().any(|file| file.path.starts_with(path)) {
             return Some("is a secret file, or a parent directory of one");
@@ -27,7 +27,7 @@ impl MessageSurroundings<'_> {
         if self.file_directories.iter().any(|directory| path.starts_with(directory)) {
             return Some("is in one of file_directories, which can only contain secret files");
         }
-        // On a volume of the host, the file would remain after the container.
+        // In a host volume, the file would remain after the container.
         let of_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_) | VolumeSource::HostPath(_));
         if self.volumes.iter().filter(of_host).any(|volume| path.starts_with(&volume.path)) {
             return Some("is in a volume of the host");

@@ -26,7 +26,7 @@ fn a_minimal_request_gets_the_defaults() {
     recheck(&plan, &Policy::default()).unwrap();
 }
 
-/// Rejected file paths, each with its reason.
+/// Each invalid path of a file is refused with one violation.
 #[test]
 fn paths_of_files() {
     let refused = [
@@ -78,7 +78,8 @@ fn files_against_one_another() {
     two("ab", "a/c").unwrap();
 }
 
-/// The limit of a BBS: 1 MiB of contents. Paths do not count; they have a separate limit.
+/// Contents of files are limited to 1 MiB, as in BBS. Paths do not count towards this limit; they have a separate
+/// limit.
 #[test]
 fn the_size_limit_is_exact_and_names_the_largest() {
     let one = |size| validate(&Draft { files: vec![file("aaaa", size), file("b", 5)], ..draft() }, &Policy::default());
@@ -117,7 +118,8 @@ fn the_length_of_an_environment_string_is_the_kernels() {
     assert!(violations[0].description.contains("131072 bytes") && violations[0].description.contains("use a file"));
 }
 
-/// With lower limits an init would fail during setup, with a system error that names no field.
+/// Limits that are too low for the container's init are refused with their field. Otherwise the setup would fail with a
+/// system error that names no field.
 #[test]
 fn limits_that_no_container_can_be_made_with_name_the_least() {
     let reported = |nofile, pids| validate(&Draft { nofile: Some(nofile), pids, ..draft() }, &Policy::default());
@@ -188,7 +190,7 @@ fn rootfs_references_and_the_operators_policy() {
     validate(&host_net, &Policy { allow_host_network: true, ..Policy::default() }).unwrap();
 }
 
-/// The launcher must not trust the daemon: a plan that validation would not have made is refused.
+/// The launcher must not trust the daemon: a plan that validation would not have created is refused.
 #[test]
 fn a_forged_plan_is_refused() {
     let policy = Policy::default();
@@ -205,7 +207,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.network = Network::Host);
     forge(|p| p.processes.clear());
     forge(|p| p.files[0].size = u64::MAX);
-    // Validation would interpret each of these plans differently from its text.
+    // Validation would interpret each of these plans differently from how it is written.
     forge(|p| p.files[0].path = "proc/self/attr/exec".into());
     forge(|p| p.files[0].path = "/etc/cf-service-bindings/./a".into());
     forge(|p| p.limits.memory_bytes = 0);
@@ -269,7 +271,7 @@ fn no_file_lies_where_the_runtime_socket_is() {
     assert_eq!(field(&Draft { files: vec![file("/a", 1)], token_path: "/a", ..draft() }), "runtime_token_path");
 }
 
-/// Impossible secret inputs in a plan from a compromised daemon.
+/// Impossible secret inputs in a plan from a compromised daemon are refused.
 #[test]
 fn forged_secret_inputs_are_refused() {
     let policy = Policy::default();

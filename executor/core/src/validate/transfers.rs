@@ -100,10 +100,10 @@ fn checksum((algorithm, value): (&str, &str), parent: &str, report: &mut Report)
     Some(Checksum { algorithm, value: value.to_ascii_lowercase() })
 }
 
-/// Checks the form of a URL. The fault contains no part of it.
+/// Checks the format of a URL. The error contains no part of the URL.
 ///
 /// # Errors
-/// Returns the fault if it is no http or https URL with a host.
+/// Returns an error if the string is not an http or https URL with a host.
 pub fn check_url(url: &str) -> Result<(), FieldFault> {
     if url.is_empty() {
         return Err(Required.because("is empty; it must be an http or https URL"));

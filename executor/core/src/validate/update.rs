@@ -1,8 +1,8 @@
-//! Validates updates of a running container's secret files: a request against the current files.
+//! Validates updates of a running container's secret files against the current files.
 //!
-//! The input is the container's plan and a call's files and paths to remove; the output is the whole list of files
-//! after the update, and which of them have new content. Remaining files keep their positions, so that the list stays
-//! in the order of the requests.
+//! The input is the container's plan, and the files and removed paths of a call; the output is the list of all files
+//! after the update, and the indices of the files with new content. Remaining files keep their positions, so that the
+//! list stays in the order of the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const STAYS: &str = "the container's file";
 /// An update before validation, borrowed from the message.
 #[derive(Default)]
 pub struct UpdateDraft<'a> {
-    /// Files to replace if the path exists, or else to add.
+    /// Files to replace or, if the path does not exist, to add.
     pub files: Vec<DraftFile<'a>>,
     /// Paths of files to remove.
     pub removed: Vec<&'a str>,
@@ -33,7 +33,7 @@ pub struct PlannedUpdate {
     pub files: Vec<PlannedFile>,
     /// Files with new content, as ascending indices into `files`.
     pub changed: Vec<usize>,
-    /// Index of the file in the draft that has the content, for each of `changed`.
+    /// For each entry of `changed`, the index of the draft's file with the content.
     pub sources: Vec<usize>,
     /// Signal to send afterwards; 0 for none.
     pub signal: i32,
@@ -132,7 +132,7 @@ fn removed(
     removed
 }
 
-/// Merges the lists: remaining and replaced files keep their positions, new ones follow, then the token's file. A
+/// Merges the lists: remaining and replaced files keep their positions, new files follow, then the token's file. A
 /// replaced file keeps its mode and group if the call does not set them.
 fn merge(
     draft: &UpdateDraft<'_>,

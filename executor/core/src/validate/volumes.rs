@@ -60,11 +60,11 @@ impl<'a> VolumeSurroundings<'a> {
     }
 }
 
-/// Checks the mount of a CDI device, and conflicts of its target with the container's other mounts, with the rules for
-/// volumes of the host.
+/// Checks the mount of a CDI device by the rules for host volumes: its paths, and conflicts of its target with the
+/// container's other mounts.
 ///
 /// # Errors
-/// Returns the fault of a path, or the mount that conflicts with the target.
+/// Returns an error if a path is invalid, or if another mount conflicts with the target.
 pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Result<(), FieldFault> {
     surroundings::plain_path(host_path).map_err(|fault| fault.within("hostPath"))?;
     let beside = VolumeSurroundings::from_plan(plan);

@@ -67,7 +67,7 @@ fn what_is_left_out_is_filled_in_and_the_form_is_one() {
     };
     assert_eq!(plan.host_options, expected);
     recheck(&plan, &policy()).unwrap();
-    // The launcher has read another list; and a form that validation does not produce.
+    // A launcher with another list refuses the plan. So does every launcher if a value is not in canonical form.
     let fields: Vec<String> = recheck(&plan, &Policy::default()).unwrap_err().into_iter().map(|v| v.field).collect();
     assert_eq!(fields, ["apparmor_profile", "devices[0].name", "devices[1].name", "devices[2].name"]);
     let mut otherwise = plan;

@@ -1,7 +1,8 @@
-//! The operator's rules for ports of the host that containers may publish.
+//! Parses and applies the operator's rules for host ports that containers may publish.
 //!
 //! A rule is `[ADDRESS[/PREFIX]:]FIRST[-LAST][/PROTOCOL]`: `8000-8999`, `127.0.0.1:1024-65535`, `[fd00::]/8:443/tcp`. A
-//! rule without an address allows every address of the host. A port without an address is allowed only by such a rule.
+//! rule without an address allows every host address. A port that is published on all host addresses is allowed only by
+//! a rule without an address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{Protocol, PublishedPort};
 
-/// A range of ports that may be published, with addresses of the host and protocol.
+/// A range of ports that may be published, with host addresses and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortRule {

@@ -1,4 +1,4 @@
-//! Requests for resources of the host: images, privileges, limits, networks.
+//! Tests requests for host resources: images, privileges, limits, networks.
 
 use std::collections::BTreeMap;
 
@@ -189,7 +189,8 @@ fn limits_of_disk_and_weights_are_bounded() {
     assert_eq!((plan.limits.disk_bytes, plan.stop_signal), (7 << 20, SIGTERM));
 }
 
-/// Without egress no capability may bypass the filter; with egress, or without a network, they are allowed as usual.
+/// Without egress, no capability may bypass the filter. With egress, or without a network, such capabilities are
+/// allowed.
 #[test]
 fn without_egress_nothing_may_undo_that() {
     let policy = Policy {

@@ -1,4 +1,4 @@
-//! Conflicts of volumes with other mounts of their container, and with its secret files.
+//! Detects conflicts of volumes with other mounts of their container, and with its secret files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::plan::{FRESH_OF_HOST, PlannedFile, PlannedProcess, Rootfs, Volume};
 use crate::validate::ViolationReason::Conflict;
 use crate::validate::{Report, shorten};
 
-/// Returns a conflict of a volume with other mounts of its container, if there is one.
+/// Describes a conflict of a volume with other mounts of its container, if there is one.
 pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundings<'_>) -> Option<String> {
     let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
     if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
@@ -54,8 +54,9 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
     None
 }
 
-/// Returns the reason why no secret file can be mounted in a volume that others can change, if there is one. In a
-/// volume of the pod only an empty mount point is created, and only if nothing is written through it (ADR 48).
+/// Returns the reason why secret files cannot be mounted in this volume, which is not an empty volume; `None` if they
+/// can be mounted. In a volume of the pod, only an empty mount point is created, and only if the secret files are
+/// read-only (ADR 48).
 fn takes_no_files(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'static str> {
     if !volume.is_of_pod() {
         return Some("secret files cannot be mounted in a volume of the host or of an image");
@@ -66,7 +67,7 @@ fn takes_no_files(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'
     beside.is_writable.then_some("writable files cannot be mounted in a volume of the pod")
 }
 
-/// Checks that no secret file of a step is in a volume that others can change.
+/// Checks that no secret file of a step is in a volume that is not an empty volume.
 pub(in crate::validate) fn for_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
     for file in processes.iter().flat_map(|process| &process.files) {
         let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());

@@ -1,4 +1,4 @@
-//! The operator's volumes and directories, from the configuration.
+//! Checks the operator's volumes and directories in the configuration.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(in crate::validate) fn check_name(name: &str) -> Result<(), String> {
     Err(format!("the name \"{}\" is not valid: {why}", shorten(name)))
 }
 
-/// Checks the operator's list of volumes. `reserved` are directories of the executor.
+/// Checks the operator's list of volumes. `reserved` holds directories of the executor.
 ///
 /// # Errors
 /// Returns the invalid entry and the reason.
@@ -40,8 +40,8 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
     Ok(())
 }
 
-/// Checks the operator's list of directories below which requests may mount any path. `reserved` are directories of the
-/// executor.
+/// Checks the operator's list of directories below which requests may mount any path. `reserved` holds directories of
+/// the executor.
 ///
 /// # Errors
 /// Returns the invalid entry and the reason.
@@ -54,7 +54,7 @@ pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), Str
         .try_for_each(|path| check_offered_dir(path, reserved).map_err(|why| format!("{}: {why}", path.display())))
 }
 
-/// Checks a directory of the host that the operator offers.
+/// Checks a host directory that the operator lists.
 fn check_offered_dir(path: &Path, reserved: &[&Path]) -> Result<(), String> {
     surroundings::mount_point(path, false).map_err(|why| why.to_string())?;
     match reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {

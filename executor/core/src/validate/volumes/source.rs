@@ -1,4 +1,4 @@
-//! Sources of volumes.
+//! Validates sources of volumes.
 
 use std::path::Path;
 
@@ -98,8 +98,8 @@ fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns the fault of a name that is not in one of the operator's lists, with the names in the list. `list` describes
-/// the list and its place in the configuration.
+/// Returns the error for a name that is not in one of the operator's lists, with the names in the list. `list`
+/// describes the list and its section in the configuration.
 pub(in crate::validate) fn unknown_name(name: &str, known: &[&str], list: &str) -> FieldFault {
     let shown = shorten(name);
     if known.is_empty() {

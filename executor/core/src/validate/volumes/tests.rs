@@ -54,7 +54,7 @@ fn sizes_are_filled_in_and_the_order_stays() {
     recheck(&plan, &policy()).unwrap();
     let amount = crate::capacity::Amount::new(&plan.limits, &plan.volumes);
     assert_eq!(amount.disk_bytes, DISK_MIN);
-    // The launcher has read another list.
+    // A launcher with another list refuses the plan.
     let reported = recheck(&plan, &Policy::default()).unwrap_err();
     assert_eq!(reported[0].field, "volumes[3].host.name");
     let mut wider = plan;
@@ -186,7 +186,7 @@ fn volume_of_pod_takes_secret_files() {
         let field = "action.serial.actions[0].run.volume_mounted_files[0].path";
         assert_eq!(violations, vec![field; usize::from(refused)], "{volume:?}");
     }
-    // Mounts around a volume of the pod, and below its files.
+    // Mounts above a volume of the pod, and below its secret files, are refused.
     let around = [host("shared", "/data"), of_pod("/data/conf")];
     assert_eq!(fields(validate(&member(&around), &policy())), ["volumes[0].path", "volumes[1].path"]);
     let below = [of_pod("/data"), host("shared", "/data/conf/x")];
