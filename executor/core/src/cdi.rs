@@ -150,7 +150,7 @@ pub struct Node {
     pub permissions: DevicePermissions,
 }
 
-/// A directory or a file of the host to mount into a container.
+/// A host directory or file to mount into a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostMount {
     /// Path on the host.

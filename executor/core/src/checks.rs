@@ -49,7 +49,7 @@ pub struct CheckId {
 /// Results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckState {
-    /// True if the check passes, by its thresholds.
+    /// True if the check passes, according to its thresholds.
     pub passing: bool,
     /// Consecutive successes.
     pub successes: u32,
@@ -96,7 +96,7 @@ pub enum CheckOutcome {
     NotMade,
 }
 
-/// Consequence of a result.
+/// Change of the health that follows from a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HealthChange {
     /// The container became ready.

@@ -3,7 +3,7 @@
 //! ```text
 //! STATE_DIR/containers/ID/outputs/
 //!    0, 1, 2, ...   contents
-//!    list.json      their description; written last and renamed, so that a list refers to complete files only
+//!    list.json      list of the outputs; written last and renamed, so that a list refers to complete files only
 //! ```
 //! Paths of outputs come from the container and are untrusted. Therefore the files have numbers as names, and bytes of
 //! a path that are not UTF-8 are escaped ([`escaped`]).

@@ -395,7 +395,7 @@ pub struct Plan {
     /// Checks of the running container.
     #[serde(default)]
     pub checks: Option<Checks>,
-    /// Supplementary groups of every process, in addition to those of its user.
+    /// Supplementary groups of every process, in addition to the groups of its user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<Principal>,
     /// True if the environment is kept in the container's secret volume, for processes that are executed later.

@@ -107,7 +107,7 @@ impl Visitor<'_> for BytesVisitor {
     }
 }
 
-/// Serialization of other types' fields that hold bytes (`#[serde(with = ...)]`).
+/// Serialization of `u64` fields that hold a number of bytes (`#[serde(with = ...)]`).
 pub mod bytes {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -38,7 +38,7 @@ impl Timestamp {
 }
 
 impl From<SystemTime> for Timestamp {
-    /// Times before 1970 become 0, times after 2554 the last representable one.
+    /// Times before 1970 become 0; times after 2554 become the last time that can be represented.
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))

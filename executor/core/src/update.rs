@@ -31,7 +31,7 @@ pub struct FileUpdate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EgressUpdate {
-    /// True if connections to outside of the container's network are allowed.
+    /// True if connections to destinations outside of the container's network are allowed.
     pub egress: bool,
     /// Allowed destinations of these connections; every destination when empty.
     pub rules: Vec<EgressRule>,

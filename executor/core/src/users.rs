@@ -120,7 +120,7 @@ impl ResolvedUser {
         self.groups.sort_unstable();
         self.groups.dedup();
         if self.groups.len() > GROUPS_MAX {
-            // Requested groups take precedence over those of an image that has more than the kernel accepts.
+            // Requested groups take precedence over groups of an image that has more groups than the kernel accepts.
             let surplus = self.groups.len() - GROUPS_MAX;
             let mut left = surplus;
             self.groups.retain(|gid| {

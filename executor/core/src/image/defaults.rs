@@ -1,8 +1,8 @@
 //! Extracts process defaults from an image's configuration, and combines them with a request.
 //!
 //! The rules are Docker's: a request without a program runs Entrypoint followed by the request's arguments, or by Cmd
-//! if the request has none; a program in the request replaces both. Variables of the request override those of the
-//! image with the same name. An image is untrusted: its values are limited here, and validated together with the
+//! if the request has none; a program in the request replaces both. Variables of the request override the variables of
+//! the image with the same name. An image is untrusted: its values are limited here, and validated together with the
 //! request afterwards.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Parses signals as named in image configurations and on command lines. The names are those of the `nix` crate.
+//! Parses signals as named in image configurations and on command lines. The `nix` crate defines the names.
 
 use nix::sys::signal::Signal;
 

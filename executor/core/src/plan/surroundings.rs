@@ -1,4 +1,4 @@
-//! Mounts, kernel settings and host names of a container, in addition to its root file system and its network.
+//! Defines the mounts, kernel settings and host names of a container, in addition to its root file system and network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Volumes of a container: directories that are mounted into its root file system.
+//! Defines the volumes of a container: directories that are mounted into its root file system.
 
 use std::path::PathBuf;
 

@@ -130,7 +130,7 @@ pub struct EndUnhealthy {
     /// 2 was the output of one program.)
     #[prost(message, repeated, tag = "3")]
     pub outputs: Vec<CheckOutput>,
-    /// Number of the checked run: the number of restarts before it.
+    /// Number of restarts before the checked run.
     #[prost(uint64, tag = "120")]
     pub run: u64,
 }
@@ -152,7 +152,7 @@ pub struct NoteHealth {
     /// True if the container became healthy; false if its checks begin.
     #[prost(bool, tag = "1")]
     pub healthy: bool,
-    /// Number of the checked run: the number of restarts before it.
+    /// Number of restarts before the checked run.
     #[prost(uint64, tag = "2")]
     pub run: u64,
 }

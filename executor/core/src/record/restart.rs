@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 pub struct RestartRecord {
     /// Number of restarts.
     pub count: u64,
-    /// Start of the current run, or of the last one.
+    /// Start time of the current run, or of the last run.
     pub started_at: Option<Timestamp>,
     /// End of the run before the last restart, or before the pending restart.
     #[serde(default)]

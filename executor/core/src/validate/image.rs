@@ -8,7 +8,7 @@ use crate::plan::PlannedImage;
 
 /// Maximum number of volumes.
 const VOLUMES_MAX: usize = 64;
-/// Maximum number of labels, and maximum bytes of all of them together.
+/// Maximum number of labels, and maximum total size of the labels in bytes.
 const LABELS_MAX: usize = 1024;
 const LABEL_BYTES_MAX: usize = 256 << 10;
 

@@ -346,7 +346,7 @@ fn what_a_process_may_write_among_its_files() {
     validate(&declared, &Policy::default()).unwrap();
 }
 
-/// Groups, a kept environment and the termination message file, as a compromised daemon could send them, are refused.
+/// Invalid groups and termination message files, as a compromised daemon could send them, are refused.
 #[test]
 fn what_a_scheduler_asks_for_is_judged_again() {
     let message = TerminationMessage { path: "".into(), bytes_max: 0, fallback_to_logs: true };
