@@ -13,16 +13,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZeroOnFree;
 
-// SAFETY: every method passes the caller's arguments on to `System`, whose contract is the same; memory is written only
-// between the caller's release and `System`'s, within its layout.
+// SAFETY: every method passes the caller's arguments on to `System`, which has the same contract. `overwrite` writes
+// only within the layout of a block that the caller has released and `System` has not freed yet.
 unsafe impl GlobalAlloc for ZeroOnFree {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -35,9 +35,10 @@ unsafe impl GlobalAlloc for ZeroOnFree {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The system's realloc may move the block and free the old one without a wipe, so this copies it instead.
-        // SAFETY: the new layout has the caller's alignment and a size that the caller promises to be valid; the copy
-        // stays within both blocks, which are distinct; the old one is freed only after the new one is allocated.
+        // The system's realloc may move the block and free the old one without a wipe, so this copies the block
+        // instead. SAFETY: the new layout has the caller's alignment and a size that the caller promises to be valid.
+        // The copy stays within both blocks, which are distinct. The old block is freed only after the new one is
+        // allocated.
         unsafe {
             let new = System.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -49,14 +50,15 @@ unsafe impl GlobalAlloc for ZeroOnFree {
     }
 }
 
-/// Writes zeros in a form that the compiler cannot optimize away, although they are never read.
+/// Writes zeros so that the compiler cannot optimize the writes away, although the zeros are never read.
 unsafe fn overwrite(pointer: *mut u8, size: usize) {
     if crate::CONTROL {
         return;
     }
     // SAFETY: the caller owns `size` bytes at `pointer`.
     unsafe { std::ptr::write_bytes(pointer, 0, size) };
-    // An empty assembly block that might read the memory forces the writes, without the cost of volatile byte writes.
+    // The compiler must assume that this empty assembly block reads the memory, so it keeps the writes. Volatile
+    // writes of single bytes would be slower.
     // SAFETY: the block has no instruction.
     unsafe { std::arch::asm!("/* {0} */", in(reg) pointer, options(nostack, preserves_flags, readonly)) };
 }
@@ -65,12 +67,12 @@ unsafe fn overwrite(pointer: *mut u8, size: usize) {
 mod tests {
     use super::*;
 
-    /// Checks memory that was just freed. Skips the start of the block, which the system allocator uses for bookkeeping.
+    /// Returns true if `free` overwrote the block. Skips the start of the block, where the system allocator keeps its
+    /// own data after the release.
     fn zeros_after(free: impl Fn(*mut u8, Layout)) -> bool {
         let layout = Layout::from_size_align(4096, 16).unwrap();
-        // SAFETY: the layout is valid; the memory is written and freed once, and read afterwards on purpose while no
-        // other thread of this test allocates that size. The block is smaller than the size above which blocks are
-        // unmapped.
+        // SAFETY: the layout is valid, and the memory is written and freed once. It is read after the release on
+        // purpose: no other thread of this test allocates this size, and the block is too small to be unmapped.
         unsafe {
             let keep = ZeroOnFree.alloc(layout); // so that the block behind does not merge with the top
             let block = ZeroOnFree.alloc(layout);

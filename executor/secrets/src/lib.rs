@@ -1,25 +1,25 @@
-//! Memory and files that hold secrets, and their wiping.
+//! Handles memory and files that hold secrets, and wipes them.
 //!
 //! - [`ZeroOnFree`]: the allocator of every executor process that handles secrets.
-//! - [`TagKey`]: compares requests by keyed digest, without keeping them.
+//! - [`TagKey`]: computes keyed digests, which compare requests without storing them.
 //! - [`scrub_stack`]: overwrites stack memory left by earlier calls.
 //! - [`redact`]: masks secret values in a container's output.
-//! - [`Token`]: gives access to a container's own secret inputs; [`TokenDigest`] verifies it.
+//! - [`Token`]: lets a client read a container's secret inputs; [`TokenDigest`] verifies the token.
 //! - [`volume`]: the tmpfs of a container's secret files, from its creation to the receipt of its wipe.
 //!
-//! The feature `residue-control` disables all of them ([`CONTROL`]), for the one test which proves that the other tests
-//! would find residue.
+//! The feature `residue-control` disables wiping and masking ([`CONTROL`]). One test uses such a build to prove that
+//! the other tests would find residue.
 //!
 //! Unsafe code is confined to the allocator, which requires it.
 
 #[cfg(all(feature = "residue-control", not(debug_assertions)))]
 compile_error!("residue-control disables wiping: it is for tests, in debug builds only");
 
-/// True for a build that wipes neither freed memory nor files nor buffers. The search for residue must find some in it
-/// (feature `residue-control`, debug builds only).
+/// True for a build that wipes neither freed memory nor files nor buffers (feature `residue-control`, debug builds
+/// only). In such a build the search for residue must find some.
 pub const CONTROL: bool = cfg!(feature = "residue-control");
 
-/// Version of the executor's programs. A build that wipes nothing is marked.
+/// Version of the executor's programs. The version of a build that wipes nothing says so.
 pub const VERSION: &str = if CONTROL {
     concat!(env!("CARGO_PKG_VERSION"), " (RESIDUE CONTROL: WIPES NO SECRET, FOR TESTS ONLY)")
 } else {

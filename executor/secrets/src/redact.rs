@@ -1,22 +1,22 @@
 //! Masks secret values in a container's output.
 //!
-//! Input: the values with their names, and a stream of bytes. Output: the bytes with every occurrence of a value, in
-//! any of the forms in `redact/forms.rs`, replaced by `[REDACTED:name]`.
+//! The input is the values with their names, and a stream of bytes. The output is the same bytes, but every occurrence
+//! of a value in any of the forms in `redact/forms.rs` is replaced by `[REDACTED:name]`.
 //!
-//! - **Masked bytes**: each byte that belongs to an occurrence of any form. So no form survives because an overlapping
-//!   one was found first. A run of overlapping occurrences gets one marker, with the name of the longest form at its
-//!   start. Adjacent occurrences get one marker if they are of the same value (as the pieces of a long one are), else
-//!   one each. The result does not depend on how the bytes were divided into calls, as long as there is no flush
-//!   between them.
+//! - **Masked bytes**: every byte that belongs to an occurrence of any form, even if occurrences overlap. A run of
+//!   overlapping occurrences gets one marker, with the name of the longest form at its start. Adjacent occurrences get
+//!   one marker if they belong to the same value (a long value is searched for in adjacent pieces), else one marker
+//!   each. The result does not depend on how the bytes were divided into calls, unless the stream is flushed between
+//!   the calls.
 //! - **Masked values**: see [`Redaction`]. If two names have the same content, the first name is used. White space
-//!   around a value is not masked with it, and a value of only white space is not masked at all.
-//! - **Time** is linear in the text, for any text and values that a tenant may choose: per position at most one
-//!   comparison of 256 bytes for each doubling of the number of forms, and usually one table lookup.
-//! - **Memory**: the values, their lines and encodings. Up to 64 MiB of values are masked, plus 16 MiB of lines and
-//!   encodings; smaller values first. A warning names values that do not fit.
+//!   around a value is not masked with the value, and a value of only white space is not masked at all.
+//! - **Time** is linear in the length of the output, whatever output and values a tenant chooses. A position usually
+//!   costs one table lookup, and at most a binary search over the forms that compares 256 bytes in each step.
+//! - **Memory**: the redactor stores up to 64 MiB of values, and 16 MiB of their lines and encodings; smaller values
+//!   come first. A warning names values that do not fit.
 //! - **Not found**: a value in other encodings (hexadecimal, compressed, reversed, encrypted), interrupted by other
-//!   bytes (colours, line numbers), or flushed in parts. In base64, up to four bits of the first and the last byte show
-//!   in the characters next to the marker if other data surrounds the value.
+//!   bytes (colours, line numbers), or flushed in parts. If other data surrounds a value in base64, the characters next
+//!   to the marker reveal up to four bits of the value's first and last byte.
 
 mod encode;
 mod forms;
@@ -37,7 +37,7 @@ use matcher::Matcher;
 use pieces::{ENCODED_MAX, Forms, VALUES_MAX};
 pub use stream::Stream;
 
-/// Longer names are cut in markers and warnings, so that a short value cannot inflate the log.
+/// Maximum length of a name in markers and warnings, in bytes. A limit keeps short values from inflating the log.
 const NAME_MAX: usize = 128;
 /// Maximum number of names in one warning.
 const NAMES_MAX: usize = 50;
@@ -66,18 +66,18 @@ pub struct Redactor {
 
 struct Marker {
     text: String,
-    /// Distinguishes names of different redactors.
+    /// Hash of the name: equal names have equal ids in all redactors.
     id: u64,
 }
 
 impl Redactor {
-    /// Builds a redactor of these values. On a rotation, pass both the old and the new ones.
+    /// Builds a redactor of these values. After a rotation, pass both the old and the new values.
     pub fn new<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Self {
         let (mut values, mut warnings) = evaluate(mode, values);
-        // On a rotation most values occur twice.
+        // After a rotation most values occur twice.
         let mut seen = HashSet::new();
         values.retain(|value| seen.insert((value.content, value.followed)));
-        // If not everything fits, the largest values are left out. The sort keeps the order of equal ones.
+        // If not everything fits, the largest values are left out. The sort keeps the order of values of equal length.
         values.sort_by_key(|value| value.content.len());
 
         let mut markers: Vec<Marker> = Vec::with_capacity(values.len());
@@ -95,7 +95,7 @@ impl Redactor {
         forms.start_encodings();
         let mut full = false;
         for ((owner, value), place) in (0..).zip(&values).zip(places) {
-            // After one value did not fit, larger ones are not tried, which bounds the time as well.
+            // If a value did not fit, the larger ones that follow are not tried. This also bounds the time.
             full = full
                 || value.content.is_empty()
                 || forms.encodings(owner, value.content, value.followed, place).is_err();
@@ -109,7 +109,7 @@ impl Redactor {
         Self { bytes, matcher, markers, warnings: warnings.reported(shortest(mode)) }
     }
 
-    /// Warnings about values that are not masked, or not in every form, by name.
+    /// Returns warnings with the names of values that are not masked, or not in every form.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -130,15 +130,15 @@ impl Redactor {
         self.matcher.longest()
     }
 
-    /// Returns all forms that are searched for, long ones in pieces. The result is secret; for measuring this matcher
-    /// and comparing it with another.
+    /// Returns all forms that are searched for; long forms are cut into pieces. The result is secret. Benchmarks use it
+    /// to compare this matcher with others.
     pub fn forms(&self) -> impl Iterator<Item = &[u8]> {
         self.matcher.forms(&self.bytes).map(|(form, _)| form)
     }
 
-    /// Masks a complete text, such as an error message.
+    /// Masks a complete string, such as an error message.
     pub fn text(&self, text: &str) -> String {
-        // Masking a value that is not text can split a character.
+        // Masking a value that is not UTF-8 can split a character.
         String::from_utf8(self.masked(text.as_bytes()))
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
@@ -159,8 +159,8 @@ impl std::fmt::Debug for Redactor {
     }
 }
 
-/// Returns the warnings that concern single values, without building a search: those of [`Redactor::warnings`] except
-/// the ones about lack of room.
+/// Returns the warnings that concern single values, without building a redactor. Compared with
+/// [`Redactor::warnings`], only the warnings about size limits are missing.
 pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Vec<String> {
     evaluate(mode, values).1.reported(shortest(mode))
 }

@@ -1,9 +1,10 @@
-//! Overwriting the stack below the current call.
+//! Overwrites the stack below the current call.
 //!
-//! A hash state holds its last block, a call leaves its arguments, and a moved value leaves a copy: none of it is
-//! freed, so the allocator cannot wipe it, and it remains until another call reaches the same depth.
+//! Hash states, arguments of calls and moved values leave copies of secrets on the stack. The stack is not freed, so
+//! the allocator cannot wipe it, and a copy remains until another call reaches the same depth.
 
-/// Overwritten depth in bytes: more than receiving a request needs, and much less than the stacks of the executor's processes.
+/// Number of bytes to overwrite: more than receiving a request needs, and much less than the stacks of the executor's
+/// processes.
 const DEPTH: usize = 96 << 10;
 
 /// Overwrites the stack below the caller. Call it right after a function that read secrets.
@@ -13,7 +14,7 @@ pub fn scrub_stack() {
         return;
     }
     let mut below = [0_u8; DEPTH];
-    // black_box counts as a read, so the zeros are written.
+    // The compiler must assume that black_box reads the array, so it keeps the writes.
     std::hint::black_box(&mut below);
 }
 
@@ -27,7 +28,7 @@ mod tests {
 
     const MARK: u8 = 0xa7;
 
-    /// Leaves marks deeper in the stack, and returns their address.
+    /// Writes marks at a depth in the stack, and returns their address.
     #[inline(never)]
     fn leave(depth: usize) -> u64 {
         let mut frame = [0_u8; 1024];

@@ -1,7 +1,7 @@
-//! Request digests, which compare two requests without keeping either.
+//! Computes digests of requests, which compare two requests without storing either.
 //!
-//! A short secret can be guessed from its plain digest. A request digest is keyed (HMAC-SHA-256); the key is random and
-//! kept only in memory, for the lifetime of this boot's launcher or daemon.
+//! An attacker can guess a short secret from its plain digest, so request digests are keyed (HMAC-SHA-256). The key is
+//! random and exists only in memory, until the launcher or daemon that generated it exits.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -14,7 +14,7 @@ const KEY: usize = 32;
 #[derive(Clone)]
 pub struct TagKey(Zeroizing<[u8; KEY]>);
 
-/// Returned for bytes of a wrong length.
+/// Error for a key of the wrong length.
 #[derive(Debug, thiserror::Error)]
 #[error("a request digest key has {0} bytes; expected {KEY}")]
 pub struct BadKey(usize);
@@ -30,7 +30,7 @@ impl TagKey {
         Ok(Self(key))
     }
 
-    /// Reads a key that another executor process passed.
+    /// Wraps a key that another executor process passed.
     ///
     /// # Errors
     /// Fails if the length is wrong.
@@ -43,8 +43,8 @@ impl TagKey {
         &*self.0
     }
 
-    /// Computes the digest of a list of parts, in hexadecimal. Each part is hashed with its length, so that different
-    /// lists cannot collide by concatenation.
+    /// Computes the digest of a list of parts, in hexadecimal. The digest includes the length of each part, so lists
+    /// that differ only in the boundaries of their parts have different digests.
     pub fn tag<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         let mut mac = Hmac::<Sha256>::new_from_slice(&*self.0).expect("HMAC takes a key of any length");
         for part in parts {

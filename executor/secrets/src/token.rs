@@ -1,7 +1,7 @@
-//! Runtime tokens: generated where they are delivered; every other place knows only their digest.
+//! Generates runtime tokens and verifies them by digest. Only the process that delivers a token ever holds it.
 //!
-//! The format is in `executor_core::token`. A verifier keeps a [`TokenDigest`], which cannot be presented as a token,
-//! does not allow guessing (the token has 32 random bytes), and is compared in constant time.
+//! The format is in `executor_core::token`. A verifier keeps only a [`TokenDigest`]. A digest cannot be presented as a
+//! token, does not allow guessing the token (32 random bytes), and is compared in constant time.
 
 use executor_core::ident::ContainerId;
 use executor_core::token::{DIGEST_BYTES, RANDOM_BYTES};
@@ -28,7 +28,7 @@ impl Token {
         Ok(Self(token))
     }
 
-    /// Returns the token in the form that clients present.
+    /// Returns the token as clients present it.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -50,7 +50,7 @@ impl TokenDigest {
         Self(CtOutput::new(Sha256::digest(token)))
     }
 
-    /// Reads a digest from another process of the executor; `None` if the length is wrong.
+    /// Wraps a digest that another executor process passed. Returns `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: [u8; DIGEST_BYTES] = bytes.try_into().ok()?;
         Some(Self(CtOutput::new(bytes.into())))

@@ -1,8 +1,8 @@
-//! The file system of a container's secret files.
+//! Creates and fills the file system of a container's secret files.
 //!
-//! One tmpfs per container, created detached: it has no path on the host. It is filled before any process can see it;
-//! the container gets read-only views of it, one per mount point; the shim keeps the writable side (and the launcher a
-//! second handle), because secrets must be overwritten in place at the end.
+//! Each container has one tmpfs, which is created detached: it has no path on the host. It is filled before any process
+//! can see it, and the container gets read-only views of it, one per mount point. The shim keeps a writable handle,
+//! because secrets must be overwritten in place when the container ends; the launcher has a second handle.
 //!
 //! ```text
 //! /0/                       mount point 0, a directory (0700, the process's user)
@@ -13,10 +13,10 @@
 //! /files/0/..data -> ..gen1
 //! /inputs/values            variables and arguments, if the container may ask for them again (0600, root)
 //! ```
-//! This is the layout of Kubernetes' AtomicWriter, so that one rename replaces a generation by a later one (see the
-//! module `generation`), except that generations are stored outside the visible directory, which has only the
-//! container's files. A directory is as accessible as the most accessible file below it requires; the two directories
-//! above the generations, which all users pass through, can be searched but not listed (0711).
+//! This is the layout of Kubernetes' AtomicWriter, so one rename replaces a generation by a later one (see the module
+//! `generation`). Unlike AtomicWriter, generations are stored outside the visible directory, which has only the
+//! container's files. A directory gets the least permissions with which the files below it are accessible. The two
+//! directories above the generations, which all users pass through, can be searched but not listed (0711).
 //!
 //! Files that the process may change have no generations, and no links lead to them:
 //! ```text
@@ -26,11 +26,11 @@
 //!                           like the others; numbered as in the plan
 //! /inputs/0                 original content from the request, if the container may ask for it again
 //! ```
-//! The size of the file system bounds what the process may write; anything it does there only adds work for the wipe.
+//! The size of the file system bounds the data that the process may write; all of that data is wiped too.
 //!
-//! The files belong to the container's user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease blocks
-//! every open of a file for 45 s. A file that is open for writing cannot be leased, so the shim holds each file open
-//! from its creation.
+//! The files belong to the container user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease blocks every
+//! open of a file for 45 s. A file that is open for writing cannot be leased, so the shim holds each file open from its
+//! creation.
 
 mod generation;
 mod inputs;
@@ -70,24 +70,25 @@ const READ_ONLY: Attributes =
     Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 /// Mount attributes in the container for writable files.
 const WRITABLE: Attributes = Attributes { read_only: false, ..READ_ONLY };
-/// Directory of the generations, with a subdirectory for each mount point that has any; for writable files it holds
-/// their second names.
+/// Directory of the generations, with a subdirectory for each mount point that has generations. For writable files,
+/// this directory holds their second names.
 const FILES: &str = "files";
-/// The host's root; no container user maps to it.
+/// User and group id of the host's root. No container user maps to it.
 const ROOT: u32 = 0;
 /// Directory of the first generation.
 const GENERATION: &str = "..gen1";
 
-/// A container's secret file system, through its writable side.
+/// A writable handle of a container's secret file system.
 #[derive(Debug)]
 pub struct Volume {
     root: OwnedFd,
     kind: VolumeKind,
-    /// The files, open for writing, so that they cannot be leased.
+    /// The files, kept open for writing so that no process can lease them.
     held: RefCell<Vec<OwnedFd>>,
 }
 
-/// Receives each file while it is open for writing. The writer is a short-lived helper that cannot hold the files open itself.
+/// Receives each file while it is open for writing. The process that writes the files is a short-lived helper, so it
+/// passes them to a process that keeps them open.
 pub type Pass<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<()> + 'a;
 
 /// Default owner of the files.
@@ -111,7 +112,7 @@ impl Volume {
     /// Creates an empty volume: tmpfs with `noswap`, or ramfs if the kernel's tmpfs has no such option.
     ///
     /// # Errors
-    /// Fails if privilege or memory is missing.
+    /// Fails if the process lacks privilege or the kernel lacks memory.
     pub fn create(size: VolumeSize) -> io::Result<Self> {
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -133,7 +134,7 @@ impl Volume {
         Self { root, kind, held: RefCell::default() }
     }
 
-    /// Returns the writable side, for passing on.
+    /// Returns the writable handle, to pass it to another process.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -143,7 +144,7 @@ impl Volume {
         self.kind
     }
 
-    /// Holds a passed file open for as long as it has a name.
+    /// Holds a passed file open until it is removed.
     pub fn hold(&self, file: OwnedFd) {
         self.held.borrow_mut().push(file);
     }
@@ -154,10 +155,11 @@ impl Volume {
         self.held.borrow_mut().retain(is_there);
     }
 
-    /// Writes every file and passes it on. The pages are charged to the cgroup of the calling process.
+    /// Writes every file and passes its descriptor to `pass`. The pages are charged to the cgroup of the calling
+    /// process.
     ///
     /// # Errors
-    /// Fails if the volume or the cgroup's memory limit has no room.
+    /// Fails if the volume is full or the cgroup's memory limit is reached.
     ///
     /// # Panics
     /// Panics if `contents` or `access` is shorter than the indices in `mounts` require; the caller checks the lengths first.
@@ -203,7 +205,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes every file at its visible place, and gives each a second name.
+    /// Writes every file at its visible path, and creates a second name for each.
     fn fill_writable(
         &self,
         mounts: &[MountPoint],
@@ -231,7 +233,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Creates detached views, one per mount point, in their order: read-only, or writable if the process may change its files.
+    /// Creates detached views, one per mount point, in the same order. They are read-only, or writable if the process
+    /// may change its files.
     ///
     /// # Errors
     /// `InvalidInput` on kernels before 6.15 while the volume is not attached: see [`Volume::attach`].
@@ -240,7 +243,8 @@ impl Volume {
         (0..mounts.len()).map(|number| self.view_with(Path::new(&number.to_string()), attributes)).collect()
     }
 
-    /// Creates a read-only view of all generations, if the mount points have any, or of the second names.
+    /// Creates a read-only view of all generations, if the mount points have any. For writable files, this is a view of
+    /// their second names.
     ///
     /// # Errors
     /// See [`Volume::views`].
@@ -262,7 +266,7 @@ impl Volume {
         Ok(view)
     }
 
-    /// Attaches the writable side at a directory of the calling process's private mount namespace, for kernels that
+    /// Attaches the volume at a directory of the calling process's private mount namespace. Needed on kernels that
     /// cannot clone a detached mount.
     ///
     /// # Errors
@@ -285,7 +289,7 @@ fn generations(mount: usize) -> PathBuf {
     Path::new(FILES).join(mount.to_string())
 }
 
-/// Creates the directory of a generation and the directories of its files.
+/// Creates the directory of a generation with its subdirectories.
 fn make_generation(
     top: BorrowedFd<'_>,
     name: &str,
@@ -310,10 +314,10 @@ fn make_generation(
     Ok(generation)
 }
 
-/// Access that other users need to pass through a directory.
+/// Collects the access that users other than the owner need to a directory.
 #[derive(Default)]
 struct Sharing {
-    /// Group of a file below that is shared with a group.
+    /// Group of the first file in the directory that is shared with a group.
     group: Option<u32>,
     /// True if a file below is readable by all users, or files below have several groups.
     everybody: bool,
@@ -361,7 +365,7 @@ fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], uid: u32, access
     Ok(file)
 }
 
-/// Creates a link with the owner of the files: the host's root is unmapped in a user namespace.
+/// Creates a link owned by the owner of the files, because the host's root is unmapped in a user namespace.
 fn make_link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Owner) -> io::Result<()> {
     rustix::fs::symlinkat(target, dir, name)?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));

@@ -1,7 +1,7 @@
-//! The encodings in which programs print a value: JSON strings, percent-encoding, base64.
+//! Encodes values as programs print them: as JSON strings, percent-encoded, and in base64.
 //!
-//! Encoders differ in what they escape, so each encoding is a table of the styles in use. All of them accept any bytes;
-//! the JSON styles leave invalid UTF-8 unchanged.
+//! Encoders differ in the characters that they escape, so each encoding is a table of the styles in use. All styles
+//! accept any bytes; the JSON styles leave invalid UTF-8 unchanged.
 
 use super::pieces::{BufferFull, Forms};
 
@@ -13,7 +13,7 @@ pub(super) struct Json {
     upper: bool,
     /// Escape `/` as `\/`.
     slash: bool,
-    /// Further characters to escape as `\uXXXX`.
+    /// Additional characters to escape as `\uXXXX`.
     also: &'static str,
 }
 
@@ -37,9 +37,9 @@ pub(super) const JSON: [Json; 8] = [
 ];
 
 impl Json {
-    /// Returns true if `text` certainly needs no escapes.
+    /// Returns true if `text` certainly needs no escapes; false if it is unclear.
     pub(super) fn keeps(&self, text: &[u8]) -> bool {
-        // Bytes of multi-byte characters are left to `write`.
+        // Only `write` examines the bytes of multi-byte characters.
         text.iter().all(|byte| {
             matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~')
                 && !(self.slash && *byte == b'/')
@@ -47,7 +47,7 @@ impl Json {
         })
     }
 
-    /// Writes `text` in the form that it has between the quotes of a JSON string.
+    /// Writes `text` as the content of a JSON string, without the quotes.
     pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for chunk in text.utf8_chunks() {
             for c in chunk.valid().chars() {
@@ -157,7 +157,7 @@ pub(super) const BASE64: [&[u8; 64]; 2] = [
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_",
 ];
 
-/// Writes `bytes` in base64, padded.
+/// Writes `bytes` in base64 with padding.
 pub(super) fn base64(
     alphabet: &[u8; 64],
     bytes: impl IntoIterator<Item = u8>,

@@ -1,26 +1,29 @@
-//! The forms in which a value may be printed.
+//! Lists the forms in which a program may print a value.
 //!
-//! - The value itself, without surrounding white space. (With it, a masked line would lose its newline.)
+//! - The value itself, without surrounding white space. (If the white space were masked too, a line would lose its
+//!   newline.)
 //! - Each of its lines of at least [`LINE_MIN`] bytes, without surrounding white space.
-//! - Value and lines as a JSON string and percent-encoded, in each style that differs.
-//! - The value in base64, in both alphabets and at each of the three offsets of its first byte in a group of three: the
-//!   characters that the value determines, with and without what follows them if the value is the last of the data (a
-//!   partial character, padding, a final newline). Also the lines of base64 wrapped at 64 or 76 columns.
+//! - Value and lines as a JSON string and percent-encoded, in every style whose result differs.
+//! - The value in base64, in both alphabets and at each of the three offsets of its first byte in a group of three.
+//!   This form has the characters that the value determines, and a second one also has the characters that follow if
+//!   the value ends the data: a partial character, padding, a final newline. Lines of base64 wrapped at 64 or 76
+//!   columns are forms too.
 //!
-//! A form of more than 240 bytes is cut evenly into pieces that are each masked. So little has to be held back, a
-//! partly printed long value is masked except for less than a piece at each end, and a comparison is short.
+//! A form of more than 240 bytes is cut evenly into pieces, and each piece is masked separately. So few bytes are held
+//! back, comparisons are short, and a long value that is printed in part is masked except for less than a piece at each
+//! end.
 
 use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
 use super::pieces::{BufferFull, CUT, Forms};
 
-/// Shorter lines of a value are not masked separately.
+/// Minimum length in bytes of a line that is masked separately.
 const LINE_MIN: usize = 8;
-/// Columns at which base64 is wrapped: PEM, and MIME and base64(1).
+/// Columns at which programs wrap base64: PEM uses 64, MIME and base64(1) use 76.
 const COLUMNS: [usize; 2] = [64, 76];
 
 impl Forms {
-    /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. An entry
-    /// that does not fit is skipped together with all later ones.
+    /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. If an entry does not
+    /// fit, it is skipped together with all later ones.
     pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);
@@ -81,13 +84,13 @@ impl Forms {
         written.iter().any(|(from, to)| self.bytes[*from..*to] == self.bytes[start..])
     }
 
-    /// Adds a line whose length before encoding was `length` bytes.
+    /// Adds a line, unless its `length` in bytes before encoding is less than `LINE_MIN`.
     fn line(&mut self, from: usize, to: usize, length: usize) -> Result<(), BufferFull> {
         if length < LINE_MIN { Ok(()) } else { self.charged_cut(from, to) }
     }
 }
 
-/// Start and end.
+/// Start and end offsets in a buffer.
 type Span = (usize, usize);
 
 /// Returns the non-empty lines of a value, without surrounding white space.
@@ -102,7 +105,7 @@ fn lines(value: &[u8]) -> Vec<Span> {
     spans.filter(|(start, end)| start < end).collect()
 }
 
-/// An encoding that maps character by character.
+/// An encoding that maps each character separately.
 enum Style {
     Json(&'static Json),
     Percent(&'static Percent),
@@ -155,9 +158,9 @@ impl Base64<'_> {
         self.followed(forms, last - start)
     }
 
-    /// Adds another variant of the last piece, from `character` on, with the white space after the value.
+    /// Adds variants of the last piece, from `character` on, that include the white space after the value.
     fn followed(&self, forms: &mut Forms, character: usize) -> Result<(), BufferFull> {
-        // More than two bytes are not a line end and would make the piece too long.
+        // More than two bytes of white space are not a line end, and would make the piece too long.
         if !(1..=2).contains(&self.followed.len()) {
             return Ok(());
         }
@@ -172,14 +175,14 @@ impl Base64<'_> {
         Ok(())
     }
 
-    /// Returns the preceding bytes, as zeros, and the value.
+    /// Returns the data from byte `from` on: zeros for the preceding bytes, then the value.
     fn bytes(&self, from: usize) -> impl Iterator<Item = u8> {
         (from..self.preceding + self.value.len())
             .map(|at| at.checked_sub(self.preceding).map_or(0, |at| self.value[at]))
     }
 }
 
-/// Possible ends of a value in base64, as offsets.
+/// Offsets at which the base64 of a value may end.
 struct Ends {
     /// After the last character that does not depend on following data.
     determined: usize,
@@ -190,7 +193,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Adds the forms from `from` to each of the ends; all pieces but the last are shared. Returns the start of the last one.
+    /// Adds the forms from `from` to each of the ends. The forms share all pieces except the last. Returns the start of
+    /// the last piece.
     fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, BufferFull> {
         forms.charge((self.determined - from).div_ceil(CUT) + 2)?;
         let last = forms.cut(from, self.determined);
@@ -200,7 +204,7 @@ impl Ends {
         Ok(last)
     }
 
-    /// Adds the lines of the form from `start` on, wrapped at each of the usual columns.
+    /// Wraps the base64 from `start` on at each of the usual columns, and adds the lines.
     fn wrapped(&self, forms: &mut Forms, start: usize) -> Result<(), BufferFull> {
         for columns in COLUMNS.into_iter().filter(|columns| *columns < self.padded - start) {
             for line in (start..self.padded).step_by(columns) {

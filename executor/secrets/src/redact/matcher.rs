@@ -1,21 +1,21 @@
 //! Finds the longest of many forms that begins at a position, in bounded time for any forms and text.
 //!
-//! A filter over the first bytes (a Bloom filter whose two bits are in one word) skips text that begins no form, at
-//! about the speed of reading it. Otherwise a binary search over the sorted forms finds the last one that does not sort
-//! after the text: the longest matching form is that one or a prefix of it, and each form is linked with its longest
-//! such prefix. So a position costs at most one comparison for each doubling of the number of forms, of at most
-//! [`FORM_MAX`] bytes each. Finding a form uses no hash, so a tenant cannot choose collisions.
+//! A Bloom filter over the first bytes skips text that begins no form, about as fast as reading it (both bits of a key
+//! are in one word of the filter). Otherwise a binary search over the sorted forms finds the last form that does not
+//! sort after the text. The longest match is this form or a prefix of it, and each form is linked to the longest other
+//! form that is its prefix. So a position costs at most one binary search whose comparisons read at most [`FORM_MAX`]
+//! bytes each. The search uses no hash, so a tenant cannot construct collisions that slow it down.
 
 use super::pieces::{FORM_MAX, FormPiece};
 
-/// Words of the filter: one per form, within these bounds.
+/// Minimum and maximum number of words in the filter; between these bounds there is one word per form.
 const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;
-/// Marks a form without a shorter form as its prefix.
+/// Value of `FormEntry::prefix` if no other form is a prefix of this form.
 const NONE: u32 = u32::MAX;
 
-/// Sorted forms. Their bytes are stored elsewhere and passed to every call.
+/// Sorted forms. Their bytes are stored by the caller and passed to every call.
 pub(super) struct Matcher {
-    /// Number of bytes that the filter and the keys use: 8, or 4 if a form is shorter than 8.
+    /// Number of leading bytes that the filter and the keys use: 8, or 4 if a form is shorter than 8 bytes.
     width: usize,
     filter: Vec<u64>,
     shift: u32,
@@ -27,27 +27,27 @@ pub(super) struct Matcher {
 
 struct FormEntry {
     at: u32,
-    /// Longest other form that is a prefix of this one.
+    /// Index of the longest other form that is a prefix of this form, or `NONE`.
     prefix: u32,
     owner: u32,
     length: u16,
 }
 
-/// Search result at a position.
+/// Result of a search at a position.
 #[derive(Default)]
 pub(super) struct FormMatch {
-    /// Length and owner of the longest form.
+    /// Length of the longest form that begins at this position, and index of the value that the form belongs to.
     pub(super) form: Option<(usize, u32)>,
-    /// True if the text ended within a longer form.
+    /// True if the text ends before it is clear whether a longer form begins here.
     pub(super) open: bool,
 }
 
 impl Matcher {
-    /// Builds a matcher from pieces of `bytes`. Of two equal pieces it keeps the one with the lower rank, then with the
-    /// earlier owner.
+    /// Builds a matcher from pieces of `bytes`. Of equal pieces it keeps the one with the lowest rank, and among those
+    /// the one with the lowest owner.
     pub(super) fn new(bytes: &[u8], pieces: Vec<FormPiece>) -> Self {
         let content = |piece: &FormPiece| &bytes[piece.at as usize..][..usize::from(piece.length)];
-        // Keeping the first bytes next to each piece avoids most accesses to the rest.
+        // The first bytes are stored next to each piece, so most comparisons need no access to the rest.
         let mut keyed: Vec<(u64, FormPiece)> =
             pieces.into_iter().map(|piece| (first8(content(&piece)), piece)).collect();
         keyed.sort_unstable_by(|(a_key, a), (b_key, b)| {
@@ -70,7 +70,8 @@ impl Matcher {
             forms: Vec::with_capacity(pieces.len()),
             longest,
         };
-        // In sorted order a form follows its prefixes, and the last of them are nested in each other.
+        // In sorted order a form follows all its prefixes. `prefixes` is a stack in which each form is a prefix of the
+        // next.
         let mut prefixes: Vec<u32> = Vec::new();
         for (index, piece) in (0..).zip(&pieces) {
             let content = content(piece);
@@ -97,14 +98,14 @@ impl Matcher {
         self.longest
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory use in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.filter.capacity() * size_of::<u64>()
             + self.keys.capacity() * size_of::<u64>()
             + self.forms.capacity() * size_of::<FormEntry>()
     }
 
-    /// Returns every form, in order.
+    /// Returns every form with the index of its value, in sorted order.
     pub(super) fn forms<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = (&'a [u8], u32)> {
         (0..self.forms.len()).map(|index| (self.form(bytes, index), self.forms[index].owner))
     }
@@ -114,8 +115,8 @@ impl Matcher {
         &bytes[form.at as usize..][..usize::from(form.length)]
     }
 
-    /// Returns the first position in `from..until` at which a form may begin. Positions with too little remaining text
-    /// for any form are skipped; if there is no candidate, returns the position where they start as an error.
+    /// Returns the first position in `from..until` at which a form may begin. Near the end of `text`, too few bytes
+    /// remain for a lookup. If there is no candidate, returns the first position that was not examined as an error.
     pub(super) fn candidate(&self, text: &[u8], from: usize, until: usize) -> Result<usize, usize> {
         let end = until.min((text.len() + 1).saturating_sub(self.width));
         let found = match self.width {
@@ -161,7 +162,7 @@ impl Matcher {
         if self.width == 8 { load8(text) } else { load4(text) }
     }
 
-    /// Returns the longest form that `text` begins with. `text` must have at least the bytes that [`Self::candidate`] examines.
+    /// Returns the longest form that `text` begins with. `text` must be at least as long as the keys (`width`).
     pub(super) fn search(&self, bytes: &[u8], text: &[u8]) -> FormMatch {
         let key = self.key(text);
         let (mut low, mut high) = (0, self.forms.len());
@@ -188,7 +189,7 @@ impl Matcher {
         FormMatch { form: low.checked_sub(1).and_then(|last| self.longest_prefix(bytes, last, text)), open }
     }
 
-    /// Returns the form, or the longest of its prefixes, that `text` begins with.
+    /// Returns the form at `index` if `text` begins with it, else the longest of its prefixes that `text` begins with.
     fn longest_prefix(&self, bytes: &[u8], index: usize, text: &[u8]) -> Option<(usize, u32)> {
         if self.keys[index] != self.key(text) {
             return None;
@@ -211,7 +212,7 @@ impl Matcher {
         }
     }
 
-    /// Returns true if all of `text` is the beginning of a longer form. `text` is shorter than what [`Self::candidate`] examines.
+    /// Returns true if a form begins with all of `text`, which must be shorter than the keys (`width`).
     pub(super) fn opens(&self, text: &[u8]) -> bool {
         debug_assert!(text.len() < self.width && self.longest <= FORM_MAX);
         let mut first = [0; 8];

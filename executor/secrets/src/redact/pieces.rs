@@ -1,16 +1,17 @@
-//! Forms of values as pieces of one buffer that is wiped, with limits on their total size.
+//! Collects the forms of all values, as pieces of one buffer that is wiped on drop, and limits their total size.
 
 use zeroize::Zeroizing;
 
-/// Longest piece in bytes.
+/// Maximum length of a piece in bytes.
 pub(super) const FORM_MAX: usize = 256;
-/// Longer forms are cut, in bytes. The rest up to `FORM_MAX` is room for base64 characters that may follow a piece.
+/// Length in bytes above which a form is cut. The difference to `FORM_MAX` leaves room for base64 characters that may
+/// follow a piece.
 pub(super) const CUT: usize = 240;
-/// A piece does not begin with white space of fewer bytes than this.
+/// Number of white-space bytes up to which a piece is shifted so that it does not begin with them.
 const SHIFT: usize = 8;
-/// Most bytes of values that are masked: the largest configurable volume of secret files.
+/// Maximum size of all masked values in bytes: the largest configurable volume of secret files.
 pub(super) const VALUES_MAX: usize = 64 << 20;
-/// Most bytes of memory for lines and encodings of the values.
+/// Maximum memory for lines and encodings of the values, in bytes.
 pub(super) const ENCODED_MAX: usize = 16 << 20;
 /// Memory overhead of a piece in bytes, in addition to its content.
 const PIECE_BYTES: usize = 40;
@@ -18,11 +19,11 @@ const PIECE_BYTES: usize = 40;
 /// The size limit of forms is reached.
 pub(super) struct BufferFull;
 
-/// A form, or a part of one.
+/// A form or a part of a form.
 pub(super) struct FormPiece {
     pub(super) at: u32,
     pub(super) length: u16,
-    /// 0 for a value itself, 1 for its lines and encodings: of two equal pieces the lower rank provides the name.
+    /// 0 for a value itself, 1 for its lines and encodings. Of two equal pieces, the one with the lower rank is kept.
     pub(super) rank: u8,
     pub(super) owner: u32,
 }
@@ -52,7 +53,7 @@ impl Forms {
         Self { bytes, pieces: Vec::new(), room: VALUES_MAX, owner: 0, rank: 0 }
     }
 
-    /// Adds a value itself, as far as it fits. Returns how many bytes fit.
+    /// Adds a value itself, or its first part if the value does not fit. Returns the number of bytes added.
     pub(super) fn value(&mut self, owner: u32, value: &[u8]) -> usize {
         let taken = value.len().min(self.room);
         if taken < value.len().min(FORM_MAX) {
@@ -89,9 +90,10 @@ impl Forms {
         Ok(())
     }
 
-    /// Cuts written bytes into the fewest pieces of about equal length and adds them. Returns the start of the last one.
+    /// Cuts written bytes into the fewest pieces of about equal length and adds them. Returns the start of the last
+    /// piece.
     ///
-    /// Pieces avoid starting with a short run of white space: all output ends in a newline, which would otherwise be
+    /// A piece does not begin with a short run of white space: output usually ends in a newline, which would then be
     /// held back each time as the possible start of a piece.
     pub(super) fn cut(&mut self, from: usize, to: usize) -> usize {
         let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));

@@ -5,24 +5,24 @@ use zeroize::Zeroizing;
 use super::pieces::FORM_MAX;
 use super::{Marker, Redactor};
 
-/// State of one output stream, standard output or standard error, that passes through a [`Redactor`].
+/// State of one output stream (standard output or standard error) that passes through a [`Redactor`].
 ///
-/// Holds bytes back only while they may be the beginning of a form, which is at most the length of the longest form
-/// minus one. The redactor may be exchanged between calls: held bytes are then checked again.
+/// Holds bytes back only while they may be the beginning of a form, so fewer bytes than the longest form has. The
+/// redactor may change between calls: bytes that are held back are then searched again with the new one.
 #[derive(Default)]
 pub struct Stream {
     held: Zeroizing<Vec<u8>>,
-    /// Number of following bytes that are already masked because their marker has been written.
+    /// Number of following bytes that are dropped because a marker for them has already been written.
     covered: usize,
-    /// Value whose marker was written last, with no output after it.
+    /// Id of the last marker, if no output was written after it.
     marked: Option<u64>,
 }
 
 impl Stream {
-    /// Processes bytes and appends the decided output to `out`.
+    /// Processes input bytes. Appends to `out` the output that later input cannot change.
     pub fn push(&mut self, redactor: &Redactor, bytes: &[u8], out: &mut Vec<u8>) {
         if !self.held.is_empty() {
-            // Take enough new bytes to decide every held one; with fewer, all of them stay held.
+            // Add enough new bytes to decide about every held one. If there are fewer, all of them stay held.
             let (held, more) = (self.held.len(), bytes.len().min(FORM_MAX));
             let mut joined = std::mem::take(&mut self.held);
             joined.extend_from_slice(&bytes[..more]);
@@ -38,14 +38,14 @@ impl Stream {
         }
     }
 
-    /// Writes the held bytes, masked, because no more input is expected soon, or ever.
+    /// Writes the held bytes, masked. Call it if no more input is expected soon, or at the end of the stream.
     pub fn flush(&mut self, redactor: &Redactor, out: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         self.scan(redactor, &held, held.len(), true, out);
         self.marked = None;
     }
 
-    /// Returns true if there was no input since the last flush, so that another flush would have no effect.
+    /// Returns true if another flush would have no effect, because there was no input since the last one.
     pub fn is_fresh(&self) -> bool {
         self.held.is_empty() && self.covered == 0 && self.marked.is_none()
     }
@@ -63,7 +63,8 @@ impl Stream {
         self.held = joined;
     }
 
-    /// Decides the positions before `until`; returns the first undecided one. With `last`, no text follows and all are decided.
+    /// Decides about the positions before `until`, and returns the first undecided one. If `last` is true, no text
+    /// follows, so all positions are decided.
     fn scan(&mut self, redactor: &Redactor, text: &[u8], until: usize, last: bool, out: &mut Vec<u8>) -> usize {
         let matcher = &redactor.matcher;
         let mut output = Output { out, text, done: self.covered, marked: self.marked };
@@ -91,7 +92,7 @@ impl Stream {
     }
 }
 
-/// Output of one text.
+/// Writes the output for one call.
 struct Output<'a> {
     out: &'a mut Vec<u8>,
     text: &'a [u8],
@@ -101,8 +102,8 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Masks a form. Overlapping text extends the mask; adjacent text does so only if it is of the same value, as the
-    /// next piece of a long one is.
+    /// Masks a form. A form that overlaps the mask extends it; an adjacent form extends it only if it belongs to the
+    /// same value, such as the next piece of a long value.
     fn mask(&mut self, from: usize, length: usize, marker: &Marker) {
         self.pass(from);
         if from == self.done && self.marked != Some(marker.id) {

@@ -1,4 +1,4 @@
-//! Compares the redactor with a naive one, and its forms with other encoders.
+//! Compares the redactor with a naive implementation, and its forms with other encoders.
 
 mod bounds;
 mod encodings;
@@ -11,13 +11,13 @@ use proptest::prelude::*;
 
 use super::{Redactor, Stream, Watched};
 
-/// Values named `v0`, `v1`...
+/// Creates a redactor of values that are named `v0`, `v1`...
 fn redactor(mode: Redaction, values: &[impl AsRef<[u8]>]) -> Redactor {
     let names: Vec<_> = (0..values.len()).map(|index| format!("v{index}")).collect();
     Redactor::new(mode, names.iter().zip(values).map(|(name, value)| Watched { name, value: value.as_ref() }))
 }
 
-/// Passes a text through a stream, in parts of these lengths (and the rest), without a flush between.
+/// Passes a text through a stream without a flush, in parts of these lengths; the rest is the last part.
 fn masked(redactor: &Redactor, text: &[u8], parts: &[usize]) -> Vec<u8> {
     let (mut stream, mut out, mut rest) = (Stream::default(), Vec::new(), text);
     for part in parts {
@@ -32,7 +32,7 @@ fn masked(redactor: &Redactor, text: &[u8], parts: &[usize]) -> Vec<u8> {
     out
 }
 
-/// Expected output, computed by a naive search.
+/// Computes the expected output by a naive search.
 fn expected(redactor: &Redactor, text: &[u8]) -> Vec<u8> {
     let forms: Vec<_> = redactor.matcher.forms(&redactor.bytes).collect();
     let longest = |place: usize| {
@@ -61,7 +61,7 @@ fn expected(redactor: &Redactor, text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Values that overlap, nest, repeat and share beginnings; ordinary ones; long ones; arbitrary bytes.
+/// Generates values: some that overlap, nest, repeat or share beginnings; ordinary, long and arbitrary ones.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b')], 0..24),
@@ -72,7 +72,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Values, and a text made of parts of them, of parts of their forms, and of other bytes.
+/// Generates values and a text that consists of parts of the values, parts of their forms, and other bytes.
 fn values_and_text() -> impl Strategy<Value = (Redaction, Vec<Vec<u8>>, Vec<u8>)> {
     let modes = prop_oneof![Just(Redaction::Auto), Just(Redaction::All), Just(Redaction::None)];
     let cuts = proptest::collection::vec((any::<u16>(), any::<u16>(), any::<u16>()), 0..12);
@@ -83,7 +83,7 @@ fn values_and_text() -> impl Strategy<Value = (Redaction, Vec<Vec<u8>>, Vec<u8>)
         let mut text = Vec::new();
         for (which, from, to) in cuts.into_iter().filter(|_| !sources.is_empty()) {
             let source = sources[usize::from(which) % sources.len()];
-            // Half of them are whole.
+            // Half of the parts begin at the start, and half of them reach to the end.
             let from = if from % 2 == 0 { 0 } else { usize::from(from) % source.len() };
             let to = if to % 2 == 0 { source.len() } else { from + usize::from(to) % (source.len() - from + 1) };
             text.extend_from_slice(&source[from..to]);
@@ -94,13 +94,13 @@ fn values_and_text() -> impl Strategy<Value = (Redaction, Vec<Vec<u8>>, Vec<u8>)
     })
 }
 
-/// Compares bytes and prints a difference as text.
+/// Asserts that two byte strings are equal; prints them escaped if not.
 fn same(left: &[u8], right: &[u8]) -> Result<(), TestCaseError> {
     prop_assert!(left == right, "{}\n  is not\n{}", left.escape_ascii(), right.escape_ascii());
     Ok(())
 }
 
-/// A redactor that must not reveal its secrets in `Debug`.
+/// Asserts that `Debug` does not print a secret value.
 fn reports_nothing(what: &impl Debug, value: &str) {
     let reported = format!("{what:?}");
     assert!(!reported.contains(value), "{reported}");

@@ -1,4 +1,5 @@
-//! Replacing the files by a new generation: written next to the current one and swapped in; the old one is returned for wiping.
+//! Replaces the files by a new generation: writes it next to the current one, swaps it in, and returns the old one for
+//! wiping.
 //!
 //! ```text
 //! /files/0/..gen1/db/user, ..gen1/db/password
@@ -11,11 +12,11 @@
 //! /1, /1..gen2                                a single file: the names are exchanged; the caller updates its mounts
 //! ```
 //! Within a mount point the swap is one rename. Several mount points are swapped one after the other, some microseconds
-//! apart, and swapped back if one fails. Every file of the current generation can be opened at any moment; for those
-//! microseconds there may be additional dangling links, of files that are about to appear or have just gone.
+//! apart, and swapped back if one fails. Every file of the current generation can be opened at any moment. During those
+//! microseconds, links of added or removed files may be visible but dangling.
 //!
-//! A program that watches a visible directory by inotify does not notice the rename in `/files/0`. So the link of each
-//! new file is renamed over the visible one, with the same target, once the generation is in force at every mount point
+//! A program that watches a visible directory by inotify does not notice the rename in `/files/0`. So once every mount
+//! point has the new generation, the link of each new file is renamed over the visible one, with the same target
 //! (docs/adr/0045-a-rotation-renames-the-visible-links.md).
 
 use std::collections::BTreeMap;
@@ -57,12 +58,12 @@ enum Before {
     File(u64),
 }
 
-/// An old generation. A process that has just looked it up may read it while it exists.
+/// An old generation. A process that resolved its path just before the swap may read it until it is wiped.
 #[derive(Debug, Default)]
 pub struct Replaced(Vec<PathBuf>);
 
 impl Volume {
-    /// Returns the size of the file system and the used part. `None` if it has no limit: ramfs.
+    /// Returns the total and the used size of the file system, or `None` if its size has no limit (ramfs).
     ///
     /// # Errors
     /// None in practice.
@@ -75,7 +76,7 @@ impl Volume {
         Ok(Some((size(stat.f_blocks, stat.f_files), size(stat.f_blocks - stat.f_bfree, stat.f_files - stat.f_ffree))))
     }
 
-    /// Resizes the file system; other options stay. No effect on ramfs.
+    /// Resizes the file system and keeps its other options. No effect on ramfs.
     ///
     /// # Errors
     /// Fails if the content is larger.
@@ -87,7 +88,7 @@ impl Volume {
         reconfigure(self.handle(), &[("size", Some(&bytes)), ("nr_inodes", Some(&inodes))])
     }
 
-    /// Sets the size to the present use plus this much room, for a process that may write to it.
+    /// Sets the size to the used size plus `room`, which is the limit for a process that may write to the volume.
     ///
     /// # Errors
     /// None in practice.
@@ -96,7 +97,7 @@ impl Volume {
         self.resize(VolumeSize { bytes: used.bytes + room.bytes, inodes: used.inodes + room.inodes })
     }
 
-    /// Overwrites and removes an old generation, except files shared with a newer one.
+    /// Overwrites and removes an old generation, except files that a newer generation shares.
     ///
     /// # Errors
     /// Fails if a file could not be overwritten; remaining files are wiped with the whole volume.
@@ -119,10 +120,10 @@ impl Volume {
 }
 
 impl<'a> Rotation<'a> {
-    /// Reads the current state. `number` is the new generation's, larger than any earlier one.
+    /// Reads the current state. `number` of the new generation must be larger than any earlier one.
     ///
     /// # Errors
-    /// Fails if a mount point is not in the state that the volume created.
+    /// Fails if a mount point's entries are not as this module creates them.
     pub fn start(
         volume: &'a Volume,
         number: u64,
@@ -141,15 +142,16 @@ impl<'a> Rotation<'a> {
         Ok(Self { volume, number, mounts, changes, before })
     }
 
-    /// Writes the new generation, not yet visible, and passes each new file on. New pages are charged to the cgroup of
-    /// the calling process.
+    /// Writes the new generation, not yet visible, and passes the descriptor of each new file to `pass`. New pages are
+    /// charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if there is no room. The written part remains and can be discarded.
+    /// Fails if the volume is full or the cgroup's memory limit is reached. The part that was written remains until
+    /// `discard` is called.
     ///
     /// # Panics
-    /// Panics if `contents`, `access` or the mount points are fewer than the indices in the changes and the mount
-    /// points require; the caller checks the lengths first.
+    /// Panics if `contents`, `access` or `mounts` is shorter than the indices in the changes and the mount points
+    /// require; the caller checks the lengths first.
     pub fn write(&self, contents: &[&[u8]], access: &[Access], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
         for (change, before) in self.changes.iter().zip(&self.before) {
             let mount = &self.mounts[change.mount];
@@ -192,20 +194,21 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Creates the entries of a generation that a mount point lacks: in `beside`, or in place.
+    /// Creates the entries of a generation that are missing at a mount point. Creates them in `beside`, or directly in
+    /// the visible directory if `beside` is `None`.
     fn show(&self, mount: usize, generation: BorrowedFd<'_>, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let (shown, point) = (self.volume.shown(mount)?, &self.mounts[mount]);
         let into = beside.unwrap_or(shown.as_fd());
         shown::add(generation, shown.as_fd(), into, &|path| point.link(mount, path))
     }
 
-    /// Returns the temporary name in the volume: for a single file, of its new content before the swap and its old
-    /// content afterwards; for a directory, of entries that are about to become visible or have just been removed.
+    /// Returns a temporary path in the volume. For a single file, it holds the new content before the swap and the old
+    /// content afterwards. For a directory, it holds entries before they become visible and after they are removed.
     pub fn beside(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}", self.name()))
     }
 
-    /// Returns the name in the volume of the links that are renamed over the visible ones of a directory.
+    /// Returns the path in the volume of the links that are renamed over the visible links of a directory.
     fn links(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}..links", self.name()))
     }
@@ -225,7 +228,7 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Puts the new generation in force at every mount point, or at none.
+    /// Puts the new generation in force at every mount point. If one fails, restores the old generation at all of them.
     ///
     /// # Errors
     /// Fails if a rename failed.
@@ -245,7 +248,7 @@ impl<'a> Rotation<'a> {
             })
         };
         shown.and_then(|()| swapped()).and_then(|()| self.announce()).inspect_err(|_| {
-            // A failure here is reported below; the original error takes precedence.
+            // The first error is returned; an error of the rollback is ignored.
             let _ = self.swap_back();
         })
     }
@@ -253,7 +256,7 @@ impl<'a> Rotation<'a> {
     /// Restores the old generation at every mount point.
     ///
     /// # Errors
-    /// Returns the error of the first mount point that failed; the others are still tried.
+    /// Returns the first error, after trying all mount points.
     pub fn swap_back(&self) -> io::Result<()> {
         let mut result = Ok(());
         for (change, before) in self.changes.iter().zip(&self.before) {
@@ -286,7 +289,7 @@ impl<'a> Rotation<'a> {
         Ok(renameat_with(root, beside, root, mount.to_string(), RenameFlags::EXCHANGE)?)
     }
 
-    /// Overwrites and removes the files of a generation that did not come into force.
+    /// Overwrites and removes the files of a generation that was not put in force.
     ///
     /// # Errors
     /// Fails if a file could not be overwritten.
@@ -316,7 +319,7 @@ impl<'a> Rotation<'a> {
         self.prune(mount)
     }
 
-    /// Finishes an update after the swap: removes the links of removed files, and returns the old generation.
+    /// Finishes a rotation after the swap: removes the links of removed files, and returns the old generation.
     ///
     /// # Errors
     /// None in practice.
@@ -339,7 +342,8 @@ impl<'a> Rotation<'a> {
         format!("..gen{}", self.number)
     }
 
-    /// Removes dangling links, if any entries were about to become visible.
+    /// Removes visible links whose files the current generation lacks. Does nothing if the directory `beside` does not
+    /// exist.
     fn prune(&self, mount: usize) -> io::Result<()> {
         let aside = match open_dir(self.volume.handle(), self.beside(mount).as_os_str()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,9 +1,9 @@
-//! Secret inputs other than files, kept for the holder of the runtime token, and files read back for it.
+//! Stores secret inputs other than files for the holder of the runtime token, and reads files back.
 //!
-//! A process has its own copy of its environment and arguments, and the memory file that carried them is wiped once it
-//! runs. If the container may ask for its inputs again, they are kept here: charged to the container and wiped with it
-//! like its files, and accessible through any handle of the volume. They are stored in a directory next to the mount
-//! points that only root can access.
+//! A process has its own copy of its environment and arguments, and the memory file that carried them is wiped once the
+//! process runs. If the container may request its inputs again, this module stores them in the volume. They are charged
+//! to the container, wiped with its files, and accessible through any handle of the volume. They are in a directory
+//! next to the mount points that only root can access.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,16 +19,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, ROOT, Volume, generations, make_dir, write_file};
 
-/// Directory of the inputs; mount points are numbers.
+/// Directory of the inputs. Its name differs from those of the mount points, which are numbers.
 const DIRECTORY: &str = "inputs";
-/// File in it, in the payload format.
+/// File of values in this directory, in the payload format.
 const VALUES: &str = "values";
 
 impl Volume {
-    /// Stores values, and the present content of files. The pages are charged to the cgroup of the calling process.
+    /// Stores values and the original content of files. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if the volume or the cgroup's memory limit has no room.
+    /// Fails if the volume is full or the cgroup's memory limit is reached.
     pub fn keep_inputs(&self, values: &[&[u8]], files: &[&[u8]]) -> io::Result<()> {
         let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT, Access { mode: PRIVATE, gid: ROOT })?;
         let private = Access { mode: FILE_MODE, gid: ROOT };
@@ -36,7 +36,7 @@ impl Volume {
             write_file(dir.as_fd(), index.to_string().as_ref(), content, ROOT, private)?;
         }
         let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT, private)?;
-        // Written one by one, so that there is no intermediate copy.
+        // Each value is written separately, so that there is no intermediate copy.
         file.write_all(&payload::head(values.len()))?;
         for value in values {
             file.write_all(&payload::prefix(value.len()))?;
@@ -48,14 +48,14 @@ impl Volume {
     /// Creates a detached read-only view of the directory of inputs.
     ///
     /// # Errors
-    /// As [`Volume::views`]; also if there are no inputs.
+    /// See [`Volume::views`]; also fails if there are no inputs.
     pub fn inputs_view(&self) -> io::Result<OwnedFd> {
         let view = clone_tree(self.handle(), Path::new(DIRECTORY), false)?;
         set_attributes(view.as_fd(), READ_ONLY)?;
         Ok(view)
     }
 
-    /// Opens the stored inputs: the encoded strings, without the payload's head.
+    /// Opens the stored inputs and skips the head of the payload, so that only the encoded strings remain.
     ///
     /// # Errors
     /// Fails if there are none.
@@ -67,8 +67,8 @@ impl Volume {
         Ok(Stored { length, ..stored })
     }
 
-    /// Opens the stored original of the file with this index. Files that the process may change are not read from the
-    /// container's view.
+    /// Opens the stored original of the file with this index. For writable files, the original is used instead of the
+    /// file that the process may have changed.
     ///
     /// # Errors
     /// Fails if it was not stored.
@@ -76,11 +76,11 @@ impl Volume {
         self.open(&Path::new(DIRECTORY).join(index.to_string()))
     }
 
-    /// Opens the file with this index as the container currently sees it. A writable one can have any content once the
-    /// process runs.
+    /// Opens the file with this index as the container currently sees it. A writable file can have any content after
+    /// the process has started.
     ///
     /// # Errors
-    /// Fails if no mount point shows it.
+    /// Fails if no mount point has the file.
     pub fn current(&self, mounts: &[MountPoint], index: usize, layout: Layout) -> io::Result<Stored> {
         let place = mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
             Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
@@ -97,7 +97,7 @@ impl Volume {
 
     pub(super) fn open(&self, path: &Path) -> io::Result<Stored> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        // Follow the layout's links; none leads out of the volume.
+        // Follow the links of the layout; none of them leads out of the volume.
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(open_resolved(self.handle(), path, flags, Mode::empty(), resolve)?);
         let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -118,7 +118,7 @@ impl Stored {
         self.length
     }
 
-    /// Returns the descriptor, for a process that inherits and reads it.
+    /// Returns the descriptor, for a child process that inherits and reads it.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -128,10 +128,10 @@ impl Stored {
         self.length == 0
     }
 
-    /// Reads everything into a buffer of that size, from the volume's pages without an intermediate copy.
+    /// Reads everything into a buffer of the stored size, from the volume's pages without an intermediate copy.
     ///
     /// # Errors
-    /// Fails if the file became shorter.
+    /// Fails if the file was truncated after it was opened.
     ///
     /// # Panics
     /// Panics if the buffer has another size.

@@ -1,9 +1,9 @@
-//! The visible tree of a mount point that is a directory: real directories as in the current generation, with a link
-//! for each of its files.
+//! Maintains the visible tree of a mount point: real directories as in the current generation, and a link for each
+//! file.
 //!
-//! Programs recognize bindings by the type of an entry (`os.ReadDir` and `IsDir`, `Dirent.isDirectory()`), not of a
-//! link's target, so only files are links. The functions compare two trees, a generation and the visible one; only
-//! callers of this module write to either.
+//! Programs recognize bindings by the type of an entry (`os.ReadDir` and `IsDir`, `Dirent.isDirectory()`) and not by
+//! the type of a link's target, so only files are links. The functions compare two trees, a generation and the visible
+//! tree. Only callers of this module write to these trees.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,13 +18,13 @@ use rustix::io::Errno;
 
 use super::{Access, Owner, make_link, own};
 
-/// Name prefix of removed entries that are still to be deleted. No file's name begins with two dots.
+/// Name prefix of removed entries that are not deleted yet. Names of secret files never begin with two dots.
 const TAKEN: &str = "..taken";
 /// Permission for all users to list and search a directory.
 const OPEN_TO_ALL: RawMode = 0o055;
 
-/// Creates the entries of a generation that `shown` lacks, in `into`, with their parent directories, so that [`merge`]
-/// can move them to `shown`. A directory that is already visible is opened as far as the generation's.
+/// Creates in `into` the entries of a generation that `shown` lacks, with their parent directories, so that [`merge`]
+/// can move them to `shown`. Visible directories get the additional permissions of the generation's directories.
 pub(super) fn add(
     generation: BorrowedFd<'_>,
     shown: BorrowedFd<'_>,
@@ -59,7 +59,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Moves prepared entries to `shown`. If an entry changes between file and directory, the two are exchanged.
+/// Moves prepared entries to `shown`. If a path changes between file and directory, the two entries are exchanged.
 pub(super) fn merge(made: BorrowedFd<'_>, shown: BorrowedFd<'_>) -> io::Result<()> {
     let mut todo = vec![PathBuf::new()];
     while let Some(dir) = todo.pop() {
@@ -77,8 +77,8 @@ pub(super) fn merge(made: BorrowedFd<'_>, shown: BorrowedFd<'_>) -> io::Result<(
     Ok(())
 }
 
-/// Moves entries that a generation does not have into `aside`, directories as a whole. The remaining directories get the
-/// generation's permissions.
+/// Moves entries that a generation lacks into `aside`; whole directories are moved with their content. The remaining
+/// directories get the generation's permissions.
 pub(super) fn prune(generation: BorrowedFd<'_>, shown: BorrowedFd<'_>, aside: BorrowedFd<'_>) -> io::Result<()> {
     let mut number = 0;
     alike(generation, shown, Path::new(""))?;
@@ -138,7 +138,7 @@ fn kind_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<FileType>> {
     Ok(stat_of(root, path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
 }
 
-/// Creates a directory and missing parents with the owners and modes of another tree.
+/// Creates a directory and its missing parents with the owners and modes of the same directories in `model`.
 fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || kind_of(root, path)?.is_some() {
         return Ok(());
@@ -155,7 +155,7 @@ fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Re
     Ok(())
 }
 
-/// Copies owner and mode of a directory from another tree.
+/// Copies owner and mode of a directory from the same path in `model`.
 pub(super) fn alike(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
     if (wanted.st_mode, wanted.st_uid, wanted.st_gid) == (is.st_mode, is.st_uid, is.st_gid) {
@@ -164,7 +164,7 @@ pub(super) fn alike(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) ->
     give(root, path, wanted.st_uid, Access { mode: wanted.st_mode & 0o777, gid: wanted.st_gid })
 }
 
-/// Adds a directory's permissions of another tree without removing any: both trees are in use for a moment.
+/// Adds the permissions of the same directory in `model`, and removes none: for a moment both trees are in use.
 fn widen(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
     let shared = (wanted.st_mode | is.st_mode) & 0o777;

@@ -1,5 +1,6 @@
-//! Secrets that no process of the container can see: those of the steps of an action tree, each kept in the volume
-//! until its step begins and wiped when the step ends, and an environment for processes that are executed later.
+//! Stores secrets that the container's processes cannot see. Each step of an action tree has its own secrets, which are
+//! kept in the volume until the step starts and wiped when the step ends. The environment for processes that are
+//! executed later is stored in the same directory.
 //!
 //! ```text
 //! /steps/3/payload      arguments and environment of process 3, until it runs (0600, root)
@@ -9,8 +10,8 @@
 //! /steps/5/payload      URL of a transfer, numbered after the processes, until it has ended (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
-//! They are stored here and not in separate memory files, because every process that may clean up a container wipes the
-//! volume: the shim, the launcher, or a later launcher that finds only the container.
+//! These secrets are in the volume and not in separate memory files, because every process that may clean up a
+//! container wipes its volume: the shim, the launcher, or a later launcher that finds only the container.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,24 +28,24 @@ use super::{
     make_link, write_file,
 };
 
-/// Directory of all steps.
+/// Directory of the secrets of all steps.
 const STEPS: &str = "steps";
 const COVER: &str = "cover";
 const PAYLOAD: &str = "payload";
 const ENVIRONMENT: &str = "environment";
 
 pub struct StepSecrets<'a> {
-    /// Index of its process.
+    /// Index of the step's process.
     pub process: usize,
-    /// Payload of its process.
+    /// Arguments and environment of the process, in the payload format.
     pub payload: &'a [u8],
-    /// Mount points of its files.
+    /// Mount points of the step's files.
     pub mounts: &'a [StepMount],
-    /// Contents of its files.
+    /// Contents of the step's files.
     pub contents: &'a [&'a [u8]],
-    /// Permissions of its files.
+    /// Permissions of the step's files.
     pub access: &'a [Access],
-    /// Owner of its files.
+    /// Owner of the step's files.
     pub owner: Owner,
 }
 
@@ -52,17 +53,18 @@ impl Volume {
     /// Creates the directory of all steps.
     ///
     /// # Errors
-    /// Fails if there is no room.
+    /// Fails if the volume is full.
     pub fn make_steps(&self) -> io::Result<OwnedFd> {
         let steps = make_dir(self.handle(), STEPS.as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
         make_dir(steps.as_fd(), COVER.as_ref(), ROOT, Access { mode: PASSAGE, gid: ROOT })?;
         Ok(steps)
     }
 
-    /// Writes the secrets of a step into the directory of all steps. The pages are charged to the cgroup of the calling process.
+    /// Writes the secrets of a step into the directory of all steps. The pages are charged to the cgroup of the calling
+    /// process.
     ///
     /// # Errors
-    /// Fails if the volume or the cgroup's memory limit has no room.
+    /// Fails if the volume is full or the cgroup's memory limit is reached.
     ///
     /// # Panics
     /// Panics if `contents` or `access` is shorter than the indices in the mounts require; the caller checks the lengths first.
@@ -94,14 +96,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Stores an environment in the directory of all steps, as a payload of its strings. The pages are charged to the
+    /// Stores an environment in the directory of all steps, in the payload format. The pages are charged to the
     /// cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if the volume or the cgroup's memory limit has no room.
+    /// Fails if the volume is full or the cgroup's memory limit is reached.
     pub fn keep_environment(&self, steps: BorrowedFd<'_>, strings: &[&[u8]]) -> io::Result<()> {
         let mut file = write_file(steps, ENVIRONMENT.as_ref(), &[], ROOT, Access { mode: FILE_MODE, gid: ROOT })?;
-        // Written one by one, so that there is no intermediate copy.
+        // Each string is written separately, so that there is no intermediate copy.
         file.write_all(&payload::head(strings.len()))?;
         for string in strings {
             file.write_all(&payload::prefix(string.len()))?;
@@ -118,7 +120,8 @@ impl Volume {
         self.open(&Path::new(STEPS).join(ENVIRONMENT))
     }
 
-    /// Writes the URL of a transfer into the directory of all steps, under a number after those of the processes.
+    /// Writes the URL of a transfer into the directory of all steps. Numbers of transfers follow those of the
+    /// processes.
     ///
     /// # Errors
     /// See [`Volume::fill_step`].
@@ -127,10 +130,10 @@ impl Volume {
         write_file(dir.as_fd(), PAYLOAD.as_ref(), url, ROOT, Access { mode: FILE_MODE, gid: ROOT }).map(drop)
     }
 
-    /// Opens the payload of a process, until it is wiped.
+    /// Opens the payload of a process.
     ///
     /// # Errors
-    /// Fails if there is none.
+    /// Fails if the process has no payload or the payload has been wiped.
     pub fn step_payload(&self, process: usize) -> io::Result<Stored> {
         self.open(&place(process).join(PAYLOAD))
     }
@@ -143,9 +146,9 @@ impl Volume {
         (0..mounts).map(|number| self.view_with(&place(process).join(number.to_string()), READ_ONLY)).collect()
     }
 
-    /// Creates views of the directory of all steps and of its cover, for the container's mount namespace: a launcher
-    /// that finds a container without its shim and without a handle gets the handle from there. The container's
-    /// processes cannot access it.
+    /// Creates views of the directory of all steps and of its cover, for the container's mount namespace. A launcher
+    /// that finds a container without a shim and has no handle of the volume gets a handle from these views. The
+    /// container's processes cannot access them.
     ///
     /// # Errors
     /// See [`Volume::views`].
@@ -153,7 +156,7 @@ impl Volume {
         Ok([self.view(STEPS.as_ref())?, self.view(&Path::new(STEPS).join(COVER))?])
     }
 
-    /// Wipes the payload of a process after the process received it. Payloads are not counted in receipts.
+    /// Wipes the payload of a process once the process has received it. Receipts do not count payloads.
     ///
     /// # Errors
     /// See [`Volume::wipe`].

@@ -32,7 +32,7 @@ fn with_access(contents: &[&[u8]], access: [Access; 4]) -> Volume {
     volume
 }
 
-/// Holds written files open, as a shim does with the files that its helper passes.
+/// Returns a function that holds written files open, as the shim does with files that its helper passes.
 pub(super) fn hold(volume: &Volume) -> impl FnMut(BorrowedFd<'_>) -> io::Result<()> {
     |file| {
         volume.hold(file.try_clone_to_owned()?);
@@ -40,7 +40,7 @@ pub(super) fn hold(volume: &Volume) -> impl FnMut(BorrowedFd<'_>) -> io::Result<
     }
 }
 
-/// Reads through the volume's own descriptor: it has no path.
+/// Opens a file through the volume's descriptor, because the volume has no path.
 fn open(volume: &Volume, path: &str) -> File {
     File::from(rustix::fs::openat(volume.handle(), path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap())
 }
@@ -74,13 +74,13 @@ fn files_are_private_to_their_owner_and_reached_through_the_generation() {
     }
 }
 
-/// Type and mode, owner and group; a link is not followed.
+/// Returns type and mode, owner and group. Does not follow links.
 fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
     let meta = rustix::fs::statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
     (meta.st_mode, meta.st_uid, meta.st_gid)
 }
 
-/// A directory is only as accessible as the most accessible file below it requires.
+/// A directory gets no more permissions than access to the files below it requires.
 #[test]
 fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
     let group = |gid| Access { mode: 0o640, gid };
@@ -115,8 +115,8 @@ fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
     }
 }
 
-/// The wipe writes zeros to the same page frames. A reader that kept the file open, or mapped it, sees zeros. The
-/// control rewrites a file through truncation: the mapping's frames change.
+/// A wipe writes zeros to the same page frames, so a reader that has the file open or mapped sees zeros. The control
+/// truncates and rewrites a file, which changes its frames.
 #[test]
 fn a_wipe_overwrites_in_place() {
     let secret = b"S3CR3T--".repeat(2000);
@@ -126,7 +126,7 @@ fn a_wipe_overwrites_in_place() {
     let before = frames(&kept);
     assert!(before.iter().all(|frame| *frame != 0), "the frames are not shown: is this root?");
 
-    // The control: a file that is truncated and rewritten has other frames, and the old ones keep the secret.
+    // The control: a file that is truncated and rewritten gets other frames, and the old ones keep the secret.
     let control = open(&volume, "files/0/..data/db/password");
     std::os::unix::fs::FileExt::write_all_at(&control, &secret, 0).unwrap();
     let old = frames(&control);
@@ -152,7 +152,7 @@ fn a_wipe_overwrites_in_place() {
     assert_eq!(volume.wipe().unwrap().files(), 0);
 }
 
-/// Page frames of a touched mapping; zeros without root.
+/// Returns the page frames of a mapping whose pages were touched. They are zeros if the test does not run as root.
 fn frames_at(at: usize, pages: usize) -> Vec<u64> {
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let frame = |page: usize| {
@@ -164,7 +164,7 @@ fn frames_at(at: usize, pages: usize) -> Vec<u64> {
     (0..pages).map(frame).collect()
 }
 
-/// Maps a file shared and touches each page. The mapping stays until the test's process exits.
+/// Creates a shared mapping of a file and touches each page. The mapping remains until the test process exits.
 fn map(file: &File, length: usize) -> usize {
     map_with(file, length, nix::sys::mman::ProtFlags::empty())
 }
@@ -211,7 +211,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
     }
 }
 
-/// Inputs for the token holder are outside every view of the container, and are wiped with the rest.
+/// Inputs for the token holder are outside every view of the container, and are wiped with the volume.
 #[test]
 fn inputs_are_roots_alone_and_read_back_as_they_came() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
@@ -235,11 +235,11 @@ fn inputs_are_roots_alone_and_read_back_as_they_came() {
     assert!(volume.inputs().is_err());
 }
 
-/// A lease of a process on a file: it blocks or refuses opens.
+/// A process's lease on a file, which blocks or refuses opens by other processes.
 struct Lease(File);
 
 impl Lease {
-    /// Takes a lease, as the file's owner may.
+    /// Takes a lease, as the owner of the file may do.
     fn take(volume: &Volume, path: &str) -> io::Result<Self> {
         let file = File::from(rustix::fs::openat(volume.handle(), path, OFlags::RDONLY, Mode::empty())?);
         fcntl(&file, nix::libc::F_SETLEASE, nix::libc::F_RDLCK)?;
@@ -255,7 +255,7 @@ impl Lease {
 fn fcntl(file: &File, command: i32, argument: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     #[allow(unsafe_code)]
-    // SAFETY: these commands take a number, and change no memory of this process.
+    // SAFETY: these commands take a number as argument and change no memory of this process.
     let result = unsafe { nix::libc::fcntl(file.as_raw_fd(), command, argument) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -266,12 +266,12 @@ fn a_file_that_is_held_cannot_be_leased() {
     for path in ["files/0/..data/db/user", "files/0/..gen1/token", "1"] {
         assert_eq!(Lease::take(&volume, path).err().and_then(|error| error.raw_os_error()), Some(11), "{path}");
     }
-    // The control: files that are not held open.
+    // The control: files that are not held open can be leased.
     volume.held.borrow_mut().clear();
     Lease::take(&volume, "1").unwrap();
 }
 
-/// A launcher that finds a lease does not block: it wipes everything else, and that file after the lease has ended.
+/// If a file is leased, a wipe does not block: it wipes everything else, and a wipe after the lease wipes that file.
 #[test]
 fn a_wipe_does_not_wait_for_a_lease() {
     let volume = filled(&[b"user", b"p", b"t", b"one"]);

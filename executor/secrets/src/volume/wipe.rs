@@ -1,17 +1,17 @@
-//! Wiping a volume: overwrite with zeros in place, read back, release the pages, remove the names.
+//! Wipes a volume: overwrites files with zeros in place, reads them back, releases the pages, and removes the names.
 //!
-//! In place matters: a truncated and rewritten file gets other page frames, and the old ones keep the secret until the
-//! kernel happens to reuse them. A process that still has a file open or mapped sees zeros.
+//! Overwriting must be in place: a file that is truncated and rewritten gets other page frames, and the old frames keep
+//! the secret until the kernel reuses them. A process that still has a wiped file open or mapped sees zeros.
 //!
-//! A tree that a process could write to may have anything: hard links, symbolic links to anywhere, pipes, deeply nested
-//! directories, files without permissions or with the immutable attribute, holes of any size. No symbolic link is
-//! followed, only regular files are opened, and depth costs neither stack nor descriptors. Everything that has a name
-//! when the container ends is wiped; pages that a process released itself, by truncating a file or deleting one that it
-//! made, already belong to the kernel, like freed memory.
+//! A tree that a process could write to may contain anything: hard links, symbolic links to any path, pipes, deeply
+//! nested directories, files without permissions or with the immutable attribute, holes of any size. So a wipe follows
+//! no symbolic link, opens only regular files, and needs little stack and few descriptors at any depth. It wipes every
+//! file that has a name when the container ends. Pages that a process released earlier, by truncating a file or
+//! deleting its own file, already belong to the kernel, like freed memory.
 //!
-//! A wipe never blocks. A file with a lease is left for another wipe: this is possible only if the shim that held it
-//! open is gone or the process created it. The kernel ends the lease within `fs.lease-break-time` (45 s) after the
-//! first attempt.
+//! A wipe never blocks. A file with a lease is left for a later wipe. A lease is possible only if the process created
+//! the file, or if the shim that held the file open is gone. The kernel ends the lease within `fs.lease-break-time` (45
+//! s) after the first attempt to open the file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -33,9 +33,10 @@ use rustix::io::Errno;
 
 use super::{Volume, absent_is_fine, open_dir};
 
-/// Most directory levels that are descended at once: each costs descriptors and stack. Deeper directories are moved up first.
+/// Maximum directory depth of a recursive descent, as each level costs descriptors and stack. Deeper directories are
+/// moved up first.
 const DEPTH_MAX: usize = 32;
-/// Maximum number of rounds when other processes create files in a directory that is being removed.
+/// Maximum number of rounds if other processes create files in a directory that is being removed.
 const ROUNDS_MAX: usize = 16;
 /// Name prefix of a directory that was moved up; a number follows.
 const MOVED: &str = "..moved";
@@ -46,25 +47,25 @@ const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 pub struct Receipt {
     files: u32,
     bytes: u64,
-    /// Files with several names that are already counted: device and inode.
+    /// Device and inode of files with several names that were counted.
     met: BTreeSet<(u64, u64)>,
 }
 
 impl Receipt {
-    /// Converts the receipt to a record with the process that wiped, and the time.
+    /// Converts the receipt to a record with the name of the program that wiped and the time.
     pub fn record(&self, program: &str, at: Timestamp) -> WipeRecord {
         // A failed verification is an error of the wipe and gives no receipt.
         WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: program.to_owned(), at }
     }
 
-    /// Adds two receipts of one container whose files were wiped at different times.
+    /// Adds up two receipts for the same container, whose files were wiped at different times.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let met = self.met.into_iter().chain(other.met).collect();
         Self { files: self.files + other.files, bytes: self.bytes + other.bytes, met }
     }
 
-    /// Counts a wiped file once, by its first name.
+    /// Counts a wiped file, unless it was counted by another name.
     fn count(&mut self, stat: &Stat, bytes: u64) {
         let key = (stat.st_dev, stat.st_ino);
         let is_first = if stat.st_nlink > 1 { self.met.insert(key) } else { !self.met.contains(&key) };
@@ -86,11 +87,11 @@ impl Receipt {
 }
 
 impl Volume {
-    /// Overwrites, verifies and removes everything. Repeating it is harmless.
+    /// Overwrites, verifies and removes everything. A second wipe is harmless.
     ///
     /// # Errors
-    /// Returns the error of the first file that could not be overwritten or verified, after trying all others;
-    /// `WouldBlock` if another process has a lease on it.
+    /// Returns the error of the first file that could not be overwritten or verified, after trying all others. Returns
+    /// `WouldBlock` if another process has a lease on that file.
     pub fn wipe(&self) -> io::Result<Receipt> {
         let mut receipt = Receipt::default();
         self.wipe_onto(&mut receipt).map(|()| receipt)
@@ -101,8 +102,8 @@ impl Volume {
     /// # Errors
     /// See [`Volume::wipe`].
     pub fn wipe_onto(&self, receipt: &mut Receipt) -> io::Result<()> {
-        // The handle of a mount is an O_PATH descriptor and cannot be read. A recovered handle may be of a single file,
-        // which has no name to remove there.
+        // The handle is an O_PATH descriptor of a mount and cannot be read. A handle recovered from the container's
+        // mounts may be a single file, which has no name to remove in the volume.
         if FileType::from_raw_mode(fstat(self.handle())?.st_mode) == FileType::RegularFile {
             let by_descriptor = format!("/proc/self/fd/{}", self.handle().as_raw_fd());
             let file = open_file(rustix::fs::CWD, by_descriptor.as_ref(), OFlags::empty())?;
@@ -122,21 +123,22 @@ impl Volume {
         wiped
     }
 
-    /// Overwrites, verifies and removes the tree at a path; a file that has another name elsewhere only loses this one.
+    /// Overwrites, verifies and removes the tree at a path. Files that also have a name outside the tree are only
+    /// unlinked.
     pub(super) fn wipe_below(&self, path: &Path, receipt: &mut Receipt) -> io::Result<()> {
         let mut walk = WipeWalk { spares_links: true, ..WipeWalk::new(self.handle(), receipt) };
         walk.through(|walk| wipe_entry(walk.top, path, walk, 0))
     }
 }
 
-/// A walk through a volume.
+/// State of a walk through a volume.
 struct WipeWalk<'a> {
-    /// Directory that receives directories that are nested too deeply.
+    /// Directory to which directories are moved that are nested too deeply.
     top: BorrowedFd<'a>,
-    /// If true, files with another name are not wiped: generations share unchanged files.
+    /// If true, files with a second name are unlinked but not wiped, because generations share unchanged files.
     spares_links: bool,
     receipt: &'a mut Receipt,
-    /// Names of directories that were moved there and are still to be wiped.
+    /// Names of moved directories that are not wiped yet.
     moved: Vec<String>,
     /// Number of the last moved directory.
     number: u64,
@@ -147,7 +149,7 @@ impl<'a> WipeWalk<'a> {
         Self { top, spares_links: false, receipt, moved: Vec::new(), number: 0 }
     }
 
-    /// Runs a walk, then continues in every directory that was too deep.
+    /// Runs a walk, then wipes the directories that the walk moved up.
     fn through(&mut self, way: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let mut result = way(self);
         while let Some(name) = self.moved.pop() {
@@ -156,7 +158,7 @@ impl<'a> WipeWalk<'a> {
         result
     }
 
-    /// Moves a directory to the top, under an unused name.
+    /// Moves a directory to the top under an unused name.
     fn move_up(&mut self, dir: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
         loop {
             self.number += 1;
@@ -182,14 +184,14 @@ fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut WipeWalk<'_>, depth: usize) -> io::R
             continue;
         }
         let wiped = wipe_entry(dir, Path::new(OsStr::from_bytes(name.to_bytes())), walk, depth);
-        result = result.and(absent_is_fine(wiped)); // somebody else took it away
+        result = result.and(absent_is_fine(wiped)); // another process removed it
     }
     result
 }
 
 fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut WipeWalk<'_>, depth: usize) -> io::Result<()> {
     match try_entry(dir, name, walk, depth) {
-        // Root may do everything except what an attribute forbids (chattr(1)).
+        // Root may do everything that no file attribute forbids (chattr(1)).
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             allow_changes(dir, name);
             try_entry(dir, name, walk, depth)
@@ -218,8 +220,8 @@ fn try_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut WipeWalk<'_>, depth: u
     Ok(unlinkat(dir, name, flags)?)
 }
 
-/// Clears the attributes that protect a file or directory and its parent directory from changes. Other kinds, such as
-/// links, have no attributes.
+/// Clears the attributes that protect a file or directory and its parent directory from changes. Symbolic links and
+/// special files have no such attributes.
 fn allow_changes(dir: BorrowedFd<'_>, name: &Path) {
     let allow = |file: OwnedFd| {
         if let Ok(flags) = ioctl_getflags(&file) {
@@ -255,14 +257,15 @@ fn wipe_file(file: &File) -> io::Result<u64> {
     }
     wipe_behind(file, size)?;
     if size > 0 {
-        // Releases the pages even while another process has the file open. ramfs cannot do this; the pages are zeros anyway.
+        // Releases the pages even if another process has the file open. ramfs does not support this, but the pages are
+        // zeros.
         let _ = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, size);
     }
     Ok(bytes)
 }
 
-/// Zeros the rest of a file's last page, which a mapping can write to beyond the end of the file. Punching a hole
-/// smaller than a page zeros that part of the page, and the visible size does not change.
+/// Zeros the part of a file's last page behind the end of the file, which a mapping can write to. Punching a hole that
+/// is smaller than a page zeros that part of the page, and the visible size does not change.
 pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
     let page_end = size.next_multiple_of(rustix::param::page_size() as u64).min(i64::MAX.unsigned_abs());
     if size == page_end {
@@ -270,12 +273,12 @@ pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
     }
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match rustix::fs::fallocate(file, flags, size, page_end - size) {
-        Err(Errno::OPNOTSUPP) => Ok(()), // ramfs, on which no process can write
+        Err(Errno::OPNOTSUPP) => Ok(()), // ramfs, where no process can write
         punched => Ok(punched?),
     }
 }
 
-/// Returns the next range with allocated pages: holes cost nothing, whatever their size.
+/// Returns the next range with allocated pages, so that a wipe skips holes of any size.
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<Range<u64>>> {
     let start = match seek(file, SeekFrom::Data(at)) {
         Ok(start) if start < size => start,

@@ -1,10 +1,10 @@
-//! Worst-case cost, memory limits, and warnings about values that do not fit.
+//! Tests the worst-case cost, the memory limits, and the warnings about values that do not fit.
 
 use super::super::matcher::cost;
 use super::super::pieces::{ENCODED_MAX, FORM_MAX, VALUES_MAX};
 use super::*;
 
-/// Bytes examined for a text that arrives in parts of `part` bytes.
+/// Returns the number of bytes examined for a text that arrives in parts of `part` bytes.
 fn cost_of(redactor: &Redactor, text: &[u8], part: usize) -> usize {
     cost::take();
     masked(redactor, text, &vec![part; text.len() / part]);
@@ -32,7 +32,7 @@ fn the_cost_of_hostile_input_is_linear_in_it() {
         let bound = text.len() * (steps + 1) * (8 + FORM_MAX);
         for part in [61_440, 100, 1] {
             let once = cost_of(&redactor, &text, part);
-            // One more search per part, for the undecided position.
+            // Each part adds one search, for the undecided position.
             let bound = bound + text.len() / part * steps * (8 + FORM_MAX);
             assert!(once <= bound, "{name} in parts of {part}: {once} of {bound}");
             let twice = cost_of(&redactor, &text.repeat(2), part);
@@ -61,7 +61,7 @@ fn memory_is_bounded_and_what_does_not_fit_is_named() {
     assert!(reported[0].contains("not masked in every encoding") && reported[0].ends_with(": large"), "{reported:?}");
     let most = large.len() * 5 / 4 + ENCODED_MAX;
     assert!(redactor.bytes() < most, "{} of {most}", redactor.bytes());
-    // The value itself is still masked, and the small one in every form.
+    // The large value itself is still masked, and the small value is masked in every form.
     let mut out = masked(&redactor, &large, &[61_440; 300]);
     assert_eq!(out.as_slice(), b"[REDACTED:large]");
     out = masked(&redactor, b"a%20small%20value YSBzbWFsbCB2YWx1ZQ==", &[]);

@@ -32,7 +32,7 @@ fn ascii_json(text: &str) -> String {
     plain.chars().map(one).collect()
 }
 
-/// Brackets are escaped for HTML, but not the line separators that Go also escapes.
+/// Brackets that are escaped for HTML are found even if the line separators, which Go also escapes, are not escaped.
 #[test]
 fn json_in_a_script_of_html_is_found() {
     let value = "<\u{2028}0 a longer secret";
@@ -55,7 +55,7 @@ proptest! {
         let json = serde_json::to_string(value).unwrap();
         let ascii = ascii_json(value);
         let mut forms = vec![value.to_owned(), json.trim_matches('"').to_owned(), ascii.trim_matches('"').to_owned()];
-        // A quote at the end of the value is escaped, and the backslash before it must stay.
+        // `trim_matches` also removes an escaped quote at the end of the value, so cut one character at each end.
         forms[1] = json[1..json.len() - 1].to_owned();
         forms[2] = ascii[1..ascii.len() - 1].to_owned();
         forms.push(forms[1].replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"));
@@ -99,7 +99,7 @@ proptest! {
                 let out = redactor.text(&format!("<{}>", engine.encode(data)));
                 prop_assert_eq!(out, "<[REDACTED:v0]>");
             }
-            // As in HTTP's basic authentication.
+            // HTTP basic authentication encodes values this way.
             let out = redactor.text(&engine.encode(format!("user:{text}")));
             prop_assert!(out.ends_with("[REDACTED:v0]") && out.len() <= 7 + 13, "{}", out);
         }
@@ -114,7 +114,7 @@ proptest! {
         let lines: Vec<_> = encoded.as_bytes().chunks(columns).map(|line| str::from_utf8(line).unwrap()).collect();
         let out = redactor.text(&lines.join("\n"));
         for (line, shown) in lines.iter().zip(out.lines()) {
-            // A last line that determines less than eight characters is not masked.
+            // A last line is not masked if the value determines less than eight of its characters.
             prop_assert!(shown == "[REDACTED:v0]" || line.len() < 8 + 4, "{} of {}", shown, line);
         }
     }

@@ -1,4 +1,4 @@
-//! Matching and masking compared with the naive redactor, for any division of the input.
+//! Compares matching and masking with the naive redactor, for any division of the input.
 
 use super::*;
 
@@ -54,7 +54,7 @@ proptest! {
         stream.push(&second, rest, &mut out);
         stream.flush(&second, &mut out);
         prop_assert_eq!(stream.held(), 0);
-        // Forms that both redactors know are masked unless they were split.
+        // Forms that both redactors mask do not survive unless a flush split them.
         let survivor = first.forms().find(|form| out.windows(form.len()).any(|window| window == *form));
         prop_assert!(flushed || survivor.is_none(), "{:?} in {}", survivor, out.escape_ascii());
     }
@@ -132,7 +132,7 @@ fn names_are_made_fit_for_a_line() {
     assert_eq!(redactor.text("second value"), format!("[REDACTED:{}...]", "n".repeat(125)));
 }
 
-/// Output ends in a newline. No piece of a multi-line value begins with one, wherever it is cut.
+/// If output ends in a newline, the newline is not held back, because no piece of a multi-line value begins with one.
 #[test]
 fn the_end_of_a_line_is_not_held() {
     for columns in 8..80 {

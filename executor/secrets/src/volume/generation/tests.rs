@@ -18,7 +18,7 @@ fn point(content: Content) -> MountPoint {
     MountPoint { target: "/x".into(), content, in_fresh_mount: false }
 }
 
-/// `0` is a directory with `db/user`, `db/password` and `token`; `1` is a single file.
+/// Creates a volume: mount point `0` is a directory with `db/user`, `db/password` and `token`; `1` is a single file.
 fn filled() -> (Volume, Vec<MountPoint>) {
     let directory = Content::Directory(vec![(0, "db/user".into()), (1, "db/password".into()), (2, "token".into())]);
     let volume = Volume::create(SIZE).unwrap();
@@ -44,7 +44,7 @@ fn directory(kept: &[&str], new: &[(usize, &str)]) -> MountChange {
     }
 }
 
-/// Mount points after these changes: `1` stays a file.
+/// Returns the mount points after these changes; mount point `1` remains a file.
 fn after(changes: &[MountChange]) -> Vec<MountPoint> {
     let mut files = Vec::new();
     for change in changes {
@@ -55,7 +55,7 @@ fn after(changes: &[MountChange]) -> Vec<MountPoint> {
     vec![point(Content::Directory(files)), point(Content::File(0))]
 }
 
-/// Opens like the container: a file in mount point 0 leads to the current generation, if its name exists.
+/// Opens a path as the container does: a visible link in mount point 0 leads to the file in the current generation.
 fn open(volume: &Volume, path: &str) -> io::Result<File> {
     let path = match path.strip_prefix("0/") {
         Some(below) => {
@@ -138,8 +138,8 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     assert_eq!(left, [0; 4]);
 }
 
-/// A program that watches a visible directory gets an event for each new file, and then finds the new content;
-/// temporary names are never visible.
+/// If a program watches a visible directory, it gets an event for each new file, after which it reads the new content.
+/// It never sees temporary names.
 #[test]
 fn rotation_moves_links_in_visible_directories() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
@@ -213,7 +213,7 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
     assert_eq!(left, [0; 3]);
 }
 
-/// A mount point in the middle fails: earlier ones are restored.
+/// If a mount point in the middle fails, the earlier mount points are restored.
 #[test]
 fn a_swap_that_fails_is_taken_back_everywhere() {
     let (volume, _) = filled();
@@ -249,7 +249,7 @@ fn all_files_may_go_and_come_again() {
     assert_eq!(read(&volume, "0/a/b").as_deref(), Some("again"));
 }
 
-/// Files shared by several generations are overwritten and counted once.
+/// Files that several generations share are overwritten and counted once.
 #[test]
 fn the_end_wipes_every_generation() {
     let (volume, _) = filled();
@@ -259,7 +259,7 @@ fn the_end_wipes_every_generation() {
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[format!("user{number}").as_bytes()], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
-        let _ = rotation.finish().unwrap(); // nobody gets to wiping it
+        let _ = rotation.finish().unwrap(); // not wiped here
     }
     assert_eq!((names(&volume, "0").len(), names(&volume, "files/0").len()), (2, 1 + 5));
     let receipt = volume.wipe().unwrap();
@@ -292,7 +292,7 @@ fn a_volume_grows() {
     rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
 }
 
-/// Listed directories are real directories: a file may become one, and vice versa.
+/// Visible directories are real directories. A rotation can replace a file by a directory and a directory by a file.
 #[test]
 fn directories_are_real_and_change_kind() {
     let (volume, _) = filled();
@@ -317,7 +317,7 @@ fn directories_are_real_and_change_kind() {
         let mounts = after(&changes);
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
-        // Swapped and swapped back, as if the record could not be written, then swapped for good.
+        // Swap and swap back, as after a failed write of the record, then swap for good.
         let before = names(&volume, "0");
         rotation.swap().unwrap();
         rotation.swap_back().unwrap();
@@ -338,7 +338,8 @@ fn directories_are_real_and_change_kind() {
     assert_eq!(read(&volume, "0/db/b/user").as_deref(), Some("one"));
 }
 
-/// A rotation's modes also apply to the visible directories: opened before the swap, restricted after it.
+/// A rotation also changes the modes of the visible directories: adds permissions before the swap, removes others after
+/// it.
 #[test]
 fn a_directory_opens_and_closes_with_its_files() {
     let (volume, _) = filled();

@@ -1,4 +1,4 @@
-//! Files that a process may change, and everything it may create before they are wiped.
+//! Tests files that a process may change, and everything that it may create before the wipe.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -11,7 +11,7 @@ use super::*;
 const CONTENTS: [&[u8]; 4] = [b"user", b"password", b"token", b"one"];
 const PAGE: u64 = 4096;
 
-/// With `more` additional bytes of room, and stored copies of some files.
+/// Creates a volume of writable files with `more` additional bytes of room, and stored copies of some files.
 fn writable_and_kept(more: u64, kept: &[&[u8]]) -> Volume {
     let files = CONTENTS.iter().map(|content| PlannedFile::private("/etc/x/y", content.len() as u64, ""));
     let volume = Volume::create(volume_size(&files.collect::<Vec<_>>(), PAGE)).unwrap();
@@ -41,7 +41,7 @@ fn names(volume: &Volume) -> Vec<String> {
     names.filter(|name| name != "." && name != "..").collect()
 }
 
-/// Asserts that a file that was kept open has only zeros.
+/// Asserts that a file that was kept open contains only zeros.
 fn is_zero(file: &File) {
     let mut left = vec![1; 64];
     let read = file.read_at(&mut left, 0).unwrap();
@@ -62,7 +62,7 @@ fn files_lie_where_the_process_sees_them() {
     for (path, expected) in [
         ("0", (0o40_700, 1234, 4321)),
         ("0/db", (0o40_700, 1234, 4321)),
-        ("files", (0o40_700, 0, 0)), // the process cannot take a second name away
+        ("files", (0o40_700, 0, 0)), // the process cannot remove a second name
     ] {
         assert_eq!(stat_of(&volume, path), expected, "{path}");
     }
@@ -107,7 +107,7 @@ fn whatever_a_process_made_is_wiped_and_nothing_outside() {
     assert!(unlinkat(at, "0/fixed/file", AtFlags::empty()).is_err(), "the control");
 
     let receipt = volume.wipe().unwrap();
-    // Four of the request (one was deleted and one lost its name to another), plus new, closed, sparse, fixed.
+    // Four files of the request (one was deleted, one lost its name to another), and new, closed, sparse, fixed.
     assert_eq!(receipt.files(), 8);
     let sparse_pages = 2 * PAGE;
     assert_eq!(receipt.bytes(), 12 + 8 + 5 + 3 + 12 + 10 + sparse_pages + 9);
@@ -121,12 +121,12 @@ fn whatever_a_process_made_is_wiped_and_nothing_outside() {
     assert_eq!(std::fs::read_to_string(&host).unwrap(), "of the host");
 }
 
-/// Nested directories cost a wipe neither stack nor descriptors, however they were nested.
+/// A wipe of deeply nested directories needs little stack and few descriptors, however the directories were nested.
 #[test]
 fn depth_and_width_are_no_way_to_keep_something() {
     let volume = writable(1 << 24);
     let mut dir = open_dir(volume.handle(), "0".as_ref()).unwrap();
-    // A name that a wipe could mistake for a directory that it moved.
+    // This is the name that a wipe gives to the first directory that it moves up.
     mkdirat(volume.handle(), "..moved1", Mode::RWXU).unwrap();
     let mut kept = Vec::new();
     for depth in 0..5000 {
@@ -150,14 +150,14 @@ fn depth_and_width_are_no_way_to_keep_something() {
     kept.iter().for_each(|file| is_zero(&File::open(path(file)).unwrap()));
 }
 
-/// A mapping reaches to the end of a file's last page, and data written there is overwritten in place.
+/// If a process wrote behind the end of a file through a mapping of the last page, these bytes are wiped in place.
 #[test]
 fn what_lies_behind_the_end_of_a_file_is_wiped() {
     let volume = writable(PAGE);
     let file = made(&volume, "0/file", b"x");
     let at = map_with(&file, PAGE as usize, nix::sys::mman::ProtFlags::PROT_WRITE) as *mut [u8; 6];
     #[allow(unsafe_code)]
-    // SAFETY: the page is mapped, writable, until the process exits, and 106 bytes of it are accessed by nothing else.
+    // SAFETY: the page is mapped and writable until the process exits; nothing else accesses these 106 bytes of it.
     let look = |write: bool| unsafe {
         let behind = at.byte_add(100);
         if write {
@@ -175,7 +175,7 @@ fn what_lies_behind_the_end_of_a_file_is_wiped() {
     assert_eq!(file.metadata().unwrap().len(), 1, "nobody sees it grow");
 }
 
-/// The limit is the file system's own: more fails with an error and uses no memory outside it.
+/// The size of the file system limits writes: beyond it they fail, and use no memory elsewhere.
 #[test]
 fn a_process_can_write_so_much_and_make_so_many() {
     let volume = writable_and_kept(16 * PAGE, &CONTENTS);
@@ -193,7 +193,7 @@ fn a_process_can_write_so_much_and_make_so_many() {
     assert_eq!(volume.wipe().unwrap().files(), 4 + 4 + 1 + 1);
 }
 
-/// As for a launcher that has only the container's mounts: every file is reached, and counted once.
+/// If a launcher has only the container's mounts, a wipe through them reaches every file and counts each once.
 #[test]
 fn through_its_mounts_everything_is_reached_and_counted_once() {
     let volume = writable(PAGE);
@@ -210,7 +210,7 @@ fn through_its_mounts_everything_is_reached_and_counted_once() {
     is_zero(&deleted);
 }
 
-/// The token holder gets the content of the request, even if the file has changed.
+/// The token holder gets the content from the request, even if the file has changed.
 #[test]
 fn what_was_given_is_kept_beside() {
     let volume = writable_and_kept(16 * PAGE, &CONTENTS[..3]);
