@@ -1,7 +1,8 @@
-//! A client's socket. It is registered for reading, and for writing only while a response waits.
+//! A client's socket, registered with the runtime for reading. From the first response that finds no buffer space, the
+//! socket is registered for writing, too.
 //!
-//! The kernel notifies of writability each time a client has read a response, which would wake the daemon for nothing.
-//! Therefore writing is registered only when a response first finds no buffer space.
+//! While a socket is registered for writing, the kernel reports writability each time the client has read a response.
+//! For most clients these wake-ups would be useless.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,11 +18,11 @@ use crate::registration::watched_for;
 /// A client's socket: a unix or TCP socket.
 #[derive(Debug)]
 pub struct ClientSocket<T: AsRawFd> {
-    /// Unset while the socket is re-registered, and permanently if that failed.
+    /// `None` while the socket is re-registered, and permanently if that failed.
     socket: Option<AsyncFd<T>>,
     /// True if the socket is also registered for writing.
     writing: bool,
-    /// Waker of a pending read, whose registration is lost when the socket is re-registered.
+    /// Waker of a pending read, which must be woken because re-registration drops the old registration.
     reader: Option<Waker>,
 }
 
@@ -142,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// More than the socket buffers.
+    /// Size of a response that exceeds the socket buffers, in bytes.
     const LARGE: usize = 4 << 20;
 
     fn pair() -> (tokio::net::UnixStream, ClientSocket<UnixStream>) {
@@ -150,7 +151,7 @@ mod tests {
         (client, ClientSocket::new(server.into_std().unwrap()).unwrap())
     }
 
-    /// A response that finds no buffer space waits for the client, and a read that waits meanwhile is still woken.
+    /// If a response finds no buffer space, it waits for the client, and a pending read is still woken.
     #[tokio::test]
     async fn answers_wait_for_room_and_reads_go_on() {
         let (mut client, server) = pair();
@@ -186,8 +187,8 @@ mod tests {
         u32::from_str_radix(events.split_ascii_whitespace().next().unwrap(), 16).unwrap()
     }
 
-    /// A client that reads its responses causes no wake-up; once a response has found no buffer space, it does
-    /// (control).
+    /// While every response finds buffer space, the socket is not registered for writing. After a response has found
+    /// none, it is (control).
     #[tokio::test]
     async fn writing_is_watched_from_the_first_answer_on_that_waits() {
         const EPOLLIN: u32 = 1;

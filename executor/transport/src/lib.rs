@@ -1,16 +1,16 @@
-//! Connections of executord: HTTP/2 over unix sockets and over TLS, each within its bounds.
+//! Serves the connections of executord: HTTP/2 over unix sockets and over TLS, each with its limits.
 //!
 //! ```text
 //!  client ──> slots, rates ──> client_socket ──────────────────> wire ──> the server's services
 //!  client ──> tls (handshake, certificate) ──> slots ──> tls stream ──┘
 //! ```
 //! The input is accepted sockets, limits, and the server's decisions: whether a certificate identifies a caller
-//! ([`tls::CertificatePolicy`]), whether a message may be decoded ([`wire::body::MessageCheck`]), how large the response of a
-//! method can be ([`wire::budget::AnswerKind`]). The output is requests with their own fields and bodies.
+//! ([`tls::CertificatePolicy`]), whether a message may be decoded ([`wire::body::MessageCheck`]), how large the
+//! response of a method can be ([`wire::budget::AnswerKind`]). The output is requests with their own fields and bodies.
 //!
-//! This crate knows frames, bytes of gRPC messages, bounds, handshakes and certificates. It knows no method, no name of a
-//! caller, no metric and no configuration file. No content of a connection stays in memory after its call
-//! (docs/adr/0014).
+//! This crate handles frames, gRPC messages as bytes, limits, handshakes and certificates. It is independent of
+//! methods, names of callers, metrics and configuration files. After a call, nothing of it stays in the memory of
+//! the connection (docs/adr/0014).
 
 #![forbid(unsafe_code)]
 

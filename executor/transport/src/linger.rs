@@ -1,7 +1,7 @@
-//! A socket that stays open after its connection's memory is freed, until the client has read the remaining data.
+//! Keeps a socket open after its connection's memory is freed, until the client has read the remaining data.
 //!
-//! A client that writes to a closed socket, even a keepalive, gets an error before it has read the pending responses,
-//! and loses them.
+//! If a client writes to a closed socket, even a keepalive, it gets an error before it has read the pending responses,
+//! and these are lost.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use executor_sys::unread::unread;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Poll interval: the kernel has no notification for a peer that has read everything.
+/// Poll interval. Polling is needed because the kernel does not notify when the peer has read everything.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A second descriptor of a connection's socket, which keeps the socket open.
@@ -21,13 +21,12 @@ impl LingeringSocket {
     /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// Returns an error if no descriptor is left.
+    /// Returns an error if the process has too many open descriptors.
     pub fn from_stream(stream: &impl AsFd) -> io::Result<Self> {
         Ok(Self(stream.as_fd().try_clone_to_owned()?))
     }
 
-    /// Shuts down the write side. Resolves when the client has read everything or is gone, at the latest at the
-    /// deadline.
+    /// Shuts down the write side. Resolves when the client has read everything or has disconnected, or at the deadline.
     pub async fn until_read(self, deadline: Instant) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // fails if the client is gone
         let read = async {

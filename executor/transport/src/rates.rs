@@ -1,4 +1,5 @@
-//! Connection rates by owner: an owner that exceeds its rate is refused at once, so that the shared queue stays short.
+//! Limits the connection rate of each owner. If an owner exceeds its rate, its connections are refused at once, so that
+//! the shared queue stays short.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ const OWNERS_MAX: usize = 4096;
 /// Connection rate of one owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Number of connections that are accepted at once after a pause.
+    /// Number of connections that are accepted without delay after a pause.
     pub burst: u32,
     /// Interval between further connections.
     pub interval: Duration,

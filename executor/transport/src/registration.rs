@@ -1,4 +1,4 @@
-//! Registration of descriptors with the runtime.
+//! Registers descriptors with the async runtime.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Registers a descriptor with the runtime, for reading and writing. The owner must keep its descriptor unchanged until
-/// it is dropped.
+/// Registers a descriptor with the runtime, for reading and writing. `owner` must not close or replace its descriptor
+/// before it is dropped.
 ///
 /// # Errors
 /// Returns an error if the runtime cannot register it.
@@ -15,14 +15,14 @@ pub fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     watched_for(owner, Interest::READABLE | Interest::WRITABLE)
 }
 
-/// Registers a descriptor with the runtime for one interest. The owner has the same obligation as in [`watched`].
+/// Registers a descriptor with the runtime for one interest. The requirement of [`watched`] on `owner` applies.
 ///
 /// # Errors
 /// Returns an error if the runtime cannot register it.
 pub fn watched_for<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // Deprecated in favour of an unsafe variant, because a safe type could close or replace its descriptor while it is
-    // registered. The types that are registered by executord (Seqpacket, UnixStream, TcpStream, OwnedFd, Inotify, and the
-    // one of StdioFd) cannot.
+    // `with_interest` is deprecated in favour of an unsafe variant, because a safe type could close or replace its
+    // descriptor while it is registered. The types that executord registers cannot: Seqpacket, UnixStream, TcpStream,
+    // OwnedFd, Inotify, and the type in StdioFd.
     #[allow(deprecated)]
     AsyncFd::with_interest(owner, interest)
 }

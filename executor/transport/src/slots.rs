@@ -1,8 +1,9 @@
-//! Connection slots: no owner can occupy all of them, and idle connections make room.
+//! Assigns connection slots. No owner can occupy all of them, and idle connections are closed when slots are needed.
 //!
-//! An idle connection costs little, and control planes keep connections open for days, so it stays open until its slot
-//! is needed. Then connections that never made a call are closed first, then idle ones, starting with the oldest of the
-//! owner with the most connections. An owner with few connections gets a slot beyond the limit if all others are busy.
+//! An idle connection costs little, and control planes keep connections open for days, so an idle connection stays open
+//! until its slot is needed. Connections that never made a call are closed first, then other idle ones. Of these, the
+//! oldest connection of the owner with the most connections is closed. If all connections are busy, an owner with few
+//! connections gets a slot beyond the limit.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,14 +18,15 @@ use crate::wire::Calls;
 pub enum Owner {
     /// A user of the host.
     User(u32),
-    /// A container with its own user namespace, by its host id range: its processes can have any of these ids.
+    /// A container with its own user namespace, identified by its range of host ids. Its processes can have any of
+    /// these ids.
     Container(u32),
-    /// A caller over TCP, by the number of its identity.
+    /// A caller over TCP, identified by the number of its identity.
     Caller(u32),
 }
 
 impl Owner {
-    /// Returns true for root of the host.
+    /// Returns true for the host's root.
     pub fn is_root(self) -> bool {
         self == Self::User(0)
     }
@@ -38,7 +40,7 @@ impl Owner {
         }
     }
 
-    /// Returns the owner for a host uid. The pool holds the host ids of containers.
+    /// Returns the owner for a host uid. `pool` has the host id ranges of containers.
     pub fn new(uid: u32, pool: Option<&Pool>) -> Self {
         pool.and_then(|pool| pool.range_of(uid)).map_or(Self::User(uid), Self::Container)
     }
@@ -55,9 +57,9 @@ pub struct Limits {
     pub users: usize,
     /// Number of slots beyond `all`, for owners with fewer than `few` connections.
     pub spare: usize,
-    /// Number of connections at which an owner gets no spare slot.
+    /// An owner with this many connections or more gets no spare slot.
     pub few: usize,
-    /// Number of connections at which root of the host gets no spare slot.
+    /// If the host's root has this many connections or more, it gets no spare slot.
     pub few_of_root: usize,
 }
 
@@ -76,7 +78,8 @@ struct Occupied {
 }
 
 impl Occupied {
-    /// Returns the rank in which connections are closed; `None` while a call is in progress.
+    /// Returns a priority for closing the connection (the highest is closed first), or `None` while a call is in
+    /// progress.
     fn idleness(&self) -> Option<u8> {
         match (self.calls.is_idle(), self.calls.is_settled(), self.calls.has_called()) {
             (false, ..) => None,
@@ -116,7 +119,7 @@ impl Slots {
         locked(&self.occupied)
     }
 
-    /// Claims a slot for a connection with these calls; `None` if there is none.
+    /// Claims a slot for a connection with these calls. Returns `None` if no slot can be made free.
     pub fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
         let Limits { all, each, users, spare, few, few_of_root } = self.limits;
         let mut taken = self.occupied();
@@ -128,8 +131,8 @@ impl Slots {
         } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
             give_up(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
-            // Taken from the owner with the most connections among those with idle ones, if it has more than the new
-            // connection's owner.
+            // Close a connection of the owner that has the most connections among the owners with idle ones. That owner
+            // must have more connections than the owner of the new connection.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));
@@ -148,7 +151,7 @@ impl Slots {
     }
 }
 
-/// Closes the most idle of these connections, the oldest if there are several.
+/// Closes the connection with the highest idleness among those that `which` selects; of several, the oldest one.
 fn give_up(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Option<()> {
     let idle = taken.iter().enumerate().filter(|(_, one)| which(one));
     let idle = idle.filter_map(|(place, one)| Some((one.idleness()?, std::cmp::Reverse(place))));
@@ -219,7 +222,8 @@ mod tests {
         assert!(slots.take(A, &busy()).is_some(), "A's own");
     }
 
-    /// A process in a container can have any of its ids: other containers still get their slots.
+    /// All host ids of a container count as one owner, so a process that uses many of them cannot take other
+    /// containers' slots.
     #[test]
     fn all_ids_of_a_container_are_one_owner() {
         let policy = Policy { userns_pool_start: 1 << 20, userns_pool_ranges: 10, ..Policy::default() };

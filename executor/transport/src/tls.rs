@@ -1,4 +1,4 @@
-//! The TLS acceptor: TCP with mutual TLS.
+//! Accepts TLS connections over TCP, with certificates on both sides (mutual TLS).
 //!
 //! ```text
 //!  thread `tls`                                                       the runtime
@@ -6,10 +6,10 @@
 //!               │            │               │
 //!            refused      too slow        refused with an alert
 //! ```
-//! Anyone can connect, so everything before the verified certificate is bounded: concurrent handshakes, their time and
-//! bytes, and connections per address. Handshakes run on a separate thread, so that those of unauthenticated clients do
-//! not delay calls. A client receives no HTTP/2 data until its certificate is verified and identifies a caller
-//! ([`CertificatePolicy`]).
+//! Anyone can connect, so everything before the verification of the certificate is bounded: concurrent handshakes,
+//! their time and bytes, and connections per address. Handshakes run on a separate thread, so that unauthenticated
+//! clients do not delay calls. A client receives no HTTP/2 data until its certificate is verified and identifies a
+//! caller ([`CertificatePolicy`]).
 //!
 //! Decrypted data is only in the session's own buffers, which are overwritten (module `session`).
 
@@ -36,11 +36,11 @@ pub use handshakes::Place;
 pub use session::Session;
 pub use stream::TlsStream;
 
-/// Maximum number of callers that wait for the runtime. The thread blocks beyond that.
+/// Maximum number of accepted callers in the queue to the runtime. If the queue is full, the thread blocks.
 const QUEUE: usize = 32;
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time for a refused client to read the reason.
+/// Time limit for a refused client to read the alert.
 const REASON: Duration = Duration::from_secs(1);
 /// Maximum bytes that a refused client may still send before its connection is closed.
 const UNREAD_MAX: usize = 64 << 10;
@@ -71,14 +71,14 @@ pub struct AcceptedStream<R: CertificatePolicy> {
     pub stream: StdTcpStream,
     /// The session after its handshake.
     pub session: Session,
-    /// Verifies the certificate during the connection.
+    /// Verifies the certificate again during the connection.
     pub admission: Admission<R>,
-    /// Counts the connection towards its address.
+    /// Counts the connection in the limit of its address, until it is dropped.
     pub place: Place,
 }
 
-/// Starts the thread that accepts connections. It ends when `stopping` becomes true or the receiver of its callers is
-/// dropped. `refused` is called for each client that is refused.
+/// Starts the thread that accepts connections. The thread exits when `stopping` becomes true or the returned receiver
+/// is dropped. `refused` is called for each client that is refused.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be created.
@@ -151,7 +151,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         }
     }
 
-    /// Performs a handshake, and sends the caller to the runtime.
+    /// Performs a handshake, and sends the accepted caller to the runtime.
     ///
     /// # Errors
     /// Returns the reason if the client was refused.
@@ -199,7 +199,7 @@ enum Broken {
     Refused(rustls::Error),
 }
 
-/// Exchanges the handshake messages. If the handshake fails, the alert with the reason is sent.
+/// Exchanges the handshake messages. If the handshake fails, sends an alert with the reason.
 async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Broken> {
     let gone = |error: io::Error| Broken::Gone(format!("the connection broke during the handshake: {error}"));
     loop {
@@ -220,7 +220,8 @@ async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Brok
     }
 }
 
-/// Closes a connection so that the client can still read the alert: with unread data the kernel would discard it.
+/// Closes a connection so that the client can still read the alert. Reads what the client has sent, because the kernel
+/// would discard the alert if data was unread.
 async fn part(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let (mut buffer, mut read) = ([0; 1024], 0);
@@ -233,7 +234,7 @@ async fn part(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Log of refused clients: some individually, the rest as a count.
+/// Logs refused clients: some individually, the rest as a count.
 #[derive(Default)]
 struct Log {
     begun: Option<Instant>,

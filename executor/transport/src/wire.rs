@@ -1,4 +1,4 @@
-//! HTTP/2 connections whose content stays out of the HTTP/2 library.
+//! Serves HTTP/2 connections and keeps their content out of the HTTP/2 library.
 //!
 //! ```text
 //!            client
@@ -13,15 +13,15 @@
 //!         ▼ │      ▼ │
 //!        calls ── body   whole gRPC messages, bounded before they are decoded
 //! ```
-//! h2 reads into one buffer per connection, returns slices of it, keeps header fields that a client adds to the dynamic
-//! table, and copies small responses into a write buffer. How much it keeps, and for how long, depends on the client.
-//! Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the frames,
-//! keeps fields and bodies by stream, and gives the library frames of the same shape without content. A stream's memory
-//! is freed with the stream, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
+//! h2 reads into one buffer per connection and returns slices of it. It keeps header fields that a client adds to the
+//! dynamic table, and copies small responses into a write buffer. The client determines how much data h2 keeps, and how
+//! long. Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the
+//! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to the library. A
+//! stream's memory is freed when the stream ends, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
 //! The input is a socket and a service; the output is requests with their own fields and bodies. All byte limits of a
-//! connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). What a message may hold
-//! is decided by the service ([`body::MessageCheck`]).
+//! connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). The service decides
+//! which content a message may have ([`body::MessageCheck`]).
 
 pub mod body;
 pub mod budget;
@@ -38,8 +38,8 @@ pub use calls::Calls;
 pub use inbound::FIELDS_MAX;
 pub use socket::Wire;
 
-/// Returns the bytes that the HTTP/2 library gets for a client's bytes, fed in pieces of `piece` bytes. Stops if the
-/// client violates HTTP/2.
+/// Returns the bytes that the HTTP/2 library receives for a client's bytes, which are fed in pieces of `piece` bytes.
+/// Stops if the client violates HTTP/2.
 pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut inbound = inbound::Inbound::new(Calls::new(8));
     let mut reported = Vec::new();

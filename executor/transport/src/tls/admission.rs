@@ -1,4 +1,4 @@
-//! Admission of a connected caller: its certificates and its permission are verified again during the connection.
+//! Verifies the certificates and the permission of a caller again while it is connected.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,11 +9,11 @@ use tokio::time::sleep;
 
 use super::certificates::{CertificatePolicy, Certificates, Validity};
 
-/// Maximum interval between two reads of the system clock, which can be set, and which continues while the host is
-/// suspended.
+/// Maximum interval between two reads of the system clock. A longer sleep would be wrong if the clock is set, or if the
+/// host is suspended, when the clock continues.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Certificates that a caller's admission was based on.
+/// Certificates with which a caller was accepted.
 #[derive(Debug)]
 pub struct Admission<R> {
     certificates: Arc<Certificates<R>>,
@@ -29,9 +29,9 @@ impl<R: CertificatePolicy> Admission<R> {
         Self { certificates, chain, until }
     }
 
-    /// Resolves with the reason if a new connection with the same certificates would be refused, or `permission`
-    /// returns one. Both are checked at the start, after each change of the files, and after each change that `rules`
-    /// reports.
+    /// Resolves with the reason when a new connection with the same certificates would be refused, or when `permission`
+    /// returns an error. Both are checked at the start, after each change of the certificate files, and after each
+    /// change that `rules` reports.
     pub async fn revoked<T>(
         self,
         mut rules: watch::Receiver<T>,
@@ -58,8 +58,8 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the time until a certificate expires; `None` if it has expired. It is valid until the end of its last
-/// second.
+/// Returns the time until a certificate expires, or `None` if it has expired. A certificate is valid until the end of
+/// its last second.
 fn time_left(until: i64, now: Duration) -> Option<Duration> {
     let end = Duration::from_secs(u64::try_from(until).ok()?.saturating_add(1));
     end.checked_sub(now).filter(|left| !left.is_zero())

@@ -1,4 +1,4 @@
-//! Certificates and key of a TLS listener, loaded from files and reloaded while it serves.
+//! Loads certificates and key of a TLS listener from files, and reloads them while the listener is running.
 
 use std::fmt;
 use std::io::Read as _;
@@ -38,25 +38,23 @@ pub struct TlsFiles {
     pub client_ca: PathBuf,
 }
 
-/// Decides which verified certificates identify a caller, and which one.
+/// Decides whether a verified certificate identifies a caller, and which caller.
 pub trait CertificatePolicy: fmt::Debug + Send + Sync + 'static {
-    /// A caller. Its display is for the log.
+    /// A caller. `Display` is used in the log.
     type Caller: fmt::Debug + fmt::Display + Send + 'static;
 
-    /// Returns the caller of a DER certificate whose chain is verified.
+    /// Returns the caller that a DER certificate with a verified chain identifies.
     ///
     /// # Errors
     /// Returns a message for the log if the certificate identifies no caller.
     fn identify(self: &Arc<Self>, certificate: &[u8]) -> Result<Self::Caller, String>;
 }
 
-/// Why certificates cannot be used.
+/// Error for certificates that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", .path.display(), .why)]
 pub struct CertificateError {
-    /// The file.
     pub path: PathBuf,
-    /// The reason.
     pub why: String,
 }
 
@@ -64,7 +62,7 @@ fn fault(path: &Path, why: impl fmt::Display) -> CertificateError {
     CertificateError { path: path.to_owned(), why: why.to_string() }
 }
 
-/// Contents of the files of one load.
+/// Contents of the files, all loaded at the same time.
 struct Contents {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -143,7 +141,7 @@ impl Validity {
         Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
     }
 
-    /// Returns a message if the certificate is not valid now.
+    /// Returns a message if the certificate is expired or not valid yet.
     fn trouble(self) -> Option<String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
         match self {
@@ -154,15 +152,17 @@ impl Validity {
     }
 }
 
-/// Data for handshakes. After a change the certificates of connected callers are verified again.
+/// Certificates and key for handshakes. When they are replaced, the certificates of connected callers are verified
+/// again.
 pub struct Certificates<R> {
     files: TlsFiles,
-    /// Name of the setting of [`TlsFiles::client_ca`], for messages.
+    /// Name of the setting for [`TlsFiles::client_ca`], used in messages.
     ca_setting: &'static str,
     rules: Arc<R>,
     provider: Arc<CryptoProvider>,
     current: Mutex<Current>,
-    /// Reason for which the verifier refused the last certificate. Handshakes run on one thread, one step at a time.
+    /// Reason for which the verifier refused the last certificate. One value suffices, because handshakes run on one
+    /// thread, one step at a time.
     refused: Arc<Mutex<Option<String>>>,
     replaced: watch::Sender<()>,
 }
@@ -184,8 +184,8 @@ impl<R> fmt::Debug for Certificates<R> {
 }
 
 impl<R: CertificatePolicy> Certificates<R> {
-    /// Loads the files. An expired certificate is used with a warning, until it is replaced. `ca_setting` is the name of
-    /// the setting of the CA certificates, with which messages name them.
+    /// Loads the files. An expired certificate is used with a warning, until it is replaced. `ca_setting` is the name
+    /// of the setting for the CA certificates, used in messages.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, is malformed, or does not match the others.
@@ -206,7 +206,7 @@ impl<R: CertificatePolicy> Certificates<R> {
         [&self.files.certificate, &self.files.key, &self.files.client_ca]
     }
 
-    /// Returns the time until the certificate expires; `None` if it has expired.
+    /// Returns the time until the certificate expires, or `None` if it has expired.
     pub fn expires_in(&self) -> Option<Duration> {
         let until = u64::try_from(locked(&self.current).validity.until).ok()?;
         (UNIX_EPOCH + Duration::from_secs(until)).duration_since(SystemTime::now()).ok()
@@ -247,16 +247,16 @@ impl<R: CertificatePolicy> Certificates<R> {
         }
     }
 
-    /// Starts a handshake.
+    /// Creates the session for a new handshake.
     pub(super) fn session(&self) -> Result<Session, rustls::Error> {
         let config = Arc::clone(&locked(&self.current).config);
         Session::new(config)
     }
 
-    /// Returns the caller of a session after its handshake.
+    /// Returns the caller of a session after the handshake.
     ///
     /// # Errors
-    /// Returns a message if the certificate identifies none.
+    /// Returns a message if the certificate identifies no caller.
     pub(super) fn caller(&self, session: &Session) -> Result<R::Caller, String> {
         self.rules.identify(session.certificates().first().map(AsRef::as_ref).unwrap_or_default())
     }
@@ -274,7 +274,7 @@ impl<R: CertificatePolicy> Certificates<R> {
             .map_err(|error| describe(&error, self.ca_setting))
     }
 
-    /// Subscribes to later replacements of the files.
+    /// Returns a receiver that is notified when the files are replaced.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.replaced.subscribe()
     }
@@ -330,14 +330,14 @@ fn configuration<R: CertificatePolicy>(
     let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(certified));
     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session would skip the certificate check, and clients can make the server keep memory for tickets.
+    // A resumed session would skip the certificate check, and tickets would let clients use the server's memory.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     Ok(Current { contents, chains, config: Arc::new(config), reported: None, validity })
 }
 
-/// Verifies the chain of a client's certificate, then that it identifies a caller.
+/// Verifies a client's certificate chain, then checks that the certificate identifies a caller.
 #[derive(Debug)]
 struct Verifier<R> {
     chains: Arc<dyn ClientCertVerifier>,
@@ -346,7 +346,7 @@ struct Verifier<R> {
 }
 
 impl<R: CertificatePolicy> ClientCertVerifier for Verifier<R> {
-    /// Unauthenticated clients must not learn which CAs are accepted.
+    /// Returns no names, so that unauthenticated clients do not learn which CAs are accepted.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

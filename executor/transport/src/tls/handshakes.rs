@@ -1,10 +1,10 @@
-//! Slots before authentication: limits concurrent handshakes, and connections per address.
+//! Limits concurrent handshakes, and connections per address, before clients are authenticated.
 //!
-//! A handshake keeps its slot for at least [`LIFE_MIN`], so that distant callers can finish theirs. If all slots are in
-//! use, a new handshake replaces an older one; if none is old enough, the new client is refused. Some slots are
-//! reserved for addresses from which a client authenticated recently, so that unauthenticated clients cannot lock out
-//! such callers, from however many addresses. If an address has many handshakes, only some of them have the minimum
-//! lifetime, so that a few addresses cannot lock out others.
+//! A handshake keeps its slot for at least [`LIFE_MIN`], so that distant callers can complete their handshakes. If all
+//! slots are in use, a new handshake replaces one that has lasted longer. If there is none, the new client is refused.
+//! Some slots are reserved for addresses from which a client authenticated recently, so that unauthenticated clients
+//! cannot lock out such callers, regardless of the number of addresses that they use. If one address has many
+//! handshakes, only some of them keep their slots for the minimum time, so that a few addresses cannot lock out others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 
-/// Minimum lifetime of a handshake: several round trips around the world.
+/// Minimum lifetime of a handshake: several long-distance round trips.
 const LIFE_MIN: Duration = Duration::from_millis(500);
-/// Divisor of the slots: this fraction is reserved for addresses that authenticated recently.
+/// One slot in this many is reserved for addresses that authenticated recently.
 const KEPT: usize = 4;
-/// Divisor of the slots: this fraction is available to one address with the minimum lifetime.
+/// One address gets one slot in this many with the minimum lifetime.
 const SHARE: usize = 16;
 /// Maximum number of remembered addresses.
 const REMEMBERED_MAX: usize = 1024;
 /// Time for which an address is remembered after its last client authenticated or disconnected.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Connection slots, shared by all connections.
+/// Slots for handshakes and connections, shared by all connections.
 #[derive(Clone, Debug)]
 pub(super) struct HandshakeLimiter {
     handshakes: usize,
@@ -39,7 +39,7 @@ struct State {
     connections: HashMap<IpAddr, Connections>,
     /// Handshakes, oldest first.
     shaking: Vec<Handshake>,
-    /// Number of handshakes in [`State::shaking`] of addresses that were not remembered.
+    /// Number of handshakes in [`State::shaking`] from addresses that were not remembered when the handshake started.
     strangers: usize,
     /// Addresses from which a client authenticated, with the last time at which one authenticated or disconnected.
     remembered: HashMap<IpAddr, Instant>,
@@ -65,7 +65,8 @@ impl State {
         self.connections.get(&address).map_or(0, |connections| connections.shaking)
     }
 
-    /// Removes the oldest matching handshake, if any, and has its connection closed.
+    /// Removes the oldest handshake for which `fits` is true, and notifies its connection to close. Returns `None` if
+    /// there is no such handshake.
     fn drop_oldest(&mut self, fits: impl Fn(&Self, &Handshake) -> bool) -> Option<()> {
         let place = self.shaking.iter().position(|handshake| fits(self, handshake))?;
         self.remove(place).leave.notify_one();
@@ -109,21 +110,21 @@ impl HandshakeLimiter {
         Self { handshakes, each, state: Arc::default() }
     }
 
-    /// Claims a slot for a handshake; `None` if the client must be refused.
+    /// Claims a slot for a handshake. Returns `None` if the client must be refused.
     pub(super) fn enter(&self, address: IpAddr, now: Instant) -> Option<Place> {
         let address = network(address);
         let mut state = locked(&self.state);
         let is_old = |handshake: &Handshake| now.saturating_duration_since(handshake.since) >= LIFE_MIN;
         if state.connections.get(&address).is_some_and(|connections| connections.all >= self.each) {
-            // The slot is released shortly; until then the address has one more.
+            // The removed connection closes shortly; until then the address has one connection beyond its limit.
             state.drop_oldest(|_, one| one.address == address && is_old(one))?;
         }
         let is_stranger = !state.is_remembered(address, now);
         let kept = self.handshakes / KEPT;
         let is_full = state.shaking.len() >= self.handshakes;
         if is_full || (is_stranger && state.strangers >= self.handshakes - kept) {
-            // A client of an unknown address replaces another one, or one that remembered addresses have beyond their
-            // reserved slots.
+            // A client of an unknown address may replace handshakes of other unknown addresses. If all slots are in
+            // use, and remembered addresses have more than their reserved slots, it may replace any handshake.
             let is_beyond = state.shaking.len() - state.strangers > kept;
             let may_go = |one: &Handshake| one.is_stranger || !is_stranger || (is_full && is_beyond);
             let share = (self.handshakes / SHARE).max(1);
@@ -150,7 +151,7 @@ impl Place {
         self.leave.notified().await;
     }
 
-    /// Records that the handshake is complete and the client accepted.
+    /// Records that the handshake is complete and the client was accepted.
     pub(super) fn settle(&mut self, now: Instant) {
         self.is_settled = true;
         let mut state = locked(&self.crowd.state);
@@ -181,7 +182,7 @@ impl Drop for Place {
     }
 }
 
-/// Returns the address that is counted: for IPv6 the /64 network, which one host controls.
+/// Returns the address that the limits apply to. For IPv6 this is the /64 network, because one host can use all of it.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -277,8 +278,8 @@ mod tests {
         assert!(crowd.enter(ip("fd00::4"), now).is_some());
     }
 
-    /// Simulates unauthenticated clients, each from its own address, `each_second` per second, and callers whose
-    /// handshakes take this long. Returns how many callers were served.
+    /// Simulates an attack by unauthenticated clients, each from its own address, at `each_second` clients per second,
+    /// while callers connect whose handshakes last `takes`. Returns the number of callers that were served.
     fn attacked(places: usize, each_second: u32, takes: Duration, are_remembered: bool) -> usize {
         let (crowd, start) = (HandshakeLimiter::new(places, 128), Instant::now());
         let callers: Vec<IpAddr> = (0..8).map(|number| IpAddr::from([192, 0, 2, number])).collect();
@@ -292,7 +293,7 @@ mod tests {
                 strangers.push_back(place);
             }
             strangers.retain(|place| !is_lost(place));
-            // The callers arrive one at a time in the second of the three seconds.
+            // The callers arrive one at a time, during the second of the three seconds.
             if number >= each_second
                 && (number - each_second).is_multiple_of(each_second / 8)
                 && let Some(caller) = callers.get(((number - each_second) / (each_second / 8)) as usize)

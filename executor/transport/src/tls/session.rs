@@ -1,8 +1,8 @@
-//! A TLS session whose decrypted data is all held by this module.
+//! A TLS session that keeps all decrypted data in buffers of this module.
 //!
-//! rustls decrypts in the buffer that it is given. Its own buffer would keep the last records while the connection is
-//! open, so the buffers are here, and their used parts are overwritten at once. rustls frees its copies, and freed
-//! memory is overwritten (`executor_secrets::ZeroOnFree`). This module does no socket I/O.
+//! rustls decrypts data in place, in the buffer that its caller passes. rustls's own buffer would keep the last records
+//! while the connection is open. The buffers of this module are overwritten as soon as their data was used. Copies that
+//! rustls makes are overwritten when they are freed (`executor_secrets::ZeroOnFree`). This module does no socket I/O.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,9 +17,9 @@ use rustls::unbuffered::{
 };
 use zeroize::Zeroize as _;
 
-/// Maximum size of a record (RFC 8446, 5.2) with its header, in bytes.
+/// Maximum size of a TLS record (RFC 8446, 5.2) including its header, in bytes.
 const RECORD_MAX: usize = 5 + (16 << 10) + 256;
-/// Maximum buffered handshake data, in bytes; fits a certificate chain.
+/// Maximum buffered handshake data, in bytes. A certificate chain must fit.
 const HANDSHAKE_MAX: usize = 32 << 10;
 /// Maximum size of data that is encrypted at once, in bytes.
 const PLAIN_MAX: usize = 16 << 10;
@@ -35,7 +35,7 @@ pub struct Session {
     /// Encrypted bytes for the socket.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Decrypted pieces, and the number of consumed bytes of the first piece.
+    /// Decrypted pieces; `taken` is the number of consumed bytes of the first piece.
     plain: VecDeque<Vec<u8>>,
     taken: usize,
     closed: bool,
@@ -68,7 +68,7 @@ impl Session {
         self.connection.is_handshaking()
     }
 
-    /// Returns the client's certificate and the rest of its chain, after the handshake.
+    /// Returns the client's certificate, followed by the rest of its chain. Empty before the end of the handshake.
     pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
         self.connection.peer_certificates().unwrap_or_default()
     }
@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Returns space for bytes from the socket; never empty.
+    /// Returns free buffer space for bytes from the socket; it is never empty.
     ///
     /// # Errors
     /// Returns an error if the client sends more than fits without completing a message.
@@ -101,7 +101,8 @@ impl Session {
         Ok(&mut self.incoming[self.filled..])
     }
 
-    /// Processes this many bytes that were written into the space. On failure, an alert may wait for the socket.
+    /// Processes bytes that were written into the space of `room`. After an error, `waiting` may hold an
+    /// alert.
     ///
     /// # Errors
     /// Returns an error if the bytes are not TLS, or the client is refused.
@@ -114,9 +115,9 @@ impl Session {
         advanced
     }
 
-    /// Takes the alert of a failed session out of rustls, and ends the session.
+    /// Moves the alert of a failed session from rustls to `outgoing`, and ends the session.
     fn take_alert(&mut self) {
-        // rustls still refers to offsets in the buffer, so it gets the remaining bytes once, as usual.
+        // rustls still uses offsets into the buffer, so pass it the remaining bytes once more.
         let Self { connection, incoming, filled, outgoing, .. } = self;
         if !self.failed
             && let Ok(ConnectionState::EncodeTlsData(mut data)) =
@@ -161,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Removes bytes from the front, and overwrites them.
+    /// Removes bytes from the front of `incoming`, and overwrites their memory.
     fn discard(&mut self, bytes: usize) {
         if bytes > 0 {
             self.incoming.copy_within(bytes..self.filled, 0);
@@ -170,7 +171,7 @@ impl Session {
         }
     }
 
-    /// Returns the encrypted bytes that wait for the socket.
+    /// Returns the encrypted bytes that must be sent.
     pub(super) fn waiting(&self) -> &[u8] {
         &self.outgoing[self.sent..]
     }
@@ -179,12 +180,12 @@ impl Session {
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
         if self.sent == self.outgoing.len() {
-            // A silent connection holds no memory.
+            // Free the buffer: an idle connection needs no memory for it.
             (self.outgoing, self.sent) = (Vec::new(), 0);
         }
     }
 
-    /// Moves decrypted bytes into the buffer; returns their number.
+    /// Moves decrypted bytes into the buffer, and returns the number of bytes moved.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(first) = self.plain.front()
@@ -207,10 +208,10 @@ impl Session {
         self.closed
     }
 
-    /// Encrypts the start of these pieces; returns the number of encrypted bytes.
+    /// Encrypts the start of these pieces, and returns the number of encrypted bytes.
     ///
     /// # Errors
-    /// Returns an error if the session is over.
+    /// Returns an error if the session has ended.
     pub(super) fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut plain = zeroize::Zeroizing::new(Vec::with_capacity(
             pieces.iter().map(|piece| piece.len()).sum::<usize>().min(PLAIN_MAX),
@@ -232,7 +233,7 @@ impl Session {
     /// Queues a close_notify alert.
     ///
     /// # Errors
-    /// Returns an error if the session is over.
+    /// Returns an error if the session has ended.
     pub(super) fn close(&mut self) -> io::Result<()> {
         self.with_traffic(|traffic, outgoing| {
             append(outgoing, OVERHEAD, |room| match traffic.queue_close_notify(room) {
@@ -252,7 +253,7 @@ impl Session {
     ) -> io::Result<()> {
         self.advance().map_err(io::Error::other)?;
         let Self { connection, incoming, filled, outgoing, .. } = self;
-        // Complete records were all processed: nothing is decrypted here.
+        // All complete records have been processed, so this call decrypts nothing.
         match connection.process_tls_records(&mut incoming[..*filled]).state {
             Ok(ConnectionState::WriteTraffic(mut traffic)) => act(&mut traffic, outgoing),
             Ok(_) => Err(io::ErrorKind::NotConnected.into()),
@@ -261,7 +262,7 @@ impl Session {
     }
 }
 
-/// Appends the encoded data of rustls.
+/// Appends data that rustls encodes.
 fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) -> Result<(), rustls::Error> {
     append(outgoing, OVERHEAD, |room| match data.encode(room) {
         Ok(written) => Ok(Ok(written)),
@@ -270,7 +271,8 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) -> R
     })
 }
 
-/// Appends what `write` puts into the space behind a buffer, and enlarges the space on demand.
+/// Lets `write` write into the space behind a buffer's content. If the space is too small, enlarges it and calls
+/// `write` again.
 fn append<E>(
     buffer: &mut Vec<u8>,
     room: usize,
@@ -403,7 +405,7 @@ mod tests {
         }
     }
 
-    /// Any byte of any flight may be changed or missing: the session fails with an error and has no other effect.
+    /// If any byte of the handshake is changed or missing, the session fails with an error and has no other effect.
     #[test]
     fn what_is_not_tls_ends_the_session_and_nothing_else() {
         let pki = pki();

@@ -1,4 +1,4 @@
-//! The stream of a caller: a [`Session`] on a socket.
+//! A caller's stream: reads and writes a socket through a [`Session`].
 
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
@@ -15,7 +15,8 @@ use crate::client_socket::ClientSocket;
 pub struct TlsStream {
     socket: ClientSocket<TcpStream>,
     session: Session,
-    /// Bytes that are encrypted but not completely in the socket yet; they are reported as written once they are.
+    /// Number of plain bytes that were encrypted but are not completely in the socket yet. They are reported as written
+    /// when they are.
     accepted: usize,
     closing: bool,
 }
@@ -56,7 +57,7 @@ impl AsyncRead for TlsStream {
                 return Poll::Ready(Ok(()));
             }
             let received = this.session.received(bytes);
-            // An alert, or the response to a key update. If the socket is full, a later write sends it.
+            // There may be an alert, or the response to a key update. If the socket is full, a later write sends it.
             if let Poll::Ready(sent) = this.poll_send(context) {
                 sent?;
             }
@@ -70,8 +71,8 @@ impl AsyncWrite for TlsStream {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
-    /// Reports bytes as written only when all of them are in the socket, so that the writer's unread count is accurate.
-    /// A writer that has to wait calls again with the same bytes, and perhaps more.
+    /// Reports bytes as written only when all of them are in the socket, so that the writer's count of unwritten bytes
+    /// is accurate. A writer that gets `Pending` calls again with the same bytes, and possibly more.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -102,7 +103,7 @@ impl AsyncWrite for TlsStream {
         ready!(this.poll_send(context))?;
         if !this.closing {
             this.closing = true;
-            let _ = this.session.close(); // fails if the session is over
+            let _ = this.session.close(); // fails if the session has ended
         }
         ready!(this.poll_send(context))?;
         Pin::new(&mut this.socket).poll_shutdown(context)

@@ -1,9 +1,8 @@
-//! Restores requests with their own fields and bodies from the library's, and passes responses to the library without
-//! content.
+//! Restores the fields and bodies of requests from the library, and passes responses to the library without content.
 //!
-//! A call arrives from the HTTP/2 library as a path with the stream's id, and a body of zeros. The data is in
-//! [`Calls`]; for each zero from the library one byte is consumed, so that the library's flow control works. A body is
-//! passed on message by message, each complete and checked before it is decoded.
+//! The HTTP/2 library delivers a call as a path with the stream's id, and a body of zeros. The data is in [`Calls`].
+//! For each zero from the library one byte of data is consumed, so that the library's flow control works. A body is
+//! passed to the service message by message. Each message is complete, and is checked before it is decoded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,30 +18,30 @@ use super::calls::{Calls, Request};
 use super::conversation::Conversation;
 use super::hpack;
 
-/// Zeros for the library in place of a response.
+/// Zeros that the library gets in place of a response.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Size of gRPC's message prefix: a flag byte and a four-byte length.
 const PREFIX: usize = 5;
-/// A message without content.
+/// An empty message: a prefix with length 0.
 const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
 
 /// Checks the complete messages of a request before they are decoded.
 pub trait MessageCheck: Send + Unpin + 'static {
-    /// Checks one message, without gRPC's prefix.
+    /// Checks one message, which is passed without gRPC's prefix.
     ///
     /// # Errors
-    /// Returns the status with which the call ends if the message must not be decoded.
+    /// Returns the status of the call if the message must not be decoded.
     fn check(&self, message: &[u8]) -> Result<(), Status>;
 }
 
-/// Observes a call until its response is written or abandoned, which drops the observer.
+/// Observes a call. It is dropped when the response is written or abandoned.
 pub trait CallObserver: Send + Unpin + 'static {
-    /// Receives the fields of the response head, and later the fields of the trailers. `grpc-status` is in one of the
-    /// two.
+    /// Receives the fields of the response head, and later the fields of the trailers. Only one of the two has
+    /// `grpc-status`.
     fn response_fields(&mut self, fields: &HeaderMap);
 }
 
-/// A call with its own request.
+/// A call with the fields and body that the client sent.
 #[derive(Debug)]
 pub struct Call {
     calls: Calls,
@@ -53,15 +52,15 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call of the library's request; `None` if its stream is gone, or exceeded the limit.
+    /// Returns the call for a request of the library. Returns `None` if its stream has ended or exceeded the limit.
     pub fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.start(id)?;
         Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
     }
 
-    /// Returns the request, whose messages have at most `most` bytes and pass `check`, and the responder. A stream of
-    /// requests goes through the [`Conversation`] in the request's extensions if `streams_requests` is true.
+    /// Returns the request and the responder. The request's messages have at most `most` bytes and pass `check`. If
+    /// `streams_requests` is true, the messages are in the [`Conversation`] in the request's extensions.
     pub fn open<C: MessageCheck>(
         self,
         most: usize,
@@ -90,7 +89,7 @@ impl Call {
         (request, Responder { calls, id, conversation })
     }
 
-    /// Returns the responder of a call that is not executed.
+    /// Returns the responder for a call that is not executed.
     pub fn refuse(self) -> Responder {
         self.calls.drop_body(self.id);
         let conversation = Conversation::new(false);
@@ -98,7 +97,7 @@ impl Call {
     }
 }
 
-/// Responder of a call.
+/// Sends the response of a call.
 #[derive(Debug)]
 pub struct Responder {
     calls: Calls,
@@ -107,8 +106,8 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Responds with one message, which is encoded at once, so that it occupies only its own size while the client
-    /// reads slowly. If there is no space for it, the call is refused.
+    /// Responds with one message. The message is encoded at once, so that it occupies only its own size while the
+    /// client reads slowly. If the budget has no space for it, the call is refused.
     pub async fn answer_whole<O: CallObserver>(
         self,
         answer: http::Response<Body>,
@@ -150,8 +149,8 @@ impl Responder {
         shadow
     }
 
-    /// Responds. Returns the response that the library gets. `secrets` is true if the response holds secrets; the
-    /// permit is released when the response is written.
+    /// Starts the response, and returns the response without content that the library gets. `secrets` is true if the
+    /// response contains secrets. The permit is released when the response is written.
     pub fn answer<O: CallObserver>(
         self,
         answer: http::Response<Body>,
@@ -185,7 +184,7 @@ pub struct RequestBody<C> {
     body: Incoming,
     calls: Calls,
     id: u32,
-    /// Number of zeros from the library for which no bytes were consumed yet.
+    /// Number of zeros from the library for which no data was consumed yet.
     owed: usize,
     parser: Parser,
     ready: VecDeque<Bytes>,
@@ -196,11 +195,11 @@ pub struct RequestBody<C> {
 
 #[derive(Debug)]
 enum Parser {
-    /// In a message's prefix; holds the number of received bytes.
+    /// Reading a message's prefix; holds the number of received bytes.
     Prefix([u8; PREFIX], usize),
-    /// In a message; holds the message with its prefix, and the number of missing bytes.
+    /// Reading a message; holds the message with its prefix, and the number of missing bytes.
     Message(Vec<u8>, usize),
-    /// At the end; no more bytes are consumed.
+    /// No more bytes are consumed.
     Over,
 }
 
@@ -221,12 +220,12 @@ impl<C: MessageCheck> RequestBody<C> {
                     let [flag, length @ ..] = prefix;
                     let length = u32::from_be_bytes(length) as usize;
                     if flag == 0 && length > self.most {
-                        // Code and text are those of the other gRPC libraries.
+                        // Other gRPC libraries use the same code and message.
                         let why = format!("grpc: received message larger than max ({length} vs. {})", self.most);
                         return Err(Status::resource_exhausted(why));
                     }
                     if flag != 0 {
-                        // The gRPC library rejects it with the reason.
+                        // The gRPC library rejects the prefix with the reason.
                         self.ready.push_back(prefix.to_vec().into());
                         self.parser = Parser::Over;
                     } else {
@@ -253,7 +252,7 @@ impl<C: MessageCheck> RequestBody<C> {
         Ok(())
     }
 
-    /// Checks the message and passes it on, if it is complete.
+    /// If the message is complete, checks it and passes it on.
     fn message(&mut self) -> Result<(), Status> {
         let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
         let message = std::mem::take(message);
@@ -269,7 +268,7 @@ impl<C: MessageCheck> RequestBody<C> {
         Ok(())
     }
 
-    /// Returns the partial message if one is incomplete at the end of the body, so that the gRPC library detects it.
+    /// If the body ends within a message, returns a part of a message, so that the gRPC library reports the error.
     fn incomplete(&mut self) -> Option<Bytes> {
         let incomplete = match std::mem::replace(&mut self.parser, Parser::Over) {
             Parser::Prefix(_, 0) | Parser::Over => false,
@@ -290,7 +289,8 @@ impl<C: MessageCheck> hyper::body::Body for RequestBody<C> {
                 return Poll::Ready(Some(Ok(Frame::data(ready))));
             }
             while this.owed > 0 {
-                // Missing bytes were dropped with their stream, whose end the library reports.
+                // If bytes are missing, they were dropped with the stream, and the library reports the end of the
+                // stream.
                 let Some(part) = this.calls.take(this.id, this.owed) else {
                     this.owed = 0;
                     break;
@@ -333,9 +333,9 @@ pub struct ResponseBody<O> {
     body: Body,
     calls: Calls,
     id: u32,
-    /// Number of zeros that the library still gets.
+    /// Number of zeros that the library must still get.
     owed: usize,
-    /// True if the trailers are ready and the library has not received its own yet.
+    /// True if the trailers are ready, but the library has not received its own trailers yet.
     trailers: bool,
     conversation: Conversation,
     observer: O,

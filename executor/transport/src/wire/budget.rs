@@ -1,13 +1,13 @@
-//! Memory for unread responses: a pool per socket, of which each owner has a share, and each connection a part of that
-//! share.
+//! Limits the memory for unread responses. Each socket has a pool, each owner may use a share of the pool, and each
+//! connection a part of that share.
 //!
-//! A response occupies its own size until the client has read it. A large response is created only after space was
-//! reserved for it; until then its call waits. A client that reads nothing delays its own calls first, then those of
-//! its owner; a connection whose client makes no progress is closed when its owner or the whole socket needs the space.
-//! The number of response streams is limited per owner, too.
+//! A response occupies its own size until the client has read it. For a large response, space is reserved before the
+//! response is created; until then its call waits. A client that reads nothing first delays its own calls, then other
+//! calls of its owner. If a client makes no progress and its owner or the whole socket needs the space, its connection
+//! is closed. The number of response streams per owner is limited, too.
 //!
-//! An owner is a host user, a container or a caller's identity. Root of the host may use all free space, and part of
-//! the pool is reserved for it.
+//! An owner is a host user, a container or a caller's identity. The host's root may use all free space, and part of the
+//! pool is reserved for it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,27 +22,28 @@ use tokio::time::Instant;
 const CONNECTION: usize = 16 << 20;
 /// Maximum size of unread responses of all connections of a socket, in bytes.
 const ALL: usize = 64 << 20;
-/// Space reserved to create one large response, in bytes: a page of a list, and the message that it is encoded from.
+/// Space reserved to create one large response, in bytes: a page of a list, and the message that is encoded to that
+/// page.
 const LARGE: usize = 4 << 20;
-/// Maximum number of response streams per socket; each may hold some 64 KiB that its client has not read.
+/// Maximum number of response streams per socket. Each stream may hold about 64 KiB that its client has not read.
 const STREAMS: usize = 4096;
 /// Divisor of the pool: one owner gets at most this fraction, and the same fraction is reserved for root.
 const PART: usize = 4;
-/// Maximum wait for space before the call is refused.
+/// Maximum time that a call waits for space before it is refused.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time without progress after which a client counts as stalled, while others wait for space.
+/// Time without progress after which a client counts as stalled. This matters only while other calls wait for space.
 const STALLED: Duration = Duration::from_secs(10);
 /// Bytes of responses that a client must read within [`STALLED`] to make progress: 16 KiB per second.
 pub(super) const PROGRESS: usize = 160 << 10;
 /// Interval of checks for stalled clients.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How much space the responses of a call take.
+/// Kind of a call, by the space that its responses need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// One small response, which takes its own size once it exists.
+    /// One small response. Its own size is counted once it exists.
     Small,
-    /// One response that can be large: space is reserved before it is created.
+    /// One response that can be large. Space is reserved before it is created.
     Large,
     /// A stream of responses.
     Stream,
@@ -63,22 +64,22 @@ impl Amount {
 
 const POOL: Amount = Amount { bytes: ALL, streams: STREAMS };
 
-/// How a socket's pool is divided.
+/// Limits for the division of a socket's pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
-    /// Maximum of one owner; does not apply to root.
+    /// Maximum amount per owner; does not apply to root.
     each: Amount,
-    /// Part reserved for root.
+    /// Amount reserved for root.
     kept: Amount,
 }
 
 impl Shares {
-    /// Budget of a socket that root of the host may use: each owner has a part, and a part is reserved for root.
+    /// Shares of a socket that the host's root may use: each owner has a maximum, and an amount is reserved for root.
     pub const WITH_ROOT: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
-    /// Budget of a socket on which no owner is root.
+    /// Shares of a socket on which no owner is root.
     pub const WITHOUT_ROOT: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::WITH_ROOT };
-    /// As [`Self::WITHOUT_ROOT`], but all connections of an owner share the space of one connection, and there are no
-    /// response streams.
+    /// Shares of a socket as in [`Self::WITHOUT_ROOT`], but all connections of an owner together have the space of one
+    /// connection, and response streams are not allowed.
     pub const ONE_CONNECTION: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::WITHOUT_ROOT };
 }
 
@@ -89,23 +90,23 @@ pub struct AnswerBudget(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     shares: Shares,
-    /// Locked while amounts in use change.
+    /// Shares by owner number. The lock is held while amounts in use change.
     owners: Mutex<HashMap<u64, Weak<OwnerShare>>>,
     all: InUse,
     /// Part of `all` that owners other than root use.
     guests: InUse,
     /// Notified when space is released.
     freed: Notify,
-    /// Notified while a call waits because all owners together use the space.
+    /// Notified while a call waits because all owners together use up the space.
     pressed: Notify,
 }
 
-/// Share of an owner, for all of its connections.
+/// Amount used by all connections of an owner.
 #[derive(Debug)]
 struct OwnerShare {
     is_root: bool,
     used: InUse,
-    /// Notified while a call waits because its owner uses the space.
+    /// Notified while a call waits because its owner uses up its share.
     pressed: Notify,
 }
 
@@ -134,7 +135,7 @@ impl InUse {
     }
 }
 
-/// Level that has no space.
+/// The level whose space is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Full {
     Connection,
@@ -169,7 +170,7 @@ impl AnswerBudget {
         }))
     }
 
-    /// Returns the budget of a new connection of an owner. Container users never share root's budget.
+    /// Returns the budget of a new connection of an owner.
     pub fn connection(&self, owner: u64, is_root: bool) -> ConnectionBudget {
         let mut owners = locked(&self.0.owners);
         let share = owners.get(&owner).and_then(Weak::upgrade);
@@ -183,7 +184,7 @@ impl AnswerBudget {
 }
 
 impl ConnectionBudget {
-    /// Claims space on all levels.
+    /// Claims space at all levels.
     fn take(&self, more: Amount) -> Result<(), Full> {
         let Shared { shares, owners, all, guests, .. } = &*self.all.0;
         let _changing = locked(owners);
@@ -287,8 +288,8 @@ impl ConnectionBudget {
         Ok(AnswerPermit { budget: self.clone(), amount })
     }
 
-    /// Resolves with the number of unread bytes if others wait for space and this connection's client is stalled.
-    /// `unread` returns the unread bytes and the time of the last progress.
+    /// Resolves with the number of unread bytes when other calls wait for space and this connection's client is
+    /// stalled. `unread` returns the number of unread bytes and the time of the last progress.
     pub async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
         loop {
             tokio::select! {
@@ -304,10 +305,11 @@ impl ConnectionBudget {
 }
 
 impl AnswerPermit {
-    /// Changes the space to the size of the response.
+    /// Changes the reserved space to the size of the response.
     ///
     /// # Errors
-    /// Returns a message for the client if the response is larger than its reservation, and there was no space in time.
+    /// Returns a message for the client if the response is larger than the reserved space, and more space was not free
+    /// in time.
     pub async fn resize(&mut self, bytes: usize) -> Result<(), String> {
         if let Some(less) = self.amount.bytes.checked_sub(bytes) {
             self.budget.give_back(Amount { bytes: less, streams: 0 });
@@ -329,7 +331,7 @@ impl Drop for AnswerPermit {
 mod tests {
     use super::*;
 
-    /// Fills an owner's space with unread large responses, on as many connections as needed.
+    /// Fills an owner's share with unread large responses, on as many connections as needed.
     async fn fill(budget: &AnswerBudget, owner: u64, bytes: usize) -> Vec<AnswerPermit> {
         let mut held = Vec::new();
         while held.len() * LARGE < bytes {
@@ -414,7 +416,7 @@ mod tests {
         assert_eq!(locked(&budget.0.owners).len(), 1, "nothing is kept of owners without connections");
     }
 
-    /// A stalled connection is closed when its owner or others need space, and no other connection is.
+    /// If an owner or others need space, only stalled connections are closed.
     #[tokio::test(start_paused = true)]
     async fn stalled_connection_is_closed_under_pressure() {
         for waiting in [7, 11] {

@@ -1,9 +1,8 @@
-//! The calls of one connection, with the content that the HTTP/2 library must not hold.
+//! Stores the calls of one connection, with the content that the HTTP/2 library must not hold.
 //!
-//! The socket's reader ([`super::inbound`]) adds requests, which the calls ([`super::body`]) consume; the calls add
-//! responses, which the writer ([`super::outbound`]) consumes. The library carries zeros of the same length between
-//! them, so that it alone handles streams, flow control and ordering. A stream's content is freed when the stream ends,
-//! on either side.
+//! The socket's reader ([`super::inbound`]) adds requests, which the calls ([`super::body`]) consume. The calls add
+//! responses, which the writer ([`super::outbound`]) consumes. The library gets zeros of the same length, so that it
+//! alone handles streams, flow control and ordering. A stream's content is freed when either side ends the stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,11 +16,11 @@ use tonic::codegen::http::{HeaderMap, Method};
 use super::budget::{AnswerPermit, PROGRESS};
 use super::hpack;
 
-/// Maximum number of unanswered PINGs of a client.
+/// Maximum number of PINGs from a client without acknowledgement.
 const PINGS_MAX: usize = 1024;
-/// Maximum number of unanswered PINGs of the library.
+/// Maximum number of PINGs from the library without acknowledgement.
 const OWN_PINGS_MAX: usize = 4;
-/// Number of streams beyond the limit that the library may not have refused yet.
+/// Number of streams beyond the limit that may exist until the library refuses them.
 const STREAMS_SPARE: usize = 32;
 /// Maximum size of a connection's unconsumed requests, in bytes. The library's window is 1 MiB, and the library closes
 /// a connection whose client sends more.
@@ -62,20 +61,19 @@ struct State {
     unread: usize,
     /// Bytes of responses that are not written to the socket.
     unwritten: usize,
-    /// Time at which the client last made progress: it had nothing to read, or had read [`PROGRESS`] bytes of
-    /// responses.
+    /// Time of the client's last progress: it had nothing to read, or it had read [`PROGRESS`] bytes of responses.
     progress: Instant,
-    /// Bytes of responses that the client has read since.
+    /// Number of bytes of responses that the client has read since `progress`.
     read: usize,
-    /// Time since which responses with secrets are unwritten.
+    /// Time since which responses with secrets have been unwritten.
     secrets: Option<Instant>,
     pings: VecDeque<[u8; 8]>,
     own_pings: VecDeque<[u8; 8]>,
-    /// Error code of a protocol violation of the client.
+    /// Error code of the client's protocol violation, if any.
     fault: Option<u32>,
     /// True if the client has sent its preface and acknowledged the settings.
     settled: bool,
-    /// True if the client has received the update that disables the response direction's dynamic table.
+    /// True after the update that disables the dynamic table for responses was sent to the client.
     no_table_reported: bool,
 }
 
@@ -96,7 +94,7 @@ struct Stream {
     answer: VecDeque<Bytes>,
     /// True if the response holds secrets.
     secrets: bool,
-    /// Released when the response is written.
+    /// Reserved space, which is released when the response is written.
     _permit: Option<AnswerPermit>,
 }
 
@@ -136,7 +134,7 @@ impl Calls {
         self.state().settled
     }
 
-    /// Returns true if the client has made a call, even if it is over.
+    /// Returns true if the client has ever made a call.
     pub fn has_called(&self) -> bool {
         self.state().newest > 0
     }
@@ -147,7 +145,7 @@ impl Calls {
         (state.unwritten, state.progress)
     }
 
-    /// Resolves if a response with secrets was not read within this time.
+    /// Resolves when a response with secrets has been unread for this time.
     pub async fn secrets_not_taken(&self, within: std::time::Duration) {
         loop {
             let begun = self.0.secrets.notified();
@@ -163,7 +161,7 @@ impl Calls {
 
 /// Methods for the reader.
 impl Calls {
-    /// Records a header block; returns `true` if it opens a stream.
+    /// Records a header block, and returns `true` if it opens a new stream.
     pub(super) fn is_new(&self, id: u32) -> bool {
         let mut state = self.state();
         let new = id % 2 == 1 && id > state.newest;
@@ -179,7 +177,7 @@ impl Calls {
         }
     }
 
-    /// Adds a part of a body; discards it if no call waits for it.
+    /// Adds a part of a body, or discards it if no call can consume it.
     pub(super) fn received(&self, id: u32, data: Vec<u8>, done: bool) {
         let mut state = self.state();
         let length = data.len();
@@ -199,19 +197,19 @@ impl Calls {
         self.state().end_client_side(id);
     }
 
-    /// Resets a stream, on either side's request.
+    /// Removes a stream that either side has reset.
     pub(super) fn reset(&self, id: u32) {
         self.state().remove(id);
     }
 
-    /// Records a PING of the client; returns `false` if too many are unanswered.
+    /// Records a PING of the client. Returns `false` if too many are not acknowledged.
     pub(super) fn record_client_ping(&self, payload: [u8; 8]) -> bool {
         let mut state = self.state();
         state.pings.push_back(payload);
         state.pings.len() <= PINGS_MAX
     }
 
-    /// Records the client's PING acknowledgement; returns `false` if there was no such PING.
+    /// Records the client's acknowledgement of a PING. Returns `false` if there was no such PING.
     pub(super) fn answers_ping(&self, payload: &[u8]) -> bool {
         let mut state = self.state();
         let place = state.own_pings.iter().position(|own| own == payload);
@@ -229,12 +227,12 @@ impl Calls {
 
 /// Methods for the calls.
 impl Calls {
-    /// Takes the head of a stream's request; `None` if the stream is gone.
+    /// Removes and returns the head of a stream's request. Returns `None` if the stream has ended.
     pub fn start(&self, id: u32) -> Option<Request> {
         self.state().streams.get_mut(&id)?.request.take()
     }
 
-    /// Takes the next part of a body, with at most this many bytes.
+    /// Removes and returns the next part of a body, with at most `most` bytes.
     pub(super) fn take(&self, id: u32, most: usize) -> Option<Bytes> {
         let mut state = self.state();
         let stream = state.streams.get_mut(&id)?;
@@ -268,7 +266,7 @@ impl Calls {
         }
     }
 
-    /// Appends to a response; returns `false` if the stream is gone.
+    /// Appends to a response. Returns `false` if the stream has ended.
     pub(super) fn send(&self, id: u32, data: Bytes) -> bool {
         let mut state = self.state();
         let length = data.len();
@@ -291,7 +289,7 @@ impl Calls {
 
 /// Methods for the writer.
 impl Calls {
-    /// Returns the header block that replaces the library's on a stream.
+    /// Returns the header block that replaces the library's header block on a stream.
     pub(super) fn block(&self, id: u32) -> Vec<u8> {
         let mut state = self.state();
         let mut block = Vec::new();
@@ -305,13 +303,13 @@ impl Calls {
         });
         match theirs {
             Some(theirs) => block.extend_from_slice(&theirs),
-            // The client has ended the stream, or the stream was never a call.
+            // The client has ended the stream, or there was no call on the stream.
             None => hpack::put_status(&mut block, 500),
         }
         block
     }
 
-    /// Passes this many bytes of a response to `give`; zeros if the stream is gone.
+    /// Passes `length` bytes of a response to `give`; zeros if the stream has ended.
     pub(super) fn data(&self, id: u32, length: usize, mut give: impl FnMut(Bytes)) {
         let mut state = self.state();
         let mut left = length;
@@ -327,7 +325,8 @@ impl Calls {
             }
         }
         if left > 0 {
-            // The writer will subtract these bytes, too, although no response contained them.
+            // The writer later subtracts these bytes from `unwritten`, so they must be added, although no response has
+            // them.
             state.unwritten += left;
             give(vec![0; left].into());
         }
@@ -344,7 +343,7 @@ impl Calls {
         }
     }
 
-    /// Records that this many bytes of responses, possibly none, were written to the socket.
+    /// Records that bytes of responses were written to the socket. The number may be 0.
     pub(super) fn written(&self, bytes: usize) {
         let mut state = self.state();
         state.unwritten = state.unwritten.saturating_sub(bytes);
@@ -355,7 +354,7 @@ impl Calls {
         state.look_for_secrets();
     }
 
-    /// Takes the payload of the client's oldest PING.
+    /// Removes and returns the payload of the client's oldest PING.
     pub(super) fn pong(&self) -> [u8; 8] {
         let mut state = self.state();
         let payload = state.pings.pop_front().unwrap_or_default();
@@ -372,8 +371,8 @@ impl Calls {
         state.own_pings.push_front(payload);
     }
 
-    /// Records that the library serves no streams newer than `last`. Returns the error code if the client violated the
-    /// protocol.
+    /// Records that the library serves no streams with an id above `last`. If the client violated the protocol, returns
+    /// the error code.
     pub(super) fn record_goaway(&self, last: u32) -> Option<u32> {
         let mut state = self.state();
         state.last = last;
@@ -403,7 +402,7 @@ impl State {
         }
     }
 
-    /// Resets the time of unread secrets, if no response with secrets is left.
+    /// Resets the time of unread secrets if there is no response with secrets any more.
     fn look_for_secrets(&mut self) {
         let left = || self.unwritten > 0 || self.streams.values().any(|stream| stream.secrets);
         if self.secrets.is_some() && !left() {

@@ -1,8 +1,8 @@
-//! Messages of streaming calls, which are kept out of the gRPC library, too.
+//! Keeps the messages of streaming calls out of the gRPC library.
 //!
-//! The gRPC library decodes a stream's requests from one buffer and encodes its responses into another. Both keep their
-//! last content as long as the stream exists: typed input, printed output. Therefore the library gets an empty message
-//! for each message, and the messages themselves are kept here, each in its own memory.
+//! The gRPC library decodes a stream's requests from one buffer and encodes its responses into another. Both buffers
+//! keep their last content as long as the stream exists: typed input, printed output. Therefore the library gets an
+//! empty message in place of each message. The messages themselves are kept here, each in its own memory.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -17,20 +17,20 @@ use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tonic::{Extensions, Status, Streaming};
 
-/// Maximum size of a stream's queued responses in bytes, except for one larger message.
+/// Maximum size of a stream's queued responses, in bytes. A larger message is queued if the queue is empty.
 const WAITING_MAX: usize = 32 << 10;
 /// Maximum number of a stream's queued responses.
 const DEPTH: usize = 32;
 
-/// Messages of a call, shared by its handler and its bodies.
+/// Messages of a call, shared by the handler of the call and its bodies.
 #[derive(Clone, Debug)]
 pub struct Conversation(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// True if requests arrive as empty messages.
+    /// True if the gRPC library gets requests as empty messages.
     streams_requests: bool,
-    /// True if responses are sent as empty messages.
+    /// True if the gRPC library sends responses as empty messages.
     streams_answers: AtomicBool,
     incoming: Mutex<VecDeque<Bytes>>,
     outgoing: Mutex<Outgoing>,
@@ -65,7 +65,8 @@ fn encoded(message: &impl Message) -> Bytes {
 }
 
 impl Conversation {
-    /// Creates the conversation of a call. `streams_requests` is true if requests arrive as empty messages.
+    /// Creates the conversation of a call. `streams_requests` is true if the gRPC library gets requests as empty
+    /// messages.
     pub(super) fn new(streams_requests: bool) -> Self {
         Self(Arc::new(Shared {
             streams_requests,
@@ -79,12 +80,12 @@ impl Conversation {
     /// Returns the conversation of a request.
     ///
     /// # Errors
-    /// Returns an internal error if the request did not come through a connection.
+    /// Returns an internal error if the request was not received over a connection.
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, Status> {
         extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
     }
 
-    /// Returns true if requests arrive as empty messages.
+    /// Returns true if the gRPC library gets requests as empty messages.
     pub(super) fn streams_requests(&self) -> bool {
         self.0.streams_requests
     }
@@ -94,12 +95,12 @@ impl Conversation {
         locked(&self.0.incoming).push_back(message);
     }
 
-    /// Returns true if responses are sent as empty messages.
+    /// Returns true if the gRPC library sends responses as empty messages.
     pub(super) fn streams_answers(&self) -> bool {
         self.0.streams_answers.load(Ordering::Acquire)
     }
 
-    /// Takes the next response, with gRPC's prefix.
+    /// Removes and returns the next response, with gRPC's prefix.
     pub(super) fn next_answer(&self) -> Option<Bytes> {
         let mut outgoing = locked(&self.0.outgoing);
         let message = outgoing.messages.pop_front()?;
@@ -109,7 +110,7 @@ impl Conversation {
         Some(message)
     }
 
-    /// Returns the outlet for a handler's responses, and the stream that the handler returns.
+    /// Returns the sender for a handler's responses, and the stream that the handler returns to the gRPC library.
     pub fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
         self.0.streams_answers.store(true, Ordering::Release);
         let (sender, marks) = mpsc::channel(DEPTH);
@@ -125,7 +126,7 @@ impl Conversation {
 /// Stream of empty messages that a handler returns.
 #[derive(Debug)]
 pub struct Answers<T> {
-    /// One item per response whose message is in the conversation, and an error at the end.
+    /// Receives `None` for each response whose message is in the conversation, or an error, which ends the stream.
     marks: mpsc::Receiver<Option<Box<Status>>>,
     of: PhantomData<fn() -> T>,
 }
@@ -139,7 +140,7 @@ impl<T: Default> tokio_stream::Stream for Answers<T> {
     }
 }
 
-/// The client no longer reads the responses.
+/// Error if the client no longer reads the responses.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientGone;
 
@@ -158,7 +159,7 @@ impl<T> Clone for Outlet<T> {
 }
 
 impl<T: Message + Default> Outlet<T> {
-    /// Waits for space, and sends.
+    /// Waits for space in the queue, and sends a response.
     ///
     /// # Errors
     /// Returns an error if the client no longer reads.
@@ -175,7 +176,7 @@ impl<T: Message + Default> Outlet<T> {
         self.sender.send(mark).await.map_err(|_| ClientGone)
     }
 
-    /// Sends if there is space now; otherwise returns `false`.
+    /// Sends a response if the queue has space; otherwise returns `false`.
     pub fn try_send(&self, message: &T) -> bool {
         let Ok(permit) = self.sender.try_reserve() else { return false };
         let fits = locked(&self.conversation.0.outgoing).push(encoded(message)).is_ok();
@@ -231,7 +232,7 @@ pub struct Requests<T> {
 }
 
 impl<T: Message + Default> Requests<T> {
-    /// Waits for the next request; `None` at the end.
+    /// Waits for the next request. Returns `None` at the end of the stream.
     ///
     /// # Errors
     /// Returns an error if the request is malformed, or the stream was aborted.

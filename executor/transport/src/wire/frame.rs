@@ -1,10 +1,10 @@
-//! HTTP/2 frames (RFC 9113, 4.1): headers, types and flags.
+//! Encodes and decodes HTTP/2 frames (RFC 9113, 4.1): headers, types and flags.
 
 /// The client's connection preface.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Size of a frame header in bytes: length (3), type, flags, stream (4).
 pub(super) const HEADER: usize = 9;
-/// Maximum payload in both directions, in bytes; no setting changes the default.
+/// Maximum payload in both directions, in bytes. This is the default, which no setting changes.
 pub(super) const PAYLOAD_MAX: usize = 16_384;
 
 /// Types of frames.
@@ -83,7 +83,7 @@ pub(super) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: 
     out.extend_from_slice(payload);
 }
 
-/// Overwrites memory that stays in use.
+/// Overwrites memory that is not freed.
 pub(super) fn wipe(bytes: &mut [u8]) {
     if !executor_secrets::CONTROL {
         bytes.fill(0);

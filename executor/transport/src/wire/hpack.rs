@@ -1,15 +1,15 @@
-//! Header blocks (RFC 7541), decoded into memory that is overwritten when freed.
+//! Encodes and decodes header blocks (RFC 7541) in memory that is overwritten when freed.
 //!
 //! The HTTP/2 library's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes
-//! strings into a persistent buffer. This decoder copies. The settings deny clients a dynamic table
-//! (SETTINGS_HEADER_TABLE_SIZE of 0); entries that a client adds before it knows the settings are stored as two halves,
-//! neither of which reveals the content, and dropped when the client acknowledges the settings.
+//! strings into a persistent buffer. This decoder copies fields. The settings forbid clients to use a dynamic table
+//! (SETTINGS_HEADER_TABLE_SIZE of 0). A client may add entries before it has received the settings. Such an entry is
+//! stored as two halves, each of which alone is random, and is dropped when the client acknowledges the settings.
 
 use std::collections::VecDeque;
 
 use super::huffman;
 
-/// Size of the dynamic table that a client may use before it knows the settings, in bytes (RFC 9113, 6.5.2).
+/// Size of the dynamic table that a client may use before it has received the settings, in bytes (RFC 9113, 6.5.2).
 const TABLE_DEFAULT: usize = 4096;
 /// Size overhead of a table entry (RFC 7541, 4.1).
 pub(super) const ENTRY_OVERHEAD: usize = 32;
@@ -20,15 +20,15 @@ const STRING_MAX: usize = 1 << 18;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Corrupt;
 
-/// Decoder of one direction.
+/// Decoder for the header blocks of one direction.
 #[derive(Debug)]
 pub(super) struct Decoder {
     /// Dynamic table, newest entry first.
     table: VecDeque<Entry>,
     size: usize,
-    /// Table size that the encoder has chosen.
+    /// Maximum table size that the encoder has chosen, in bytes.
     most: usize,
-    /// Maximum table size that the encoder may choose.
+    /// Largest value that the encoder may choose for `most`.
     allowed: usize,
 }
 
@@ -92,7 +92,7 @@ impl Decoder {
     /// Calls `field` with name and value of each field of a block.
     ///
     /// # Errors
-    /// Returns [`Corrupt`] if the block is malformed, or refers to missing entries.
+    /// Returns [`Corrupt`] if the block is malformed or refers to missing table entries.
     pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), Corrupt> {
         let mut rest = block;
         let mut begun = false;
@@ -144,7 +144,7 @@ impl Decoder {
     fn insert(&mut self, name: &[u8], value: &[u8]) -> Result<(), Corrupt> {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.shrink(self.most.saturating_sub(size));
-        // An entry larger than the table clears it without an error (RFC 7541, 4.4).
+        // An entry that is larger than the table empties the table, which is no error (RFC 7541, 4.4).
         if size <= self.most {
             self.table.push_front(Entry::new(name, value)?);
             self.size += size;
@@ -223,7 +223,7 @@ pub(super) fn put_no_table(block: &mut Vec<u8>) {
     block.push(0x20);
 }
 
-/// Writes a request with only a path: POST, http.
+/// Writes the header block of a request: method POST, scheme http, and this path.
 pub(super) fn put_request(block: &mut Vec<u8>, path: &str) {
     block.extend_from_slice(&[0x80 | 3, 0x80 | 6, 0x04]);
     put_string(block, path.as_bytes());
@@ -322,7 +322,7 @@ mod tests {
         Ok(reported)
     }
 
-    /// RFC 7541, C.3 (plain) and C.4 (Huffman): three requests on one connection.
+    /// Decodes the examples of RFC 7541, C.3 (plain) and C.4 (Huffman): three requests on one connection.
     #[test]
     fn the_examples_of_the_specification() {
         let plain: [&[u8]; 3] = [
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// RFC 7541, 4: sizes, evictions, and the client's choices.
+    /// The table keeps to the size limit of RFC 7541, 4: entry sizes, evictions, and limits that the client chooses.
     #[test]
     fn the_table_keeps_its_size() {
         let mut decoder = Decoder::default();

@@ -1,7 +1,7 @@
-//! The Huffman code of header strings (RFC 7541, appendix B).
+//! Decodes header strings in the Huffman code of RFC 7541, appendix B.
 //!
-//! The code is canonical: codes of one length are consecutive numbers in the order of their symbols, and start after
-//! those of the next shorter length. Therefore the lengths define the code.
+//! The code is canonical: codes of the same length are consecutive numbers in the order of their symbols, and follow
+//! the codes of the next shorter length. Therefore the lengths define the code.
 
 /// Code length of each byte and of the end-of-string symbol, in bits.
 #[rustfmt::skip]
@@ -24,7 +24,7 @@ const END: u16 = 256;
 struct Code {
     /// Upper bound of the codes of up to this many bits, left-aligned in a 32-bit word.
     below: [u64; LONGEST + 1],
-    /// Difference between such a code and the index of its symbol.
+    /// For each length, the difference between a code of this length and the index of its symbol in `symbols`.
     offset: [i64; LONGEST + 1],
     /// Symbols by length, then by number.
     symbols: [u16; 257],
@@ -55,9 +55,9 @@ impl Code {
     }
 }
 
-/// Decodes a string; `None` if it is malformed or longer than `most`.
+/// Decodes a string. Returns `None` if it is malformed or longer than `most` bytes.
 pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
-    // The shortest codes have 5 bits, so the buffer never moves.
+    // The shortest codes have 5 bits, so the buffer is never reallocated.
     let mut text = Vec::with_capacity((bytes.len() * 8 / 5).min(most));
     let (mut window, mut have, mut rest) = (0u64, 0usize, bytes.iter());
     loop {
@@ -67,7 +67,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
             window = window << 8 | u64::from(*byte);
             have += 8;
         }
-        // The next 32 bits, padded with ones, which form part of the end-of-string code.
+        // The next 32 bits. If fewer are left, ones are appended: they are the beginning of the end-of-string code.
         let word = match have {
             32.. => window >> (have - 32) & 0xffff_ffff,
             _ => ((window << (32 - have)) | ((1 << (32 - have)) - 1)) & 0xffff_ffff,
@@ -76,7 +76,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
         let place = (word >> (32 - bits)) as i64 - CODE.offset[bits];
         let symbol = *CODE.symbols.get(usize::try_from(place).ok()?)?;
         if bits > have {
-            // Padding: less than a byte, all ones.
+            // The rest must be padding: less than a byte, all ones.
             let ones = (1u64 << have) - 1;
             return (have < 8 && window & ones == ones).then_some(text);
         }
@@ -92,7 +92,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// RFC 7541, C.4 and C.6.
+    /// Decodes the examples of RFC 7541, C.4 and C.6.
     #[test]
     fn the_examples_of_the_specification() {
         let examples: [(&[u8], &str); 4] = [
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(decode(b"", 9), Some(Vec::new()));
     }
 
-    /// Encodes every byte as the code defines it.
+    /// Every byte, encoded as the code defines, is decoded correctly.
     #[test]
     fn every_byte_comes_back() {
         let (mut window, mut have, mut coded) = (0u128, 0, Vec::new());

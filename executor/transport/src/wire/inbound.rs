@@ -1,9 +1,9 @@
-//! Parses a client's frames: content goes to the calls, the shape to the HTTP/2 library.
+//! Parses a client's frames. Passes their content to the calls, and frames of the same shape to the HTTP/2 library.
 //!
 //! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers
-//! for numeric payloads. Everything else from the client (fields, padding, unknown frames and settings, debug data,
-//! PINGs) ends here. A frame that violates the protocol at this level becomes a frame that violates it in the same way,
-//! so that the library handles the violation.
+//! for numeric payloads. All other data from the client is dropped (fields, padding, unknown frames and settings, debug
+//! data, contents of PINGs). If a frame violates the protocol, the library gets a frame that violates the protocol in
+//! the same way, so that the library handles the violation.
 
 use std::io;
 
@@ -13,9 +13,9 @@ use super::calls::{Calls, Request};
 use super::frame::{self, HEADER, Head, PAYLOAD_MAX, PREFACE, code, flag, kind};
 use super::hpack::{self, Decoder, ENTRY_OVERHEAD};
 
-/// Maximum size of a request's header list in bytes; many times the tokens and trace contexts of a gRPC call.
+/// Maximum size of a request's header list in bytes; many times the size of a gRPC call's tokens and trace contexts.
 pub const FIELDS_MAX: usize = 16 << 10;
-/// Maximum size of a header block that is decoded, even if only to be refused, in bytes.
+/// Maximum size of a header block that is decoded, in bytes. Header lists above `FIELDS_MAX` are decoded, then refused.
 const BLOCK_MAX: usize = 256 << 10;
 /// Maximum number of frames of a header block.
 const BLOCK_FRAMES_MAX: usize = 64;
@@ -29,17 +29,17 @@ pub(super) struct Inbound {
     block: Option<Block>,
     /// Bytes for the library.
     reported: Vec<u8>,
-    /// Number of bytes that the library has received.
+    /// Number of bytes of `reported` that the library has received.
     given: usize,
-    /// Number of zeros for the library after these bytes.
+    /// Number of zeros that the library gets after these bytes.
     zeros: usize,
-    /// True if the client violated the protocol; its bytes are ignored then.
+    /// True after the client violated the protocol; further bytes are ignored.
     over: bool,
 }
 
 #[derive(Debug)]
 enum Parser {
-    /// In the preface; holds the number of received bytes.
+    /// Reading the preface; holds the number of received bytes.
     Preface(usize),
     Header([u8; HEADER], usize),
     Payload(Head, Vec<u8>),
@@ -69,17 +69,17 @@ impl Inbound {
         }
     }
 
-    /// Returns true if no more bytes will be produced.
+    /// Returns true if the library will get no more bytes.
     pub(super) fn is_over(&self) -> bool {
         self.over && self.waiting() == 0
     }
 
-    /// Returns the number of bytes for the library.
+    /// Returns the number of bytes that wait for the library.
     pub(super) fn waiting(&self) -> usize {
         self.reported.len() - self.given + self.zeros
     }
 
-    /// Passes bytes to the library; returns their number.
+    /// Passes waiting bytes to the library, and returns the number of bytes passed.
     pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
         let reported = room.len().min(self.reported.len() - self.given);
         room[..reported].copy_from_slice(&self.reported[self.given..self.given + reported]);
@@ -94,8 +94,8 @@ impl Inbound {
         reported + zeros
     }
 
-    /// Parses bytes, at most to the end of a frame; returns their number. Call this only when the library has received
-    /// all bytes.
+    /// Parses bytes up to the end of a frame, and returns the number of bytes consumed. Call this only when the library
+    /// has received all earlier bytes.
     ///
     /// # Errors
     /// Returns an error if the client does not speak HTTP/2.
@@ -144,7 +144,8 @@ impl Inbound {
         }
     }
 
-    /// Ends the connection with this error code, through a frame without a stream, which the library rejects.
+    /// Ends the connection with this error code. The library gets a CONTINUATION frame without HEADERS, which it
+    /// rejects.
     fn fail(&mut self, code: u32) {
         self.calls.failed(code);
         frame::put(&mut self.reported, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
@@ -181,7 +182,7 @@ impl Inbound {
             }
             kind::SETTINGS => self.settings(head, &payload),
             kind::PING => self.ping(head, &payload),
-            // Forwarded without its debug data.
+            // The debug data is not forwarded.
             kind::GOAWAY => self.push_shadow(head, known_code(payload.get(..8).unwrap_or_default(), 4)),
             kind::WINDOW_UPDATE => self.push_shadow(head, payload),
             kind::PUSH_PROMISE => self.fail(code::PROTOCOL_ERROR),
@@ -233,7 +234,7 @@ impl Inbound {
             }
         }
         let mut reported: Vec<u8> = last.iter().flatten().flat_map(|entry| entry.iter().copied()).collect();
-        // An invalid size stays invalid.
+        // A payload of invalid size keeps an invalid size.
         reported.extend(rest.iter().map(|_| 0));
         if head.has(flag::ACK) && !payload.is_empty() {
             reported.resize(payload.len().min(6), 0);
@@ -258,7 +259,7 @@ impl Inbound {
         frame::put(&mut self.reported, kind::PING, head.flags & flag::ACK, head.stream, &reported);
     }
 
-    /// Adds a part of a header block.
+    /// Adds a part of a header block, and processes the block if it is complete.
     fn more(&mut self, head: Head, mut block: Block) {
         block.frames += 1;
         if block.bytes.len() > BLOCK_MAX || block.frames > BLOCK_FRAMES_MAX {
@@ -274,13 +275,13 @@ impl Inbound {
         }
         let mut reported = Vec::new();
         if self.calls.is_new(block.stream) {
-            // An empty block is malformed, which ends the stream (RFC 9113, 8.1.1).
+            // If the request is malformed, the library gets an empty block, which ends the stream (RFC 9113, 8.1.1).
             if let Some(request) = fields.request() {
                 hpack::put_request(&mut reported, &format!("/{}", block.stream));
                 self.calls.opened(block.stream, request, block.end_stream);
             }
         } else if block.end_stream {
-            // Request trailers have no meaning in gRPC.
+            // gRPC defines no request trailers, so they are dropped.
             self.calls.end_client_side(block.stream);
         }
         let flags = flag::END_HEADERS | if block.end_stream { flag::END_STREAM } else { 0 };
@@ -300,7 +301,7 @@ fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
     payload.get(..payload.len().checked_sub(padding)?)
 }
 
-/// Returns the payload, with an undefined error code at this offset replaced by INTERNAL_ERROR.
+/// Returns the payload. If it has an undefined error code at offset `at`, replaces the code by INTERNAL_ERROR.
 fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
     let mut reported = payload.to_vec();
     if let Some(place) = reported.get_mut(at..at + 4)
@@ -320,7 +321,7 @@ struct Fields {
     scheme: bool,
     path: bool,
     authority: bool,
-    /// True after a regular field: pseudo-header fields must precede.
+    /// True after a regular field. Pseudo-header fields must come before regular fields.
     regular: bool,
     malformed: bool,
 }
@@ -369,7 +370,8 @@ impl Fields {
                 &mut self.path
             }
             b":scheme" => &mut self.scheme,
-            // Ignored: clients on gRPC's C core send a socket's path, which is not a valid authority (RFC 3986, 3.2).
+            // The value is ignored: clients based on gRPC's C core send a socket's path, which is not a valid authority
+            // (RFC 3986, 3.2).
             b":authority" => &mut self.authority,
             _ => return self.malformed = true,
         };
@@ -396,7 +398,7 @@ mod tests {
         bytes
     }
 
-    /// Returns a request's block with one additional field.
+    /// Returns the header block of a request with one additional field.
     fn block(name: &str, value: &[u8]) -> Vec<u8> {
         let mut block = Vec::new();
         hpack::put_request(&mut block, "/executor.v1.Executor/Run");
@@ -404,7 +406,7 @@ mod tests {
         block
     }
 
-    /// Returns the bytes that the library gets for frames, without the preface.
+    /// Returns the bytes that the library gets for a client's frames, without the preface.
     fn reported(frames: &[Vec<u8>]) -> Vec<u8> {
         let said = [PREFACE.to_vec(), frames.concat()].concat();
         let reported = shadow(&said, 7);
@@ -434,7 +436,7 @@ mod tests {
         let padded = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], b"xy", &CANARY[..40]].concat());
         let without = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], &[0; 42]].concat());
         assert_eq!(reported(&[padded]), without);
-        // Meaningless frames are dropped; numeric payloads are kept.
+        // Meaningless frames are dropped; numeric payloads are forwarded.
         assert_eq!(reported(&[frame_of(0xfa, 0xff, 9, CANARY), frame_of(kind::PRIORITY, 0, 3, &CANARY[..5])]), b"");
         let settings = [&[0xf0][..], &CANARY[..5], &[0, 4, 0, 1, 0, 0], &[0, 4, 0, 2, 0, 0]].concat();
         let known = frame_of(kind::SETTINGS, 0, 0, &[0, 4, 0, 2, 0, 0]);
@@ -447,7 +449,7 @@ mod tests {
         assert_eq!(reported(&[reset]), frame_of(kind::RST_STREAM, 0, 1, &[0, 0, 0, 2]));
     }
 
-    /// A malformed request ends its stream through a block without a field; trailers are ignored.
+    /// A malformed request ends its stream with an empty header block; trailers are ignored.
     #[test]
     fn malformed_requests_stay_so() {
         let empty = |flags| frame_of(kind::HEADERS, flags, 1, &[]);
@@ -469,7 +471,7 @@ mod tests {
         assert!(all.ends_with(&empty(flags)));
     }
 
-    /// Connection errors become one frame without a stream, and nothing after it.
+    /// If the connection fails, the library gets one CONTINUATION frame without HEADERS and nothing after it.
     #[test]
     fn faults_end_the_connection_with_their_code() {
         let fault = frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &[]);

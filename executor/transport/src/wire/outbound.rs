@@ -1,4 +1,4 @@
-//! Processes the HTTP/2 library's frames for the socket: header blocks and bodies replace the library's placeholders.
+//! Parses the HTTP/2 library's frames for the socket, and replaces placeholders by header blocks and bodies.
 
 use std::collections::VecDeque;
 
@@ -15,16 +15,16 @@ pub(super) struct Outbound {
     /// Pieces for the socket, each with a flag that is true if the piece belongs to a body.
     waiting: VecDeque<(Bytes, bool)>,
     bytes: usize,
-    /// Small pieces that are being combined.
+    /// Small pieces that are combined into one.
     small: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Parser {
     Header([u8; HEADER], usize),
-    /// In the library's content; holds the number of bytes to skip.
+    /// Skipping the library's content; holds the number of remaining bytes.
     Skip(usize),
-    /// In the payload of a control frame.
+    /// Reading the payload of a control frame.
     Payload(Head, Vec<u8>),
 }
 
@@ -121,7 +121,7 @@ impl Outbound {
                 self.put_block(&head, &block);
                 self.parser = skipped(head.length);
             }
-            // A continuation of the library's own block.
+            // Continues the library's own header block, which was replaced.
             kind::CONTINUATION => return self.parser = skipped(head.length),
             _ if head.length > 0 => self.parser = Parser::Payload(head, Vec::with_capacity(head.length)),
             _ => {
@@ -199,7 +199,7 @@ mod tests {
         bytes
     }
 
-    /// Header blocks and bodies replace the library's placeholders, regardless of how writes are split.
+    /// The library's placeholders are replaced by header blocks and bodies, regardless of how writes are split.
     #[test]
     fn contents_are_put_in() {
         let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// A client that reads PING acknowledgements, or single bytes of its responses, makes no progress.
+    /// If a client reads only PING acknowledgements, or single bytes of its responses, it makes no progress.
     #[tokio::test(start_paused = true)]
     async fn progress_is_answers_at_a_minimum_rate() {
         let calls = Calls::new(8);
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(calls.unwritten().1, Instant::now(), "nothing is left to read");
     }
 
-    /// A stream that the client has ended gets an error and zeros.
+    /// If the client has ended a stream, the response on it becomes an error and zeros.
     #[test]
     fn a_stream_that_is_gone_gets_no_content() {
         let calls = Calls::new(8);

@@ -1,4 +1,5 @@
-//! The stream that the HTTP/2 library reads and writes: a socket behind [`Inbound`] and [`Outbound`].
+//! The stream that the HTTP/2 library reads and writes. It converts between a socket and the library by [`Inbound`] and
+//! [`Outbound`].
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -14,7 +15,7 @@ use super::outbound::Outbound;
 
 /// Read size, in bytes.
 const READ: usize = 16 << 10;
-/// Maximum bytes that wait for the socket before the library has to wait.
+/// Number of unwritten bytes above which the library has to wait.
 const WAITING_MAX: usize = 64 << 10;
 /// Maximum number of pieces per write.
 const PIECES: usize = 64;
@@ -25,7 +26,7 @@ pub struct Wire<S> {
     stream: S,
     inbound: Inbound,
     outbound: Outbound,
-    /// Bytes read from the socket; zeros except for `unseen`.
+    /// Bytes read from the socket. Parsed bytes are overwritten, so only the range `unseen` has content.
     buffer: Vec<u8>,
     /// Unparsed part of the buffer.
     unseen: Range<usize>,
@@ -74,7 +75,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Wire<S> {
-    /// Writes until at most this many bytes wait.
+    /// Writes until at most `most` bytes are unwritten.
     fn poll_drain(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
         while self.outbound.unwritten_bytes() > most {
             let mut pieces = [IoSlice::new(&[]); PIECES];
