@@ -1,4 +1,4 @@
-//! Blocking disk work on tokio's blocking thread pool.
+//! Runs blocking disk work on tokio's blocking thread pool.
 
 use crate::error::ImageError;
 

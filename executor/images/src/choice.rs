@@ -1,8 +1,8 @@
-//! Finds the image of an index that runs on this host.
+//! Selects the image of an index that runs on this host.
 //!
 //! The image specification makes `platform` optional in an entry and lets an index list indexes. Entries with a
-//! platform are selected by it. If none fits, the entries without a platform are read in order, and each one's
-//! configuration names its platform. The search is depth first, with limits on depth and documents.
+//! platform are selected by their platform. If none of them fits, the entries without a platform are read in order, and
+//! their configurations name the platforms. The search is depth first, with limits on depth and documents.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::error::ImageError;
 use crate::manifest::digest_and_size;
 use crate::platform::{self, Host};
 
-/// Most images of an index.
+/// Maximum number of images in an index.
 const MANIFESTS_MAX: usize = 1000;
-/// Deepest nesting of indexes.
+/// Maximum nesting depth of indexes.
 const DEPTH_MAX: usize = 3;
-/// Most entries that are read to learn their platform.
+/// Maximum number of entries that are read to find their platform.
 const CANDIDATES_MAX: usize = 32;
-/// Most platforms listed in an error.
+/// Maximum number of platforms listed in an error.
 const SHOWN_MAX: usize = 32;
 
 /// Verified documents of an image: indexes and manifest.
 pub(crate) type Chain = Vec<(Digest, Vec<u8>)>;
 
-/// An entry of an index that may be for this host.
+/// An entry of an index whose image may run on this host.
 #[derive(Clone)]
 pub(crate) struct Candidate {
     pub(crate) digest: Digest,
@@ -35,14 +35,14 @@ pub(crate) struct Candidate {
     pub(crate) indexes: Arc<Chain>,
 }
 
-/// A search that continues until it finds an image for this host.
+/// Searches an image for this host in one or more indexes.
 pub(crate) struct Search<'a> {
     host: Host,
     what: &'a str,
     /// Stack of candidates; the next one is last.
     waiting: Vec<Candidate>,
     read: usize,
-    /// Platforms of the images for other hosts.
+    /// Platforms of images that do not run on this host.
     there: BTreeSet<String>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Search<'a> {
         Self { host, what, waiting: Vec::new(), read: 0, there: BTreeSet::new() }
     }
 
-    /// Adds the entries of an index that may be for this host. `indexes` ends with that index.
+    /// Adds the entries of an index whose images may run on this host. `indexes` ends with that index.
     ///
     /// # Errors
     /// Returns an error if the index has too many entries or is nested too deeply, or if an entry has no valid digest.
@@ -84,10 +84,10 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Skips an image that is for another host.
+    /// Skips an image that does not run on this host.
     ///
     /// # Errors
-    /// Returns any `error` other than [`ImageError::NoPlatform`].
+    /// Returns `error` if it is not [`ImageError::NoPlatform`].
     pub(crate) fn pass_over(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NoPlatform { there, .. } => {
@@ -106,7 +106,8 @@ impl<'a> Search<'a> {
     /// Returns the next entry to read.
     ///
     /// # Errors
-    /// Returns [`ImageError::NoPlatform`] if there is none, and [`ImageError::TooLarge`] if too many were read.
+    /// Returns [`ImageError::NoPlatform`] if there is no next entry, and [`ImageError::TooLarge`] if too many were
+    /// read.
     pub(crate) fn next(&mut self) -> Result<Candidate, ImageError> {
         let what = || self.what.to_owned();
         let Some(next) = self.waiting.pop() else {
@@ -123,7 +124,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Selects among entries that all have a platform.
+/// Selects the entry for this host; all entries have a platform.
 ///
 /// # Errors
 /// Returns [`ImageError::NoPlatform`] if none of them is for this host.
@@ -139,7 +140,7 @@ pub(crate) fn by_platform<'a>(
     })
 }
 
-/// Returns the entry whose platform fits a host best.
+/// Returns the entry whose platform fits the host best.
 fn best<'a>(entries: impl Iterator<Item = &'a Descriptor>, host: &Host) -> Option<&'a Descriptor> {
     let rank = |descriptor: &Descriptor| {
         let platform = platform_of(descriptor)?;
@@ -154,7 +155,7 @@ fn platforms<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> impl Iterator
     entries.filter_map(platform_of).map(platform::from_index).filter(|platform| !platform.contains("unknown"))
 }
 
-/// Returns the platform of an entry; `None` if it has none or an empty one.
+/// Returns the platform of an entry. Returns `None` if the platform is missing or empty.
 fn platform_of(descriptor: &Descriptor) -> Option<&Platform> {
     let is_empty =
         |platform: &&Platform| platform.os().to_string().is_empty() && platform.architecture().to_string().is_empty();
@@ -188,7 +189,7 @@ mod tests {
         json!({"platform": {"os": "linux", "architecture": "s390x"}})
     }
 
-    /// Entries without a platform are read only if no platform fits, in order; artifacts and attestations are never read.
+    /// If no platform fits, entries without a platform are read in order. Artifacts and attestations are never read.
     #[test]
     fn entries_without_platform_are_read_in_order() {
         let host = Host::here();
@@ -229,7 +230,7 @@ mod tests {
         let deep = search.add(&nested, chain(DEPTH_MAX + 1)).unwrap_err();
         assert!(deep.to_string().contains("more than 3 deep"), "{deep}");
         let mut search = Search::new(Host::here(), "x");
-        // Each of many candidates is an index with many others.
+        // Each of many candidates is an index with many other candidates.
         let wide: Vec<Value> = (0..MANIFESTS_MAX).map(|number| entry(number, json!({}))).collect();
         for _ in 0..CANDIDATES_MAX {
             search.add(&index(&wide), chain(1)).unwrap();

@@ -1,4 +1,4 @@
-//! Registry credentials from the operator's file.
+//! Reads registry credentials from the operator's file.
 
 use std::path::PathBuf;
 use std::sync::Arc;

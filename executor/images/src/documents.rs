@@ -1,4 +1,4 @@
-//! The documents of one image, manifest and configuration, verified and checked regardless of their source.
+//! Checks the documents of one image, manifest and configuration, regardless of their source.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::manifest::{self, Manifest};
 use crate::platform::{self, Host};
 use crate::record::{self, ImageRecord, LayerRecord, Provenance};
 
-/// The documents of an image whose layers are still to be fetched or read.
+/// The documents of an image whose layers have not been fetched or read yet.
 pub(crate) struct Documents {
     pub(crate) digest: Digest,
     pub(crate) manifest: Vec<u8>,
@@ -35,7 +35,7 @@ impl Documents {
             return Err(ImageError::Malformed { what: what.to_owned(), why });
         };
         let config = manifest::configuration(&configuration, &Host::here(), what)?;
-        // Invalid defaults are reported now rather than at the first run.
+        // Invalid defaults are reported now and not at the first run.
         ImageDefaults::from_configuration(&config)?;
         let layers = manifest::layers(&parsed, &config, image_bytes_max, what)?;
         let size = layers.iter().map(|layer| layer.size).sum::<u64>() + configuration.len() as u64;
@@ -43,7 +43,7 @@ impl Documents {
         Ok(Self { digest, manifest, index_digest, config_digest, configuration, platform, layers, size })
     }
 
-    /// Makes the record of the image.
+    /// Creates the record of the image.
     pub(crate) fn record(&self, references: &[String], provenance: &Provenance) -> ImageRecord {
         let at = record::now();
         ImageRecord {

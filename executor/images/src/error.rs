@@ -1,6 +1,6 @@
-//! Image errors by kind, so that the daemon can distinguish faults of the caller, the registry and the host.
+//! Defines image errors by kind, so that the daemon can distinguish errors of the caller, the registry and the host.
 //!
-//! Errors never contain credentials: headers and query strings (which can contain signatures) are left out.
+//! Errors never contain credentials: headers and query strings (which can contain signatures) are omitted.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub enum ImageError {
     TooLarge {
         /// Document, blob or archive.
         what: String,
-        /// Actual size or number.
+        /// Actual size or count.
         is: u64,
         most: u64,
         /// Unit of both numbers.
@@ -50,15 +50,15 @@ pub enum ImageError {
     /// The registry redirects to a destination that is not allowed.
     #[error("{what}: the redirect to {to} is not followed: {why}")]
     Redirect {
-        /// Object that was requested.
+        /// Requested object.
         what: String,
-        /// Scheme, host and port only.
+        /// Target of the redirect: only scheme, host and port.
         to: String,
         why: &'static str,
     },
     #[error("{what}: {origin} sent {bytes} bytes in {} s; at least {least} are required", .within.as_secs_f32())]
     TooSlow {
-        /// Object that was requested.
+        /// Requested object.
         what: String,
         /// Origin of the connection.
         origin: String,
@@ -71,9 +71,9 @@ pub enum ImageError {
     #[error("registry {registry} refuses {who} access to {what}: {why}")]
     Unauthorized {
         registry: String,
-        /// Object that was requested.
+        /// Requested object.
         what: String,
-        /// Refused credentials, and their source: the request or the operator.
+        /// Description of the refused credentials and their source: the request or the operator's file.
         who: String,
         why: &'static str,
     },
@@ -82,7 +82,7 @@ pub enum ImageError {
         "{what}: {origin}: {why} (trusted certificates: images.ca_file; registries without encryption: images.insecure_registries)"
     )]
     Untrusted {
-        /// Object that was requested.
+        /// Requested object.
         what: String,
         /// Scheme, host and port.
         origin: String,
@@ -91,13 +91,13 @@ pub enum ImageError {
     },
     #[error("there is no {what}")]
     NotFound {
-        /// Object that was requested.
+        /// Requested object.
         what: String,
     },
-    /// The image is not for this machine's platform.
+    /// The image does not support this machine's platform.
     #[error("{what} is not available for {wanted}{}", only_for(.there))]
     NoPlatform {
-        /// The image.
+        /// Description of the image.
         what: String,
         wanted: String,
         there: Vec<String>,
@@ -111,7 +111,7 @@ pub enum ImageError {
     },
     #[error("{what} is malformed: {why}")]
     Malformed { what: String, why: String },
-    /// The archive has another format than the request says.
+    /// The archive's format differs from the format in the request.
     #[error("{what} is an archive in the format {is}, not {declared}")]
     OtherForm {
         what: String,
@@ -123,20 +123,20 @@ pub enum ImageError {
     /// The image's configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The registry answers with an error status.
+    /// The registry responds with an error status.
     #[error("{what}: {origin} answers with status {status}")]
     Status {
-        /// Object that was requested.
+        /// Requested object.
         what: String,
-        /// Origin that answered.
+        /// Origin that sent the response.
         origin: String,
         /// HTTP status.
         status: u16,
     },
-    /// The connection failed or broke.
+    /// The connection could not be established, or it broke.
     #[error("{what}: {origin}: {why}")]
     Connection {
-        /// Object that was requested.
+        /// Requested object.
         what: String,
         /// Scheme, host and port.
         origin: String,
@@ -162,7 +162,7 @@ pub enum ImageError {
     },
     #[error("no space is left for {what} in {}", .dir.display())]
     NoSpace {
-        /// Object that could not be written.
+        /// Object that was not written.
         what: String,
         dir: PathBuf,
     },
@@ -177,16 +177,16 @@ pub enum ImageError {
     #[error("image {image} is in use by {by}")]
     InUse {
         image: String,
-        /// User of the image.
+        /// Container that uses the image.
         by: String,
     },
-    /// The image is not present, and fetching is not allowed.
+    /// The image is not present, and the pull policy forbids fetching it.
     #[error("{reference} is not present on this node, and the pull policy is never")]
     NotHere {
         /// Reference in the request.
         reference: String,
     },
-    /// The image is present but from a source that the policy does not allow, and fetching is not allowed.
+    /// The image is present, but its source is not allowed by the policy, and the pull policy forbids fetching it.
     #[error(
         "{reference} is present, but did not come from a source that this daemon's configuration allows (images.allow, images.signed), and \
          the pull policy is never"
@@ -201,9 +201,8 @@ pub enum ImageError {
     /// The image has no signature that satisfies the operator's rules.
     #[error("{what} has no valid signature that this daemon's configuration requires (images.signed): {why}")]
     Unsigned {
-        /// The image.
         what: String,
-        /// Reasons why the found signatures do not count.
+        /// Reasons for which the found signatures do not count.
         why: String,
     },
     /// A layer could not be unpacked.
@@ -213,21 +212,21 @@ pub enum ImageError {
         #[source]
         source: UnpackError,
     },
-    /// The layer store does not answer.
+    /// The layer store failed.
     #[error("the store of layers")]
     Layers(#[source] UnpackError),
-    /// The client of an import disconnected before sending everything.
+    /// The client disconnected before it had sent the complete archive.
     #[error("the archive ended after {got} bytes: the client disconnected")]
     Gone {
         /// Bytes received.
         got: u64,
     },
-    /// A bug in the executor.
+    /// An internal error: a bug in the executor.
     #[error("{0}")]
     Internal(String),
 }
 
-/// Error of unpacking a layer, from the implementer of the layer store.
+/// Error of unpacking a layer, returned by the layer store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
     /// The layer is invalid.
@@ -243,13 +242,13 @@ pub enum UnpackError {
     Unavailable(String),
     #[error("{0}")]
     InUse(String),
-    /// A bug in the executor.
+    /// An internal error: a bug in the executor.
     #[error("{0}")]
     Internal(String),
 }
 
 impl ImageError {
-    /// Creates the error of a file operation; a full disk has its own variant.
+    /// Creates the error of a failed file operation. A full disk has its own variant.
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         let path = path.into();
         match source.kind() {
@@ -261,7 +260,7 @@ impl ImageError {
         }
     }
 
-    /// Creates the error of an operation on a file that the caller named.
+    /// Creates the error of a failed operation on a file whose path the caller specified.
     pub(crate) fn caller_io(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::PermissionDenied => {
@@ -271,8 +270,8 @@ impl ImageError {
         }
     }
 
-    /// Returns true if the registry or the connection to it is at fault, so that a mirror may succeed: all errors
-    /// except those of the caller, the policy and this host.
+    /// Returns true for errors of the registry or the connection, after which a mirror may succeed. Returns false for
+    /// errors of the caller, the policy and this host.
     pub(crate) fn is_of_registry(&self) -> bool {
         !matches!(
             self,
@@ -302,7 +301,7 @@ impl ImageError {
     }
 }
 
-/// Lists the platforms of an image as the end of a sentence; an index may name none.
+/// Lists the platforms of an image, as the end of a sentence. Returns an empty string if there are none.
 fn only_for(there: &[String]) -> String {
     if there.is_empty() { String::new() } else { format!(", only for {}", there.join(", ")) }
 }

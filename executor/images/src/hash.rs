@@ -1,4 +1,4 @@
-//! Digests, and checks of documents against the descriptors that refer to them.
+//! Computes digests, and checks documents against the descriptors that refer to them.
 
 use executor_core::image::{Algorithm, Digest};
 use sha2::{Digest as _, Sha256, Sha512};

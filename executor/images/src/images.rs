@@ -1,4 +1,4 @@
-//! The images of a node: this crate's interface to the daemon.
+//! Manages the images of a node. This is the crate's interface to the daemon.
 
 use executor_core::text::printable;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::sharing::{Pull, Pulls, Watcher};
 use crate::signatures::SignaturePolicy;
 use crate::store::StoreHold;
 
-/// Fewest digits of a digest that identify an image.
+/// Minimum number of hexadecimal digits of a digest that can select an image.
 const PREFIX_MIN: usize = 8;
 
 /// The images of a node.
@@ -37,7 +37,7 @@ impl<L> std::fmt::Debug for Images<L> {
     }
 }
 
-/// An image about to be used. It is not removed while this value exists.
+/// An image that is about to be used. It is not removed while this value exists.
 pub struct Resolved {
     pub record: ImageRecord,
     /// Defaults for the process, from the image's configuration.
@@ -45,12 +45,12 @@ pub struct Resolved {
     _held: StoreHold,
 }
 
-/// When to fetch an image.
+/// Pull policy: when to fetch an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Fetch if the image is not present.
     IfMissing,
-    /// Ask the registry each time.
+    /// Request the manifest from the registry each time.
     Always,
     Never,
 }
@@ -59,12 +59,13 @@ impl<L: LayerStore> Images<L> {
     /// Opens the store.
     ///
     /// # Errors
-    /// Fails if it cannot be created or read.
+    /// Fails if the store cannot be created or read.
     pub fn open(settings: Settings, layers: L) -> Result<Arc<Self>, ImageError> {
         Ok(Arc::new(Self { intake: Arc::new(Intake::open(settings, layers)?), pulls: Pulls::default() }))
     }
 
-    /// Fetches an image or joins a running pull of it, or reads it from a layout or archive on local disk.
+    /// Fetches an image, or joins a running pull of the same image. An image on local disk is read from its layout or
+    /// archive.
     pub fn pull(self: &Arc<Self>, reference: &ImageReference, credentials: Option<Credentials>) -> Watcher {
         let (watcher, begun) = self.pulls.join(reference, credentials);
         if let Some(pull) = begun {
@@ -78,14 +79,14 @@ impl<L: LayerStore> Images<L> {
         let report = Arc::new(Reporter::new(Arc::clone(&sender)));
         let outcome = tokio::select! {
             outcome = self.fetch(&reference, pull.credentials.clone(), &report) => outcome.map_err(Arc::new),
-            // No client is waiting any more.
+            // All clients have stopped waiting.
             () = sender.closed() => return,
         };
         match &outcome {
             Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is present"),
             Err(error) => tracing::warn!(%reference, "cannot fetch the image: {error}"),
         }
-        // When clients receive the outcome, the credentials must already be dropped.
+        // The credentials must be dropped before clients receive the outcome.
         drop(pull);
         sender.send_modify(|state| state.outcome = Some(outcome));
     }
@@ -129,7 +130,8 @@ impl<L: LayerStore> Images<L> {
         import::import(&self.intake, path, form, name, (Some(reference.to_string()), Provenance::Archive)).await
     }
 
-    /// Returns the image of a reference, ready for use and fetched as the policy says. It is not removed while the result exists.
+    /// Returns the image of a reference, ready for use. Fetches it if the policy says so. The image is not removed
+    /// while the result exists.
     ///
     /// # Errors
     /// Fails if the image is not present and cannot or must not be fetched.
@@ -157,7 +159,7 @@ impl<L: LayerStore> Images<L> {
             let mut watcher = self.pull(reference, credentials.clone());
             let Some(outcome) = watcher.outcome().await else { continue };
             let digest = outcome?.digest;
-            // Unless it was removed in between.
+            // Try again if the image was removed in between.
             if let Some((record, held)) = self.intake.store.hold_image(|record| record.digest == digest) {
                 return self.resolved(record, held).await.map_err(Arc::new);
             }
@@ -181,8 +183,8 @@ impl<L: LayerStore> Images<L> {
         }
     }
 
-    /// Checks whether an image, given how it reached the store, may be used for a reference that the policy permits: an
-    /// image with the name or digest may have been imported or fetched from elsewhere.
+    /// Returns true if a present image may be used for a reference that the policy permits. The name or digest alone is
+    /// not enough, because the image may have been imported or fetched from another source.
     fn has_allowed_source(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
         let policy = &self.intake.settings.policy;
         let ImageReference::Registry(repository, selector) = reference else { return true };
@@ -218,17 +220,17 @@ impl<L: LayerStore> Images<L> {
         &self.intake.settings.signatures
     }
 
-    /// Returns all images, the newest first.
+    /// Returns all images, newest first.
     pub fn list(&self) -> Vec<ImageRecord> {
         let mut all = self.intake.store.all();
         all.sort_by_key(|record| std::cmp::Reverse(record.pulled_at));
         all
     }
 
-    /// Finds an image by reference, digest, or the first 8 or more digits of its digest.
+    /// Finds an image by reference, by digest, or by at least the first 8 digits of its digest.
     ///
     /// # Errors
-    /// Fails if none or more than one matches.
+    /// Fails if no image matches, or more than one.
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
         let all = self.intake.store.all();
@@ -272,10 +274,10 @@ impl<L: LayerStore> Images<L> {
         Ok(Upload { upload, file, written: 0, most })
     }
 
-    /// Imports an image from an archive: the one named `inner`, or the only one.
+    /// Imports the image named `inner` from an archive, or the only image if `inner` is `None`.
     ///
     /// # Errors
-    /// Fails if the archive holds no such image or is incomplete.
+    /// Fails if the archive does not contain the image or is incomplete.
     pub async fn import(
         self: &Arc<Self>,
         upload: Upload,
@@ -331,7 +333,7 @@ impl Upload {
     }
 }
 
-/// Returns true if a reference refers to the image of a record. If the reference has a digest, only the digest counts.
+/// Returns true if a reference refers to the image of a record. If the reference has a digest, its name is ignored.
 fn is_referred_to(record: &ImageRecord, reference: &ImageReference) -> bool {
     match reference.digest() {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),

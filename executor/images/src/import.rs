@@ -1,7 +1,7 @@
-//! Imports images from layouts and archives, with the same checks of documents and layers as for a registry.
+//! Imports images from layouts and archives. Documents and layers are checked as those from a registry.
 //!
 //! Archives are not extracted by name: a table records the position of each entry, and only required entries are read.
-//! So no name can escape a directory. Blobs are verified before they are passed on, and the unpacker verifies the
+//! So no name can escape a directory. Blobs are verified before they are passed to the unpacker, which verifies the
 //! uncompressed content.
 
 mod archive;
@@ -27,16 +27,16 @@ use crate::layers::LayerStore;
 use crate::record::{ImageRecord, Provenance};
 use crate::store::ingest::Upload;
 
-/// Format of an image outside of a registry.
+/// Format of an image that is not in a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportFormat {
     /// An OCI layout: a directory.
     Layout,
     /// An OCI layout in a tar archive.
     OciArchive,
-    /// An archive of `docker save`.
+    /// An archive that `docker save` has written.
     DockerArchive,
-    /// Either archive format, detected from its files.
+    /// An archive in either format, which is detected from its files.
     Archive,
 }
 
@@ -52,9 +52,9 @@ impl ImportFormat {
     }
 }
 
-/// Access to the files of an image.
+/// Opens the files of an image.
 trait Source: Send {
-    /// Opens a file by its name relative to the root of the layout or archive; `None` if it does not exist.
+    /// Opens a file by its name relative to the root of the layout or archive. Returns `None` if it does not exist.
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
 }
 
@@ -72,7 +72,7 @@ impl Section {
         Ok((&mut self.file).take(self.size))
     }
 
-    /// Refuses a part that is mostly holes, before it is read.
+    /// Returns an error if the part consists mostly of holes. Call this before reading the part.
     fn is_stored(&self, what: &str) -> Result<(), ImageError> {
         let part = self.at..self.at.saturating_add(self.size);
         let most = holes::excess(&self.file, part, RATIO_MAX, FREE);
@@ -103,8 +103,8 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
-/// Returns the format to read a source as. Refuses an archive of another format than the declared one. An archive with
-/// the files of both formats, as `docker save` writes it, counts as either.
+/// Returns the format in which a source is read. Refuses an archive whose format differs from the declared format. An
+/// archive with the files of both formats, as `docker save` writes it, may be declared as either.
 fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Result<ImportFormat, ImageError> {
     if declared == ImportFormat::Layout {
         return Ok(declared);
@@ -127,7 +127,8 @@ fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Resul
     }
 }
 
-/// Returns the error for a source with several images of which none is chosen. `names` are the images' names.
+/// Returns the error for a source with several images if the request selects none of them. `names` are the images'
+/// names.
 fn several(count: usize, names: &[&str], form: ImportFormat, what: &str) -> ImageError {
     const SHOWN_MAX: usize = 5;
     let mut shown: Vec<String> =
@@ -143,7 +144,7 @@ fn several(count: usize, names: &[&str], form: ImportFormat, what: &str) -> Imag
     ImageError::Unsupported { what: what.to_owned(), why }
 }
 
-/// Documents of an image, and for each layer the name of its file.
+/// Documents of an image, and the file name of each layer.
 struct FoundImage {
     documents: Documents,
     files: Vec<String>,
@@ -151,7 +152,7 @@ struct FoundImage {
     names: Vec<String>,
 }
 
-/// Imports an image. If no name is given, uses the archive's.
+/// Imports an image. If no name is given, uses the name in the archive.
 pub(crate) async fn import<L: LayerStore>(
     intake: &Intake<L>,
     path: PathBuf,
@@ -221,7 +222,7 @@ pub(crate) fn documents(
     Ok(find(path, form, inner, most)?.1.documents)
 }
 
-/// Reads a layer of at most `most` bytes, as stored and not yet verified.
+/// Reads a layer of at most `most` bytes, as stored. The caller must verify it.
 pub(crate) fn layer(
     path: &std::path::Path,
     form: ImportFormat,
@@ -242,8 +243,8 @@ pub(crate) fn layer(
     Ok(Some(bytes))
 }
 
-/// Copies a blob to a file of its own and verifies it: a part of an archive cannot be passed as a descriptor, and a
-/// foreign file could change while it is read.
+/// Copies a blob to a separate file and verifies it. The copy is needed because a part of an archive cannot be passed
+/// as a descriptor, and a caller's file could change while it is read.
 fn copy(
     mut section: Section,
     digest: &Digest,

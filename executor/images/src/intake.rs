@@ -1,7 +1,8 @@
-//! Shared by pulls and imports: settings, the HTTP client, the image store and the layer store.
+//! Adds images to the store, for pulls and imports. Holds the settings, the HTTP client, the image store and the layer
+//! store.
 //!
-//! Both deliver verified documents and blobs; this module protects the layers from removal, has them unpacked
-//! bottom-up, and records the image.
+//! Pulls and imports deliver verified documents and blobs. This module protects the layers from removal, lets the layer
+//! store unpack them bottom-up, and records the image.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -38,13 +39,13 @@ impl<L: LayerStore> Intake<L> {
         Ok(Self { store, client: Arc::new(client), settings, layers, gate: Mutex::new(()) })
     }
 
-    /// Checks for a layer of a list, unpacked on top of the layers below it.
+    /// Returns the layer at `index` if it is present, unpacked on top of the layers below it.
     pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<Option<LayerNotes>, ImageError> {
         let parents: Vec<Digest> = layers[..index].iter().map(|layer| layer.diff_id.clone()).collect();
         self.layers.has(&layers[index].diff_id, &parents).await.map_err(ImageError::Layers)
     }
 
-    /// Protects the layers of an image from removal while it is being added.
+    /// Protects the layers of an image from removal while the image is added.
     pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> StoreHold {
         let _gate = self.gate.lock().await;
         self.store.hold_layers(layers.iter().map(|layer| layer.diff_id.clone()).collect())
@@ -74,7 +75,7 @@ impl<L: LayerStore> Intake<L> {
         Ok(notes)
     }
 
-    /// Records an image after all its layers are unpacked.
+    /// Records an image whose layers are all unpacked.
     pub(crate) async fn record(
         &self,
         documents: Documents,

@@ -1,4 +1,4 @@
-//! Interface to the privileged process that unpacks and stores layers.
+//! Defines the interface to the privileged process that unpacks and stores layers.
 
 use std::fs::File;
 use std::future::Future;
@@ -11,11 +11,11 @@ use crate::error::UnpackError;
 pub struct LayerToUnpack {
     /// Digest of the uncompressed tar archive, which identifies the layer. The unpacker verifies it.
     pub diff_id: Digest,
-    /// Compression of the blob, as an OCI media type.
+    /// Compression of the blob, as the OCI media type of the layer.
     pub media_type: &'static str,
-    /// Layers below this one in its image, lowest first; already unpacked.
+    /// Layers below this one in the image, lowest first. They must already be unpacked.
     pub parents: Vec<Digest>,
-    /// Limit on the unpacked size in bytes.
+    /// Maximum unpacked size, in bytes.
     pub bytes_max: u64,
 }
 
@@ -28,8 +28,8 @@ pub struct LayerNotes {
 
 /// The unpacked layers of a node.
 pub trait LayerStore: Send + Sync + 'static {
-    /// Returns a layer if it is present for use on top of these parents, lowest first: the result of unpacking some
-    /// layers depends on the layers below.
+    /// Returns a layer if it is present for use on top of these parents, lowest first. The parents matter because the
+    /// result of unpacking some layers depends on the layers below.
     fn has(
         &self,
         diff_id: &Digest,
@@ -39,6 +39,6 @@ pub trait LayerStore: Send + Sync + 'static {
     /// Unpacks a layer from its blob, which must be a separate regular file. Does nothing if the layer is present.
     fn unpack(&self, layer: LayerToUnpack, blob: File) -> impl Future<Output = Result<LayerNotes, UnpackError>> + Send;
 
-    /// Removes a layer. A missing layer is not an error.
+    /// Removes a layer. Does nothing if the layer is missing.
     fn remove(&self, diff_id: &Digest) -> impl Future<Output = Result<(), UnpackError>> + Send;
 }

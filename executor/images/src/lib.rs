@@ -1,4 +1,4 @@
-//! Images: fetched from registries, read from layouts and archives, stored by digest.
+//! Fetches images from registries, reads them from layouts and archives, and stores them by digest.
 //!
 //! ```text
 //!  reference ──> registry ──> http         responses of a registry, limited in size and time
@@ -8,11 +8,11 @@
 //!     pull ──> store (records, manifests, configurations, partial blobs)
 //!       └────> LayerStore                  unpacks; implemented outside this crate
 //! ```
-//! Input: references, credentials, and untrusted bytes of registries and archives. Output: records of images whose
-//! every byte was verified by digest, and layers passed to an implementation of [`LayerStore`] for unpacking. This
-//! crate unpacks, mounts and runs nothing, and needs no privilege.
+//! The input is references, credentials, and untrusted bytes from registries and archives. The output is records of
+//! images, all of whose bytes were verified by digest, and layers that an implementation of [`LayerStore`] unpacks.
+//! This crate unpacks, mounts and runs nothing, and needs no privilege.
 //!
-//! A crash at any point leaves the store consistent: a record is written last, by rename, and a partial blob is
+//! After a crash at any point the store is consistent: a record is written last, by rename, and a partial blob is
 //! verified again from its first byte before it is used.
 
 #![forbid(unsafe_code)]

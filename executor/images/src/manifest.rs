@@ -1,7 +1,7 @@
-//! Manifests and indexes: detecting the type of a document, and reading the relevant fields.
+//! Detects the type of a document, manifest or index, and reads the relevant fields.
 //!
-//! OCI's and Docker's (version 2, schema 2) formats differ only in names. A document that could be read as two types is
-//! refused, because an earlier checker may have read it as the other type.
+//! OCI's and Docker's (version 2, schema 2) formats differ only in names. A document that could be read as either type
+//! is refused, because an earlier checker may have read it as the other type.
 
 use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
 use executor_core::text::printable;
@@ -20,12 +20,12 @@ const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+
 pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
-/// Media type of passed-on layers, in OCI's spelling.
+/// Media types of layers that are passed to the layer store, as OCI spells them.
 const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 const TAR_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 
-/// A parsed document of a registry or layout.
+/// A parsed document from a registry or layout.
 pub(crate) enum Manifest {
     Image(Box<ImageManifest>),
     Index(Box<ImageIndex>),
@@ -42,7 +42,7 @@ struct Outline {
     manifests: Option<serde::de::IgnoredAny>,
 }
 
-/// Parses a document. `content_type` is the media type from the source, or empty.
+/// Parses a document. `content_type` is the media type that the source declares, or empty.
 pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Manifest, ImageError> {
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let outline: Outline = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
@@ -97,7 +97,7 @@ pub(crate) fn check_layer_count(count: usize, what: &str) -> Result<(), ImageErr
     Err(ImageError::Unsupported { what: what.to_owned(), why })
 }
 
-/// Returns the layers of a manifest, within limits, each with its diff id.
+/// Returns the layers of a manifest, each with its diff id. Checks the limits on their number and size.
 pub(crate) fn layers(
     manifest: &ImageManifest,
     configuration: &ImageConfiguration,
@@ -139,9 +139,9 @@ pub(crate) fn layers(
     Ok(records)
 }
 
-/// Returns a layer's media type in OCI's spelling; `None` if the type is unknown. The former non-distributable types
-/// map to those of the same layer (image specification 1.1, `manifest.md`: "MUST support"); only pushing such layers
-/// was restricted.
+/// Returns a layer's media type as OCI spells it, or `None` if the type is unknown. The former non-distributable types
+/// map to the ordinary type with the same compression (image specification 1.1, `manifest.md`: "MUST support"). Only
+/// pushing such layers was restricted.
 pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
     match media_type {
         TAR
@@ -158,7 +158,7 @@ pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
     }
 }
 
-/// Recognizes the compression of a layer by its first bytes.
+/// Detects the compression of a layer from its first bytes.
 pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
     match head {
         [0x1f, 0x8b, ..] => TAR_GZIP,
@@ -167,14 +167,15 @@ pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
     }
 }
 
-/// Returns true if the manifest's configuration is an image configuration; signatures and other artifacts have other types.
+/// Returns true if the manifest's configuration has the type of an image configuration. Signatures and other artifacts
+/// have other types.
 pub(crate) fn is_image(manifest: &ImageManifest) -> bool {
     const TYPES: [&str; 2] =
         ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
     TYPES.contains(&manifest.config().media_type().as_ref())
 }
 
-/// Parses a configuration and checks that it is for this host.
+/// Parses a configuration and checks that the image runs on this host.
 pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<ImageConfiguration, ImageError> {
     let configuration = read_configuration(bytes).map_err(|error| ImageError::Malformed {
         what: format!("the configuration of {what}"),

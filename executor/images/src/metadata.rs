@@ -28,7 +28,7 @@ pub struct MetadataSettings {
     pub ca_file: Option<PathBuf>,
     /// Docker's configuration file with credentials.
     pub auth_file: Option<PathBuf>,
-    /// A registry must send [`Self::bytes_least`] in each period of this length.
+    /// Period in which a registry must send at least [`Self::bytes_least`].
     pub patience: Duration,
     /// Minimum number of bytes per [`Self::patience`].
     pub bytes_least: u64,
@@ -74,10 +74,10 @@ impl MetadataReader {
         Self { client, settings }
     }
 
-    /// Reads manifest and configuration of an image.
+    /// Reads the manifest and configuration of an image.
     ///
     /// # Errors
-    /// Fails if the image does not exist, cannot be read, or is not for this machine.
+    /// Fails if the image does not exist, cannot be read, or does not support this machine's platform.
     pub async fn read(&self, reference: &ImageReference) -> Result<Metadata, ImageError> {
         let documents = match (reference, on_disk(reference)) {
             (ImageReference::Registry(repository, selector), _) => {
@@ -93,10 +93,10 @@ impl MetadataReader {
         Ok(Metadata { reference: reference.clone(), digest, configuration, layers })
     }
 
-    /// Reads one layer of an image as stored, of at most `most` bytes; `None` if the image has no such layer.
+    /// Reads one layer of an image as stored, with at most `most` bytes. Returns `None` if the image has no such layer.
     ///
     /// # Errors
-    /// Fails if the layer cannot be read, is larger, or does not match its digest.
+    /// Fails if the layer cannot be read, is larger than `most`, or does not match its digest.
     pub async fn layer(&self, image: &Metadata, diff_id: &Digest, most: u64) -> Result<Option<Vec<u8>>, ImageError> {
         let Some(layer) = image.layers.iter().find(|layer| layer.diff_id == *diff_id) else { return Ok(None) };
         let what = format!("layer {} of image {}", layer.digest, image.reference);
@@ -129,7 +129,7 @@ impl MetadataReader {
     }
 }
 
-/// Returns path, format and inner name of an image on local disk.
+/// Returns path, format and inner name of an image on local disk. Returns `None` for an image in a registry.
 fn on_disk(reference: &ImageReference) -> Option<(PathBuf, ImportFormat, Option<String>)> {
     match reference {
         ImageReference::Registry(..) => None,

@@ -1,12 +1,12 @@
-//! Platforms of images and of this machine: operating system, architecture and variant.
+//! Compares platforms of images with this machine's platform: operating system, architecture and variant.
 
 use oci_spec::image::{Arch, Os, Platform};
 
-/// Platform of this machine, in image-spec terms: `linux/arm64`.
+/// Platform of this machine, in terms of the image specification, such as `linux/arm64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     arch: Arch,
-    /// Variants that run here, best first; an image without a variant also runs.
+    /// Variants of the architecture that run here, best first. An image without a variant also runs.
     variants: &'static [&'static str],
 }
 
@@ -25,7 +25,7 @@ impl Host {
         }
     }
 
-    /// Ranks a platform, the lower the better; `None` if it does not run here.
+    /// Returns the rank of a platform; a lower rank is better. Returns `None` if the platform does not run here.
     pub(crate) fn rank(&self, os: &Os, arch: &Arch, variant: Option<&str>) -> Option<usize> {
         if *os != Os::Linux || *arch != self.arch {
             return None;

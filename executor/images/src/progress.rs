@@ -1,4 +1,4 @@
-//! Progress of a pull for its subscribers.
+//! Reports the progress of a pull to its subscribers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::error::ImageError;
 use crate::record::{ImageRecord, LayerRecord};
 
-/// Minimum interval between two reports that only change byte counts.
+/// Minimum interval between two reports in which only byte counts change.
 const EVERY: Duration = Duration::from_millis(100);
 
 pub type PullResult = Result<ImageRecord, Arc<ImageError>>;
@@ -20,7 +20,7 @@ pub type PullResult = Result<ImageRecord, Arc<ImageError>>;
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub progress: Progress,
-    /// True after the pull has ended.
+    /// Outcome, once the pull has ended.
     pub outcome: Option<PullResult>,
 }
 

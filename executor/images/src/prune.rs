@@ -1,4 +1,4 @@
-//! Removes images: one by name, those unused for long, or those that exceed the budget.
+//! Removes images: by name, if unused for a time, or to keep to the size budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::images::Images;
 use crate::layers::LayerStore;
 use crate::record::{ImageRecord, now};
 
-/// Age at which partial blobs without recent writes are removed.
+/// Time without writes after which a partial blob is removed.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 /// Rules for removing images.
@@ -20,26 +20,26 @@ const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 pub struct PruneRules {
     /// Remove images that were not used for this long.
     pub unused_for: Option<Duration>,
-    /// Remove the longest unused images until the rest has at most this many bytes.
+    /// Remove the least recently used images until the remaining images have at most this many bytes.
     pub bytes_budget: Option<u64>,
-    /// Only report what would be removed.
+    /// Report the images that would be removed, and remove nothing.
     pub dry_run: bool,
 }
 
-/// Images and layers that were removed, or would be.
+/// Images and layers that were removed, or would be in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Images, the longest unused first.
+    /// Removed images, least recently used first.
     pub images: Vec<ImageRecord>,
-    /// Number of removed layers: those of no other image, and those of no image at all.
+    /// Number of removed layers: layers that only removed images used, and layers that belonged to no image.
     pub layers: u64,
-    /// Bytes of abandoned partial downloads.
+    /// Total size of removed partial downloads, in bytes.
     pub partial_bytes: u64,
-    /// Number of images that were not removed because they are in use.
+    /// Number of selected images that were not removed because they are in use.
     pub in_use: u64,
 }
 
-/// Sums the bytes of the images' blobs; shared ones count once.
+/// Sums the sizes of the images' layers; shared layers count once.
 fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
     let mut blobs = BTreeMap::new();
     for image in images {
@@ -50,7 +50,7 @@ fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
     blobs.values().sum()
 }
 
-/// Returns the images to remove, longest unused first, and how many stay because they are in use.
+/// Returns the images to remove, least recently used first, and the number of images that stay because they are in use.
 fn chosen(
     mut all: Vec<ImageRecord>,
     rules: &PruneRules,
@@ -88,8 +88,8 @@ fn chosen(
 }
 
 impl<L: LayerStore> Images<L> {
-    /// Removes a name of an image, and the image with its last name. `used_by` returns a container that uses an image.
-    /// Returns the record as it was, and whether the image was removed.
+    /// Removes a name of an image. If it was the last name, removes the image. `used_by` returns the name of a
+    /// container that uses an image. Returns the earlier record, and true if the image was removed.
     ///
     /// # Errors
     /// Fails if there is no such image or a container uses it.
@@ -162,7 +162,7 @@ impl<L: LayerStore> Images<L> {
         Ok(Pruned { images: gone, layers, partial_bytes, in_use })
     }
 
-    /// Enforces the operator's budget after an image was added.
+    /// Removes images to keep to the operator's size budget. Call this after an image was added.
     ///
     /// # Errors
     /// See [`Self::prune`].
@@ -177,8 +177,8 @@ impl<L: LayerStore> Images<L> {
         }
     }
 
-    /// Removes layers that belong to no image. The caller holds the gate. Layers that a container still uses stay, and
-    /// are found again next time.
+    /// Removes layers that belong to no image. The caller must hold the gate. Layers that a container still uses are
+    /// skipped, and are tried again by the next sweep.
     async fn sweep_layers(&self) -> Result<u64, ImageError> {
         let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;

@@ -1,4 +1,4 @@
-//! Pulls images from a registry to the store: index, manifest, configuration, layers, record, in this order.
+//! Pulls images from a registry into the store: index, manifest, configuration, layers and record, in this order.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -35,7 +35,7 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// Returns another descriptor of the file, at its start.
+    /// Returns a second descriptor of the file, and sets the position to the start.
     fn copy(&self) -> Result<File, ImageError> {
         let io = |error| ImageError::io("read", self.stored.path(), error);
         let mut file = self.file.try_clone().map_err(io)?;
@@ -46,8 +46,8 @@ impl Fetched {
 
 /// Fetches an image from the first mirror that has it, or from its registry.
 ///
-/// A mirror's failure is logged, and the next one is tried. A mirror gets only the operator's credentials for that
-/// mirror. A partial blob from one mirror is continued by the next.
+/// If a mirror fails, the error is logged and the next mirror is tried. A mirror gets only the operator's credentials
+/// for that mirror. A partial blob from one mirror is continued by the next.
 pub(crate) async fn pull<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     (repository, selector): (&Repository, &Selector),
@@ -69,7 +69,7 @@ pub(crate) async fn pull<L: LayerStore>(
     pull_from(intake, repository, (repository, selector), identity, report).await
 }
 
-/// Fetches an image from `source`, its own repository or a mirror of it.
+/// Fetches an image from `source`, which is its own repository or a mirror.
 async fn pull_from<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     source: &Repository,
@@ -97,7 +97,7 @@ async fn pull_from<L: LayerStore>(
     intake.record(documents, vec![reference], Provenance::Registry(signatures), notes).await
 }
 
-/// Fetches the manifest that fits this host and its configuration, and every document that leads to it, all verified.
+/// Fetches and verifies the manifest for this host, its configuration, and every index that leads to the manifest.
 pub(crate) async fn documents(
     registry: &Registry,
     selector: &Selector,
@@ -126,7 +126,8 @@ pub(crate) async fn documents(
                 hash::check_digest(&config_digest, &config, &config_what)?;
                 let mut index_digest = chain.first().map(|(digest, _)| digest.clone());
                 chain.push((digest.clone(), document.bytes.clone()));
-                // An image is identified by its SHA-256, even if it was requested by another digest.
+                // An image is identified by its SHA-256 digest, even if it was requested by a digest of another
+                // algorithm.
                 let known = hash::digest(Algorithm::Sha256, &document.bytes);
                 if known != digest {
                     chain.push((known.clone(), document.bytes.clone()));
@@ -147,9 +148,10 @@ pub(crate) async fn documents(
     }
 }
 
-/// Fetches the missing blobs in parallel, each once, and has the layers unpacked bottom-up.
+/// Fetches the missing blobs in parallel, and lets the layer store unpack the layers bottom-up.
 ///
-/// A blob that occurs several times is fetched once. A layer that another pull has unpacked meanwhile is not unpacked again.
+/// A blob that occurs several times is fetched once. A layer that another pull has unpacked in the meantime is not
+/// unpacked again.
 async fn layers<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     registry: &Arc<Registry>,
@@ -180,7 +182,7 @@ async fn layers<L: LayerStore>(
             (index, fetch(&intake, &registry, &wanted, index, &report).await)
         });
     }
-    // Keyed by the lowest layer with the blob.
+    // Blobs by the index of the lowest layer that has the blob.
     let mut fetched: HashMap<usize, Fetched> = HashMap::new();
     for (at, index) in missing.iter().copied().enumerate() {
         let lowest = first(index).unwrap_or(index);

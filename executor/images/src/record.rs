@@ -1,4 +1,4 @@
-//! Image records: the store's metadata of each image, as JSON.
+//! Defines image records, the store's metadata of each image, which are stored as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -9,37 +9,38 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) const VERSION: u32 = 1;
 
-/// Valid signatures that were found when an image was fetched: `KEY` for each, and `KEY@repository` for one that names
-/// the repository.
+/// Valid signatures that were found when an image was fetched. Each signature is recorded as `KEY`, and also as
+/// `KEY@repository` if it names the repository.
 pub(crate) type Evidence = BTreeSet<String>;
 
-/// An image that is present with all its layers.
+/// An image whose layers are all present.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
-    /// Version of the record's format.
+    /// Version of the record format.
     pub(crate) version: u32,
     /// Digest of the manifest.
     pub digest: Digest,
     /// Digest of the index that the manifest was selected from.
     pub index_digest: Option<Digest>,
     pub config_digest: Digest,
-    /// Names of the image, each with the time at which it was assigned, in nanoseconds since the epoch.
+    /// Names of the image, each with the time at which the name was assigned, in nanoseconds since the epoch.
     pub references: BTreeMap<String, u64>,
-    /// References that a registry returned this image for, each with the signatures found at that time.
+    /// References for which a registry returned this image, each with the signatures that were found then.
     #[serde(default)]
     pub(crate) fetched: BTreeMap<String, Evidence>,
-    /// True once a client has imported the image.
+    /// True if a client has ever imported the image.
     #[serde(default)]
     pub(crate) imported: bool,
     /// Platform, such as `linux/amd64`.
     pub platform: String,
-    /// Layers, the lowest first.
+    /// Layers, lowest first.
     pub layers: Vec<LayerRecord>,
-    /// Bytes of the blobs, compressed as in a registry.
+    /// Total size of the blobs in bytes, compressed as in a registry.
     pub size: u64,
     /// Time of the pull or import, in nanoseconds since the epoch.
     pub pulled_at: u64,
-    /// Time of the last use, to within a minute, in nanoseconds since the epoch; the time of the pull before the first use.
+    /// Time of the last use in nanoseconds since the epoch, with a precision of one minute. Before the first use, the
+    /// time of the pull.
     pub last_used_at: u64,
     /// Warnings about entries that were skipped when the layers were unpacked.
     #[serde(default)]
@@ -51,13 +52,13 @@ pub struct LayerRecord {
     /// Digest of the uncompressed tar archive.
     pub diff_id: Digest,
     pub digest: Digest,
-    /// Media type in OCI's spelling.
+    /// Media type as OCI spells it.
     pub media_type: String,
-    /// Bytes of the blob.
+    /// Size of the blob in bytes.
     pub size: u64,
 }
 
-/// How an image reached the store.
+/// Source from which an image was added to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Provenance {
     /// Fetched from the registry of its reference, with these signatures.
@@ -81,7 +82,7 @@ impl ImageRecord {
     }
 }
 
-/// Returns the current time in the records' unit, nanoseconds since the epoch.
+/// Returns the current time in nanoseconds since the epoch, the unit of the records.
 pub(crate) fn now() -> u64 {
     Timestamp::from(SystemTime::now()).0
 }

@@ -1,8 +1,8 @@
-//! Registry client (distribution specification, pull): documents and blobs of one repository.
+//! Fetches documents and blobs of one repository from a registry (distribution specification, pull).
 //!
-//! Input: a repository, and the credentials for its registry; output: responses to GET. Responses are not trusted:
-//! sizes are limited, redirects checked, and digests computed by the caller. Credentials are sent only to the registry
-//! and to the token service that it names; they are not sent along with a redirect.
+//! The input is a repository and the credentials for its registry; the output is responses to GET. Responses are not
+//! trusted: this module limits sizes and checks redirects, and the caller computes digests. Credentials are sent only
+//! to the registry and to the token service that it names, and never to the target of a redirect.
 
 mod auth;
 pub(crate) mod blob;
@@ -30,17 +30,17 @@ use executor_http::{
     Answer, Body, BodyError, Client, Destinations, HttpError, HttpRequest, Origin, Reach, RequestBody,
 };
 
-/// Most redirects per request.
+/// Maximum number of redirects per request.
 const REDIRECTS_MAX: usize = 5;
-/// Header with the digest of a document (distribution specification).
+/// Header that declares the digest of a document (distribution specification).
 const CONTENT_DIGEST: &str = "docker-content-digest";
-/// Docker Hub's registry host differs from the host in image names.
+/// Docker Hub's host in image names, and the host of its registry.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// Attempts to fetch a document before a failure is reported.
+/// Number of attempts to fetch a document before an error is returned.
 const ATTEMPTS: u32 = 3;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
-/// A repository of a registry, used while one image is fetched.
+/// A repository in a registry, from which one image is fetched.
 pub(crate) struct Registry {
     client: Arc<Client>,
     name: String,
@@ -48,9 +48,10 @@ pub(crate) struct Registry {
     origin: Origin,
     identity: Option<Identity>,
     authorization: Mutex<Option<Authorization>>,
-    /// Reach of the registry's first response. If its name resolves to a nearer address later, that is refused.
+    /// Reach of the address that sent the registry's first response. If the registry's name later resolves to a nearer
+    /// address, the connection is refused.
     reach: OnceLock<Reach>,
-    /// Decides where manifests may come from.
+    /// Decides from which repositories manifests may be fetched.
     policy: ImagePolicy,
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct Registry {
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) credentials: Arc<Credentials>,
-    /// The operator's file with the credentials; `None` if they are from the request.
+    /// The operator's file that contains the credentials; `None` if the credentials are from the request.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 80;
         match &*self.credentials {
-            // Some registries accept a token in both fields: then the name is as secret as the password.
+            // Some registries accept a token as user name and password. Then the name is as secret as the password.
             Credentials::Basic { username, password } if username != password.as_str() => {
                 let shown: String = username.chars().take(SHOWN).collect();
                 write!(f, "the user {shown:?}")?;
@@ -82,11 +83,11 @@ impl fmt::Display for Identity {
     }
 }
 
-/// An unmodified document, with the registry's media type.
+/// An unmodified document, with the media type that the registry declares.
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
     pub(crate) content_type: String,
-    /// Digest that the registry declares (`Docker-Content-Digest`); `None` if it declares none.
+    /// Digest that the registry declares (`Docker-Content-Digest`), if any.
     pub(crate) declared: Option<String>,
 }
 
@@ -116,8 +117,8 @@ impl Registry {
         }
     }
 
-    /// Fetches a manifest or index by tag or digest. If the registry declares a digest, it must match: a cache or proxy
-    /// in between may have returned another document.
+    /// Fetches a manifest or index by tag or digest. If the registry declares a digest, the digest must match, because
+    /// a cache or proxy in between may have returned another document.
     pub(crate) async fn manifest(&self, reference: &str, what: &str) -> Result<Document, ImageError> {
         let path = format!("/v2/{}/manifests/{reference}", self.repository);
         let document = self.document(&path, manifest::ACCEPTED, what).await?;
@@ -131,7 +132,8 @@ impl Registry {
         Ok(document)
     }
 
-    /// Fetches the index of the referrers of a digest (distribution specification 1.1). A registry without that API has none.
+    /// Fetches the index of the referrers of a digest (distribution specification 1.1). Returns `NotFound` if the
+    /// registry does not have this API.
     pub(crate) async fn referrers(&self, digest: &Digest, what: &str) -> Result<Vec<u8>, ImageError> {
         let path = format!("/v2/{}/referrers/{digest}", self.repository);
         match self.document(&path, manifest::ACCEPTED, what).await {
@@ -213,12 +215,13 @@ impl Registry {
         }
     }
 
-    /// Returns the allowed addresses of the registry itself.
+    /// Returns the addresses at which the registry itself may be contacted.
     fn destinations(&self) -> Destinations<'static> {
         self.reach.get().map_or(Destinations::Any, |reach| Destinations::AnsweredAt(*reach))
     }
 
-    /// Requests a path with the credentials and follows permitted redirects. Also returns the origin that answered.
+    /// Requests a path with the credentials and follows permitted redirects. Also returns the origin that sent the
+    /// response.
     async fn get(
         &self,
         path: &str,
@@ -261,7 +264,7 @@ impl Registry {
                     redirects += 1;
                     (origin, path) = redirected(&answer, &origin, redirects, what)?;
                     self.may_lead_to(accept, &origin, &path, what)?;
-                    // The caller chose the first host; later hosts are chosen by others.
+                    // The caller chose the first host; the hosts themselves choose later ones.
                     named_by = named_by.or(Some(answer.reach));
                 }
                 StatusCode::UNAUTHORIZED if known && !introduced => {
@@ -281,14 +284,15 @@ impl Registry {
         }
     }
 
-    /// Manifests define an image, so a redirect to another repository must be allowed by the policy. The same
-    /// repository is allowed even if no pattern matches it, as for mirrors. Blobs are verified by digest, wherever they
-    /// are stored.
+    /// Checks the target of a redirect. Manifests define an image, so the policy must allow a redirect to another
+    /// repository. A redirect within the same repository is allowed even if no pattern matches, because mirrors have no
+    /// patterns. Blobs are verified by digest, so their redirects are not checked.
     fn may_lead_to(&self, accept: &str, to: &Origin, path: &str, what: &str) -> Result<(), ImageError> {
         if accept == "*/*" || self.policy.may_fetch_all() {
             return Ok(());
         }
-        // All paths of the registry API begin with this prefix. Other paths are of the registry's own or of an unknown service.
+        // All paths of the registry API begin with this prefix. Other paths belong to the registry's own or to an
+        // unknown service.
         let allowed = match path.strip_prefix("/v2/") {
             Some(path) => self.repository_at(to, path).is_some_and(|other| {
                 let same = (other.registry(), other.path()) == (&*self.name, &*self.repository);
@@ -315,7 +319,7 @@ impl Registry {
         }
     }
 
-    /// Creates the error of a registry that requires other credentials than the caller's.
+    /// Creates the error for a registry that does not accept the given credentials, or requires some.
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
         match self.identity {
             Some(_) => self.refused(what, why),
@@ -323,7 +327,7 @@ impl Registry {
         }
     }
 
-    /// Creates the error of a registry that refuses the caller.
+    /// Creates the error for a registry that refuses access.
     fn refused(&self, what: &str, why: &'static str) -> ImageError {
         let who = self.identity.as_ref().map_or_else(|| "a caller without credentials".to_owned(), ToString::to_string);
         ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
@@ -379,7 +383,7 @@ fn content_length(answer: &Answer) -> Option<u64> {
     answer.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a short body; `None` if it is longer or incomplete.
+/// Reads a short body. Returns `None` if it is longer than `most` bytes or incomplete.
 async fn short(body: &mut Body, most: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     while let Some(data) = body.next().await.ok()? {

@@ -1,4 +1,4 @@
-//! Settings of the operator.
+//! Defines the operator's settings for images.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,14 +21,15 @@ pub struct Settings {
     pub proxy: Option<Proxy>,
     /// Trusted certificates (PEM), in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// Docker's configuration file with credentials, used if a call has none.
+    /// Docker's configuration file with credentials, used if the request has no credentials.
     pub docker_config: Option<PathBuf>,
-    /// Largest image in bytes: the sum of the declared blob sizes, and each layer's unpacked size.
+    /// Maximum size of an image in bytes. Applies to the sum of the declared blob sizes, and to each layer's unpacked
+    /// size.
     pub image_bytes_max: u64,
-    /// Budget for all images, in bytes as stored in registries; beyond it unused images are removed, the longest unused
-    /// first. 0 = no limit.
+    /// Budget for all images in bytes, as stored in registries. If it is exceeded, unused images are removed, least
+    /// recently used first. 0 = no limit.
     pub bytes_budget: u64,
-    /// A registry must send [`Self::bytes_least`] in each period of this length.
+    /// Period in which a registry must send at least [`Self::bytes_least`].
     pub patience: Duration,
     /// Minimum number of bytes per [`Self::patience`].
     pub bytes_least: u64,
@@ -57,7 +58,7 @@ impl Settings {
         }
     }
 
-    /// Returns the mirrors of a repository, in order.
+    /// Returns the mirrors of a repository, in the order in which they are tried.
     pub(crate) fn mirrors_of(&self, repository: &Repository) -> Vec<Repository> {
         let of_registry = self.mirrors.iter().filter(|one| one.registry == repository.registry());
         of_registry.flat_map(|one| &one.mirrors).filter_map(|mirror| mirror.repository(repository.path())).collect()
@@ -72,13 +73,13 @@ impl Settings {
 /// Mirrors of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrors {
-    /// The mirrored registry, as references name it.
+    /// The mirrored registry, as it is named in references.
     pub registry: String,
     /// Mirrors in the order in which they are tried.
     pub mirrors: Vec<Mirror>,
 }
 
-/// A mirror: host and the path prefix of the mirrored repositories, `HOST[:PORT][/PATH]`.
+/// A mirror: its host, and the path prefix of the mirrored repositories, `HOST[:PORT][/PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror(String);
 
@@ -100,7 +101,7 @@ impl std::str::FromStr for Mirror {
 }
 
 impl Mirror {
-    /// Returns the mirror's copy of a repository; `None` if its name is too long.
+    /// Returns the repository's copy in the mirror. Returns `None` if its name would be too long.
     fn repository(&self, path: &str) -> Option<Repository> {
         match format!("docker://{}/{path}", self.0).parse() {
             Ok(ImageReference::Registry(repository, _)) => Some(repository),

@@ -1,8 +1,8 @@
 //! Shares one pull between all clients that request the same image at the same time.
 //!
-//! A pull is a separate task. Clients watch its state; when no client is left it ends, and a later pull continues with
-//! the fetched data. Two calls share a pull only if they name the same image with the same credentials, so that no
-//! client gets an image through another client's password.
+//! A pull is a separate task. Clients watch its state. When all clients have disconnected, the pull ends, and a later
+//! pull continues with the fetched data. Two calls share a pull only if they name the same image and have the same
+//! credentials, so that no client gets an image by another client's password.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -18,21 +18,21 @@ use crate::progress::{PullResult, State};
 pub struct Watcher(watch::Receiver<State>);
 
 impl Watcher {
-    /// Returns the current state, then each change; `None` after the last.
+    /// Returns the current state, then each changed state. Returns `None` after the last state.
     pub async fn next(&mut self) -> Option<State> {
-        // An unseen state is returned even if the pull has ended meanwhile.
+        // A state that was not returned yet is returned even if the pull has ended.
         self.0.changed().await.ok()?;
         Some(self.0.borrow_and_update().clone())
     }
 
-    /// Waits for the outcome. `None` if the pull was abandoned before, because it had no watchers for a moment.
+    /// Waits for the outcome. Returns `None` if the pull was aborted because it had no watchers for a moment.
     pub(crate) async fn outcome(&mut self) -> Option<PullResult> {
         let state = self.0.wait_for(|state| state.outcome.is_some()).await.ok()?;
         state.outcome.clone()
     }
 }
 
-/// Key of a running pull; exists as long as its task. Dropping it drops the credentials.
+/// Key of a running pull. It exists as long as the task of the pull. Dropping it drops the credentials.
 pub(crate) struct Pull {
     pub(crate) reference: ImageReference,
     pub(crate) credentials: Option<Arc<Credentials>>,
@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 pub(crate) struct Pulls(Mutex<Vec<Weak<Pull>>>);
 
 impl Pulls {
-    /// Joins a running pull, or registers a new one and returns it for the task that executes it.
+    /// Joins a running pull, or registers a new one and returns it, so that the caller starts its task.
     pub(crate) fn join(
         &self,
         reference: &ImageReference,

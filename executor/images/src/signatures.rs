@@ -1,4 +1,4 @@
-//! Image signatures: which ones the operator requires, and whether an image has them.
+//! Verifies that an image has the signatures that the operator requires.
 //!
 //! ```text
 //!  SignaturePolicy   patterns of repositories, each with public keys
@@ -6,9 +6,9 @@
 //!         ├─ simple            cosign's payloads, which name a manifest's digest
 //!         └─ bundle            sigstore's bundles: a statement about a digest, or a signature of the manifest itself
 //! ```
-//! Input: the verified manifests of an image, and the registry's untrusted signature documents. Output: the keys that
-//! signed the image. Only public keys count: no certificates, transparency logs, services or times are used. The index
-//! or manifest that is run is verified before any layer is fetched.
+//! The input is the verified manifests of an image, and the registry's untrusted signature documents. The output is the
+//! keys that signed the image. Only public keys count: certificates, transparency logs, services and times are not
+//! used. The index or manifest of the image is verified before any layer is fetched.
 
 mod bundle;
 mod fetch;
@@ -23,12 +23,12 @@ use crate::record::Evidence;
 pub(crate) use fetch::verify;
 pub use keys::TrustedKey;
 
-/// Most rules of a policy.
+/// Maximum number of rules in a policy.
 pub const RULES_MAX: usize = 100;
-/// Most keys of a rule.
+/// Maximum number of keys in a rule.
 pub const KEYS_MAX: usize = 32;
 
-/// Signatures that the operator requires. Each rule that matches the repository must be satisfied.
+/// Signatures that the operator requires. All rules that match the repository must be satisfied.
 #[derive(Clone, Debug, Default)]
 pub struct SignaturePolicy(pub Vec<SignatureRule>);
 
@@ -37,9 +37,10 @@ pub struct SignaturePolicy(pub Vec<SignatureRule>);
 pub struct SignatureRule {
     /// Repositories that the rule applies to.
     pub images: Vec<RepositoryPattern>,
-    /// Trusted keys; a signature of any of them is enough.
+    /// Trusted keys; a signature by one of them is enough.
     pub keys: Vec<TrustedKey>,
-    /// If true, the signature must also name the repository: one copied from another repository does not count.
+    /// If true, the signature must also name the repository. So a signature copied from another repository does not
+    /// count.
     pub repository: bool,
 }
 
@@ -50,7 +51,7 @@ impl SignaturePolicy {
         self.0.iter().filter(has).collect()
     }
 
-    /// Returns true if the signatures found at the time of the fetch satisfy every current rule.
+    /// Returns true if the signatures that were found during the fetch satisfy every current rule that matches.
     pub(crate) fn is_satisfied(&self, repository: &Repository, evidence: &Evidence) -> bool {
         self.rules_for(repository).iter().all(|rule| rule.is_satisfied(evidence))
     }
@@ -65,7 +66,7 @@ impl SignatureRule {
     }
 }
 
-/// Returns the evidence of a signature that names the repository.
+/// Returns the evidence for a signature that names the repository.
 fn named(key: &TrustedKey) -> String {
     format!("{}@repository", key.id())
 }
@@ -74,14 +75,14 @@ fn named(key: &TrustedKey) -> String {
 struct Signed {
     /// Signed bytes.
     message: Vec<u8>,
-    /// Signatures; any one of them may match.
+    /// Signatures of the message; one valid signature is enough.
     signatures: Vec<Vec<u8>>,
     /// Image reference in the signed content.
     name: Option<String>,
 }
 
 impl Signed {
-    /// Returns the evidence of this signature for an image of the repository.
+    /// Returns the evidence that this signature gives for an image of the repository.
     fn evidence(&self, keys: &[&TrustedKey], repository: &Repository) -> Evidence {
         let is_by = |key: &&&TrustedKey| self.signatures.iter().any(|signature| key.verifies(&self.message, signature));
         let is_named = self.name.as_deref().is_some_and(|name| {
@@ -98,7 +99,7 @@ impl Signed {
     }
 }
 
-/// Creates the error of an image without the required signatures.
+/// Creates the error for an image without the required signatures.
 fn unsigned(what: &str, reasons: &[String]) -> ImageError {
     const REPORTED: usize = 4;
     let mut why = reasons.iter().take(REPORTED).cloned().collect::<Vec<_>>().join("; ");

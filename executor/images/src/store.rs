@@ -1,4 +1,4 @@
-//! The image store: records, manifests and configurations by digest, and partial blobs.
+//! Stores images: records, manifests and configurations by digest, and partial blobs.
 //!
 //! ```text
 //!  images/records/sha256-HEX.json     one image, replaced by rename
@@ -7,7 +7,7 @@
 //!  images/ingest/                     partial blobs, archives being imported
 //! ```
 //! A record is written last, after everything that it refers to. Files in `ingest` are not used before they are
-//! verified from their first byte. So a crash leaves at most garbage that [`crate::prune`] removes.
+//! verified from their first byte. So a crash leaves at most unused files, which [`crate::prune`] removes.
 
 pub(crate) mod files;
 pub(crate) mod ingest;
@@ -24,7 +24,7 @@ use crate::hash;
 use crate::record::{self, ImageRecord};
 use ingest::Ingest;
 
-/// Largest record, in bytes.
+/// Maximum size of a record, in bytes.
 const RECORD_MAX: u64 = 1 << 20;
 /// Minimum interval between two updates of an image's time of use on disk, in nanoseconds.
 const USED_EVERY: u64 = 60_000_000_000;
@@ -38,9 +38,9 @@ pub(crate) struct Store {
 #[derive(Default)]
 struct StoreState {
     images: BTreeMap<Digest, ImageRecord>,
-    /// Use counts of images that are about to be used.
+    /// Number of holds for each image that is about to be used.
     images_held: HashMap<Digest, usize>,
-    /// Use counts of layers of images that are being fetched.
+    /// Number of holds for each layer of images that are being fetched.
     layers_held: HashMap<Digest, usize>,
 }
 
@@ -69,8 +69,8 @@ impl Drop for StoreHold {
 }
 
 impl Store {
-    /// Opens the store and creates missing directories (on a full disk, when they are first needed). Corrupt records
-    /// are skipped and removed.
+    /// Opens the store and creates missing directories. On a full disk they are created later, when they are needed.
+    /// Corrupt records are removed and otherwise ignored.
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
             match files::make_dir(&dir.join(sub)) {
@@ -114,7 +114,7 @@ impl Store {
         locked(&self.inner).images.values().cloned().collect()
     }
 
-    /// Returns the first image for which `is` holds, protected from removal.
+    /// Returns the first image for which `is` returns true, and protects it from removal.
     pub(crate) fn hold_image(&self, is: impl Fn(&ImageRecord) -> bool) -> Option<(ImageRecord, StoreHold)> {
         let mut inner = locked(&self.inner);
         let record = inner.images.values().find(|record| is(record))?.clone();
@@ -140,7 +140,7 @@ impl Store {
         locked(&self.inner).images_held.contains_key(digest)
     }
 
-    /// Returns layers that were passed on for unpacking and belong neither to an image nor to one being fetched.
+    /// Returns layers that were passed on for unpacking and belong neither to an image nor to a running pull.
     pub(crate) fn orphans(&self) -> Result<Vec<Digest>, ImageError> {
         let names = files::list(&self.dir.join("layers"))?;
         let known = names.iter().filter_map(|path| digest_of(path.file_name()?.to_str()?)).collect::<BTreeSet<_>>();
@@ -150,14 +150,14 @@ impl Store {
         Ok(known.iter().filter(|digest| !used.contains(digest)).cloned().collect())
     }
 
-    /// Records that a layer may be unpacked from now on.
+    /// Records that a layer may exist in the layer store from now on.
     pub(crate) fn note_layer(&self, diff_id: &Digest) -> Result<(), ImageError> {
         let path = self.dir.join("layers").join(name(diff_id));
         files::make_parent(&path)?;
         std::fs::write(&path, b"").map_err(|error| ImageError::io("write", path, error))
     }
 
-    /// Records that a layer is gone.
+    /// Records that a layer was removed.
     pub(crate) fn forget_layer(&self, diff_id: &Digest) {
         files::remove(&self.dir.join("layers").join(name(diff_id)));
     }
@@ -177,8 +177,8 @@ impl Store {
         self.dir.join("records").join(format!("{}.json", name(digest)))
     }
 
-    /// Stores an image with its manifest and configuration. Its new references are taken from other images; its earlier
-    /// references stay.
+    /// Stores an image with its manifest and configuration. Removes the record's references from other images. Keeps
+    /// earlier references of the image.
     pub(crate) fn save(
         &self,
         mut record: ImageRecord,
@@ -247,7 +247,7 @@ impl Store {
         files::replace(&self.record_path(&record.digest), &json, durable)
     }
 
-    /// Removes an image record unless the image is about to be used. Its layers then become [orphans](Self::orphans).
+    /// Removes an image record, unless the image is about to be used. The layers then become [orphans](Self::orphans).
     pub(crate) fn forget(&self, digest: &Digest) -> Result<bool, ImageError> {
         let mut inner = locked(&self.inner);
         if inner.images_held.contains_key(digest) {
@@ -291,7 +291,7 @@ fn documents_are_there(dir: &Path, record: &ImageRecord) -> bool {
     [&record.digest, &record.config_digest].into_iter().all(|digest| dir.join("documents").join(name(digest)).is_file())
 }
 
-/// A crash while a reference moves can leave it with two images: it then belongs to the newer one.
+/// Resolves references that two images have after a crash while a reference moved: the newer assignment counts.
 fn settle_references(images: &mut BTreeMap<Digest, ImageRecord>) {
     let mut newest: BTreeMap<String, (u64, Digest)> = BTreeMap::new();
     for record in images.values() {

@@ -1,4 +1,4 @@
-//! A tar archive as a table of the positions of its files.
+//! Reads a tar archive by a table of the positions of its files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,11 +10,11 @@ use executor_tar::{Kind, Limits, Reader, TarError, components};
 use super::{Section, Source};
 use crate::error::ImageError;
 
-/// Most entries: an image has a few per layer.
+/// Maximum number of entries; an image has a few entries per layer.
 const ENTRIES_MAX: u64 = 10_000;
-/// Longest name in bytes.
+/// Maximum length of a name, in bytes.
 const NAME_MAX: u64 = 1024;
-/// Most links to follow to a file.
+/// Maximum number of links that are followed to a file.
 const LINKS_MAX: usize = 8;
 
 /// An entry of the table.
@@ -23,7 +23,7 @@ enum ArchiveEntry {
         at: u64,
         size: u64,
     },
-    /// Link to another entry; symbolic and hard links are treated alike.
+    /// A symbolic or hard link to another entry.
     Link(String),
 }
 
@@ -49,7 +49,7 @@ impl Archive {
         }
         std::io::Seek::rewind(&mut file).map_err(io)?;
         let mut entries = HashMap::new();
-        // Contents are bounded when they are read.
+        // The size of a file is limited when it is read.
         let limits =
             Limits { bytes: u64::MAX, file_bytes: u64::MAX, entries: ENTRIES_MAX, path: NAME_MAX, ..Limits::default() };
         let mut reader = Reader::seeking(file.try_clone().map_err(io)?, limits);
@@ -90,7 +90,8 @@ impl Source for Archive {
     }
 }
 
-/// Returns a name relative to the archive's root; `None` if it leads out of the root, is the root, or is not UTF-8.
+/// Returns a name relative to the archive's root. Returns `None` if it leads out of the root, is the root, or is not
+/// UTF-8.
 fn normal(path: &[u8]) -> Option<String> {
     let name = String::from_utf8(components(path)?.join(&b'/')).ok()?;
     (!name.is_empty()).then_some(name)

@@ -1,7 +1,7 @@
-//! Archives in the format of `docker save`: `manifest.json` names a configuration and the layers' files.
+//! Reads archives of `docker save`, in which `manifest.json` names a configuration and the layers' files.
 //!
-//! The format has no manifest with a digest. One is generated in OCI format, always the same for the same content, so
-//! that the image has a digest.
+//! The format has no manifest with a digest. Therefore a manifest in OCI format is generated, so that the image has a
+//! digest. The same content always gets the same manifest.
 
 use std::io::Read as _;
 
@@ -14,9 +14,9 @@ use crate::error::ImageError;
 use crate::hash::{self, Hasher};
 use crate::manifest;
 
-/// File that names the images.
+/// File that lists the images.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// Most images of an archive, and most names of an image.
+/// Maximum number of images in an archive, and of names of an image.
 const IMAGES_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -99,7 +99,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
     }
 }
 
-/// Creates a layer's descriptor; the format has no digest, so it is computed.
+/// Creates a layer's descriptor. Computes the digest, because the format has none.
 fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, ImageError> {
     let failed = |error| ImageError::io("read", name, error);
     section.is_stored(name)?;

@@ -1,4 +1,4 @@
-//! OCI layouts (image-spec, image-layout.md), as a directory or in an archive.
+//! Reads OCI layouts (image-spec, image-layout.md) from a directory or an archive.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -19,12 +19,12 @@ use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
 
-/// File that names the images.
+/// File that lists the images.
 pub(super) const INDEX: &str = "index.json";
-/// Annotations with an image's name (image-spec; containerd).
+/// Annotations that hold an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-/// A layout as a directory. Opened files are always beneath it, whatever links it has.
+/// A layout as a directory. Links cannot lead out of the directory.
 pub(super) struct Directory {
     dir: File,
     path: PathBuf,
@@ -109,7 +109,7 @@ pub(super) fn find(
     }
 }
 
-/// Returns the entry with a name; without a name, the only entry or the one for this host.
+/// Returns the entry with a name. If no name is given, returns the only entry, or the entry for this host.
 fn named<'a>(
     index: &'a ImageIndex,
     form: ImportFormat,

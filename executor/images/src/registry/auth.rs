@@ -1,8 +1,9 @@
-//! Authentication to a registry: from its challenge to an `Authorization` header.
+//! Authenticates to a registry: converts its challenge to an `Authorization` header.
 //!
-//! A password is sent to its registry, or to the token service that the registry names: over an encrypted connection,
-//! unless the registry itself is accessed without encryption, and never to an address nearer than the registry's own. A
-//! token is requested only for the repository being read, whatever scope the registry suggests.
+//! A password is sent only to its registry or to the token service that the registry names. The connection is encrypted
+//! unless the registry itself is accessed without encryption. The token service must not have a nearer address than the
+//! registry (such as a loopback address if the registry is public). A token is requested only for the repository that
+//! is read, even if the registry suggests another scope.
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ use super::{Registry, short};
 use crate::error::ImageError;
 use executor_http::{Answer, Destinations, HttpRequest, Origin, RequestBody};
 
-/// Largest response of a token service in bytes.
+/// Maximum size of a token service's response, in bytes.
 const ANSWER_MAX: usize = 64 << 10;
 
 /// Value of the `Authorization` header.
@@ -63,7 +64,8 @@ struct Token {
 }
 
 impl Registry {
-    /// Handles a registry's 401, so that the next request may succeed. `shown` is the authorization that the registry refused.
+    /// Handles a 401 of the registry: obtains an authorization for the next request. `shown` is the authorization that
+    /// the registry refused.
     pub(super) async fn authenticate(
         &self,
         answer: &Answer,

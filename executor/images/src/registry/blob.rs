@@ -1,4 +1,4 @@
-//! Downloads of blobs: verified incrementally, never longer than declared, resumed after interruptions.
+//! Downloads blobs: verifies them incrementally, limits them to the declared size, and resumes after interruptions.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -19,24 +19,24 @@ use crate::hash::Hasher;
 use crate::store::ingest::Partial;
 use executor_http::{Answer, BodyError};
 
-/// Bytes per write and hash step.
+/// Number of bytes per write and hash step.
 const BATCH: usize = 256 << 10;
-/// Attempts without a byte of progress before the failure is reported.
+/// Number of attempts without progress after which the error is returned.
 const ATTEMPTS: u32 = 3;
 const ATTEMPTS_IN_ALL: u32 = 50;
 /// Delays between attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
-/// Digest and size of a blob as its manifest declares them.
+/// Digest and size of a blob, as declared in its manifest.
 #[derive(Clone, Debug)]
 pub(crate) struct BlobRequest {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
-    /// Description for errors: `layer sha256:... of docker://...`.
+    /// Description for error messages, such as `layer sha256:... of docker://...`.
     pub(crate) what: String,
 }
 
-/// A file that a blob is written to, with its current length.
+/// A file to which a blob is written, with its current length.
 struct Writing {
     file: File,
     hasher: Hasher,
@@ -53,7 +53,7 @@ impl Writing {
         Ok(writing)
     }
 
-    /// Resumes from existing bytes by hashing them again.
+    /// Continues after the bytes that the file already has. Hashes them again.
     fn resume(&mut self, size: u64) -> Result<(), ImageError> {
         let io = |error| ImageError::io("read", &self.path, error);
         if self.file.metadata().map_err(io)?.len() > size {
@@ -95,7 +95,7 @@ impl Writing {
 
 impl Registry {
     /// Fetches a blob into a file of the store and rewinds the file. Bytes from an earlier attempt are not fetched
-    /// again. `progress` is called for received bytes.
+    /// again. `progress` is called with the number of received bytes.
     pub(crate) async fn blob(
         &self,
         request: &BlobRequest,
@@ -123,7 +123,7 @@ impl Registry {
                 let (what, declared) = (request.what.clone(), request.digest.clone());
                 return Err(ImageError::WrongDigest { what, declared, got });
             }
-            // Bytes from an earlier attempt may be wrong, and not the registry.
+            // The registry may be correct, and bytes from an earlier attempt wrong, so try once from the start.
             resumed = false;
             writing.restart()?;
         }
@@ -155,8 +155,8 @@ impl Registry {
         Ok(writing)
     }
 
-    /// Makes one request for the missing part. Returns the file, with an error if it is not complete; disk errors end
-    /// the download.
+    /// Makes one request for the missing part. Returns the file, and an error if the file is still incomplete. Disk
+    /// errors end the download.
     async fn fetch_part(
         &self,
         wanted: &BlobRequest,
@@ -220,14 +220,14 @@ impl Registry {
     }
 }
 
-/// Returns true if a response continues at the end of the file.
+/// Returns true if a response continues at offset `at`, the end of the file.
 fn continues(answer: &Answer, at: u64) -> bool {
     let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let begins = range.and_then(|range| range.strip_prefix("bytes ")).and_then(|range| range.split('-').next());
     answer.status == StatusCode::PARTIAL_CONTENT && begins.and_then(|begin| begin.parse().ok()) == Some(at)
 }
 
-/// Keeps a partial blob that can be resumed; removes one that is wrong, or if the disk is full.
+/// Removes a partial blob if it is too long or the disk is full; otherwise keeps it for resuming.
 fn keep_or_remove(partial: &Partial, error: &ImageError) {
     if matches!(error, ImageError::Longer { .. } | ImageError::NoSpace { .. }) {
         partial.remove();

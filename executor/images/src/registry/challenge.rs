@@ -1,8 +1,9 @@
-//! Parser of a registry's 401 challenges: the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token specification).
+//! Parses a registry's 401 challenges, from the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token
+//! specification).
 
 use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
 
-/// Longest header that is parsed, in bytes.
+/// Maximum length of a header that is parsed, in bytes.
 const HEADER_MAX: usize = 8 << 10;
 
 /// An authentication scheme that the registry offers.
@@ -10,16 +11,16 @@ const HEADER_MAX: usize = 8 << 10;
 pub(super) enum Challenge {
     /// User name and password.
     Basic,
-    /// Token of a token service.
+    /// Token that a token service issues.
     Bearer {
         /// URL of the token service.
         realm: String,
-        /// Parameter `service` for the token service.
+        /// Value of the parameter `service`, which is sent to the token service.
         service: String,
     },
 }
 
-/// Returns the preferred scheme: a token before a password.
+/// Returns the preferred scheme: a token if it is offered, else a password.
 pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
     let offered: Vec<Challenge> = values.filter(|value| value.len() <= HEADER_MAX).flat_map(parse).collect();
@@ -27,8 +28,8 @@ pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
     bearer.or(offered.first()).cloned()
 }
 
-/// Parses the challenges of one header (RFC 9110, 11.3): a scheme, then a token68 or parameters. Parsing stops at the
-/// first part of another form.
+/// Parses the challenges of one header (RFC 9110, 11.3). A challenge is a scheme, then a token68 or parameters. Parsing
+/// stops at the first part that has another syntax.
 fn parse(header: &str) -> Vec<Challenge> {
     let mut found = Vec::new();
     let mut rest = header.trim_start();
@@ -62,7 +63,8 @@ fn parse(header: &str) -> Vec<Challenge> {
     found
 }
 
-/// Returns the text after a token68 (RFC 9110, 11.2), which ends a challenge; `None` if the text does not begin with one.
+/// Returns the text after a token68 (RFC 9110, 11.2), which ends a challenge. Returns `None` if the text does not begin
+/// with a token68.
 fn after_token68(text: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '~' | '+' | '/');
     let rest = text.trim_start_matches(is_part);

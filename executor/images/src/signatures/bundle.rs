@@ -1,5 +1,5 @@
-//! sigstore bundles (protobuf-specs, `sigstore_bundle.proto`, 0.3): signed content and signer in one JSON document.
-//! Only the signature itself is used; the signer's identity is ignored.
+//! Reads sigstore bundles (protobuf-specs, `sigstore_bundle.proto`, 0.3): JSON documents with signed content and
+//! signer. Only the signature itself is used; the signer's identity is ignored.
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use serde::Deserialize;
 use super::Signed;
 use crate::hash;
 
-/// Prefix of the media types of bundles: `.v0.3+json`, `+json;version=0.3`.
+/// Prefix of the media types of bundles. Suffixes are `.v0.3+json` and `+json;version=0.3`, for example.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
 /// Payload type of an envelope (in-toto attestation framework).
 const STATEMENT: &str = "application/vnd.in-toto+json";
-/// Predicate type of a plain signature; other predicates describe how an image was built, or scan results. Some tools
-/// also use it as the artifact type of a bundle with a signature.
+/// Predicate type of a plain signature. Other predicates describe the build of an image, or scan results. Some tools
+/// also use this string as the artifact type of a bundle with a signature.
 pub(super) const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Most signatures of an envelope, and subjects of a statement.
+/// Maximum number of signatures in an envelope, and of subjects in a statement.
 const SIGNATURES_MAX: usize = 16;
 const SUBJECTS_MAX: usize = 64;
 
@@ -74,7 +74,7 @@ struct Subject {
     digest: BTreeMap<String, String>,
 }
 
-/// Returns the signature of a bundle if it is for this digest, which `manifest` has.
+/// Returns the signature of a bundle if it is for the digest `of`, which is the digest of `manifest`.
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
@@ -88,7 +88,7 @@ pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Si
     }
 }
 
-/// Reads a signature of the manifest's own bytes.
+/// Reads a signature that was made directly over the bytes of the manifest.
 fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, String> {
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);
@@ -121,7 +121,7 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let is_it = |subject: &&Subject| subject.digest.get(of.algorithm().name()).is_some_and(|digest| digest == of.hex());
     let subject = statement.subject.iter().find(is_it).ok_or("its statement names another image")?;
     let name = Some(subject.name.clone()).filter(|name| !name.is_empty());
-    // The pre-authentication encoding of DSSE.
+    // Pre-authentication encoding (PAE) of DSSE.
     let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
     message.extend_from_slice(&payload);
     let signatures = signatures.iter().map(|signature| decoded(&signature.sig, "sig")).collect::<Result<_, _>>()?;

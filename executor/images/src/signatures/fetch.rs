@@ -1,8 +1,8 @@
-//! Searches for an image's signatures in its registry, within limits, until every rule is satisfied.
+//! Searches an image's signatures in its registry, within limits, until every rule is satisfied.
 //!
-//! For each of the image's verified documents, index first: the tag `sha256-HEX.sig`, where cosign stores signatures;
-//! then the referrers of the digest (distribution specification 1.1), through the API or, if the registry has none,
-//! through the tag `sha256-HEX`.
+//! The search covers each of the image's verified documents, index first. For each document it reads the tag
+//! `sha256-HEX.sig`, where cosign stores signatures, and then the referrers of the digest (distribution specification
+//! 1.1). If the registry has no API for referrers, they are read from the tag `sha256-HEX`.
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ use crate::registry::Registry;
 
 /// Artifact type of cosign signatures that are stored as referrers of an image.
 const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// Most signature documents that are read per image, and layers per document.
+/// Maximum number of signature documents that are read per image, and of layers per document.
 const DOCUMENTS_MAX: usize = 32;
 const LAYERS_MAX: usize = 64;
-/// Most signatures that are checked per image.
+/// Maximum number of signatures that are checked per image.
 const SIGNATURES_MAX: usize = 64;
-/// Largest payload or bundle in bytes.
+/// Maximum size of a payload or bundle, in bytes.
 const PAYLOAD_MAX: u64 = 64 << 10;
 const BUNDLE_MAX: u64 = 1 << 20;
 
-/// A document of a registry that may hold signatures, or list such documents.
+/// A registry document that may contain signatures, or list documents that do.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -56,16 +56,16 @@ struct Search<'a> {
     rules: &'a [&'a SignatureRule],
     keys: Vec<&'a TrustedKey>,
     found: Evidence,
-    /// Reasons why the signatures found so far do not count.
+    /// Reasons for which the signatures found so far do not count.
     reasons: Vec<String>,
     documents: usize,
     signatures: usize,
 }
 
-/// Verifies that an image is signed as the rules require. `chain` has its verified documents: index and manifest.
+/// Verifies that an image is signed as the rules require. `chain` contains its verified documents: index and manifest.
 ///
 /// # Errors
-/// Fails if it is not, or if its registry does not answer.
+/// Fails if a required signature is missing, or if the registry fails.
 pub(crate) async fn verify(
     registry: &Registry,
     repository: &Repository,
@@ -120,7 +120,7 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// Lists the documents that refer to a digest and may be signatures.
+    /// Lists the documents that refer to a digest and may contain signatures.
     async fn referrers(&mut self, of: &Digest, name: &str) -> Result<Vec<Entry>, ImageError> {
         let what = format!("the referrers of {of}");
         let listed = self.registry.referrers(of, &what).await;
@@ -150,8 +150,8 @@ impl Search<'_> {
         Ok(bytes)
     }
 
-    /// Parses a document, if it exists. A faulty one adds a reason and does not end the search, because others may have
-    /// put it there.
+    /// Parses a document, if it exists. A malformed document adds a reason and does not end the search, because anyone
+    /// who can write to the repository may have stored it.
     fn document(&mut self, answer: Result<Vec<u8>, ImageError>, what: &str) -> Result<Option<Document>, ImageError> {
         let bytes = match answer {
             Ok(bytes) => bytes,
@@ -227,7 +227,7 @@ impl Search<'_> {
         Ok(blob)
     }
 
-    /// Records an exceeded limit, before the reasons of single signatures.
+    /// Records an exceeded limit, before the reasons that concern single signatures.
     fn limit(&mut self, why: String) {
         self.reasons.insert(0, why);
     }
@@ -236,7 +236,8 @@ impl Search<'_> {
         self.reasons.push(why);
     }
 
-    /// A fault in the registry's content becomes a reason; a fault of the registry itself ends the search.
+    /// Records an error in the registry's content as a reason. Returns errors of the registry itself, which end the
+    /// search.
     fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NotFound { .. }
@@ -257,7 +258,7 @@ fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
     entry.digest.parse().map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })
 }
 
-/// Shortens a digest.
+/// Shortens a digest for messages.
 fn brief(digest: &str) -> String {
     printable(digest, 100).chars().take("sha256:".len() + 12).collect()
 }

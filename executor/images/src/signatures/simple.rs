@@ -1,5 +1,5 @@
-//! cosign's simple signing: a payload that names a manifest's digest, stored as a layer whose annotation has the
-//! signature (cosign, `specs/SIGNATURE_SPEC.md`).
+//! Reads cosign's simple signing format (cosign, `specs/SIGNATURE_SPEC.md`): a layer with a payload that names a
+//! manifest's digest, and an annotation of the layer with the signature.
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use serde::Deserialize;
 
 use super::Signed;
 
-/// Media type of a layer with a payload.
+/// Media type of a layer that contains a payload.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Annotation with the signature of a payload.
+/// Annotation that contains the signature of a payload.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// Type field within a payload.
 const TYPE: &str = "cosign container image signature";

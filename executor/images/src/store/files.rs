@@ -1,4 +1,4 @@
-//! Files of the store: read within limits, replaced as a whole.
+//! Reads the store's files within limits, and replaces them as a whole.
 
 use std::fs::{DirBuilder, File};
 use std::io::Read as _;
@@ -14,12 +14,12 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
     made.map_err(|error| ImageError::io("make directory", path, error))
 }
 
-/// Creates a file's directory if it is missing, because the disk was full when the store was opened.
+/// Creates the directory of a file if it is missing. It is missing if the disk was full when the store was opened.
 pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
     path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
 }
 
-/// Lists the files of a directory; empty if it does not exist. Unfinished files are removed.
+/// Lists the files of a directory. Returns an empty list if it does not exist. Removes unfinished files.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     let failed = |error| ImageError::io("read directory", dir, error);
     let mut paths = Vec::new();
@@ -52,7 +52,7 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// Atomically creates or replaces a file by rename. `durable`: also syncs it to disk.
+/// Atomically creates or replaces a file by rename. If `durable` is true, also syncs it to disk.
 pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), ImageError> {
     make_parent(path)?;
     let replacement = Replacement::from_path(path);
@@ -60,7 +60,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), Im
     written.map(drop).map_err(|error| ImageError::io("write", path, error))
 }
 
-/// Removes a file. A failure is logged, and the file is found again later.
+/// Removes a file. An error is logged; a later run of the caller tries again.
 pub(crate) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,5 @@
-//! Partial blobs and archives being received. Nothing here is used before it is verified from its first byte.
+//! Manages partial blobs and archives that are being received. Their content is not used before it is verified from its
+//! first byte.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,9 +16,9 @@ use tokio::sync::OwnedMutexGuard;
 use super::files;
 use crate::error::ImageError;
 
-/// Prefix of the names of uploaded archives.
+/// Name prefix of uploaded archives.
 const UPLOAD: &str = "upload-";
-/// Suffix of the names of blobs.
+/// Name suffix of partial blobs.
 const PARTIAL: &str = ".partial";
 
 /// The ingest directory.
@@ -26,7 +27,8 @@ pub(crate) struct Ingest {
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// The file of a blob being fetched. While this value exists, no other fetch of this process writes to the file.
+/// The file of a blob that is being fetched. While this value exists, no other fetch of this process writes to the
+/// file.
 pub(crate) struct Partial {
     path: PathBuf,
     lock: OwnedMutexGuard<()>,
@@ -54,8 +56,8 @@ impl Ingest {
         Self { dir, locks: Mutex::default() }
     }
 
-    /// Locks the file of a blob, after other writers have finished. The name contains the size, so that a request with
-    /// another size for the same digest cannot truncate the file.
+    /// Locks the file of a blob; waits while another fetch writes to it. The file name contains the size, so that a
+    /// request with another size for the same digest cannot truncate the file.
     pub(crate) async fn partial(&self, digest: &Digest, size: u64) -> Partial {
         let path = self.dir.join(format!("{}-{}-{size}{PARTIAL}", digest.algorithm().name(), digest.hex()));
         let lock = {
@@ -82,7 +84,7 @@ impl Ingest {
         Ok((Upload { path }, file))
     }
 
-    /// Removes archives of an earlier daemon: their senders are disconnected.
+    /// Removes archives of an earlier daemon process, whose clients are disconnected.
     pub(super) fn clear_uploads(&self) -> Result<(), ImageError> {
         for path in files::list(&self.dir)? {
             if file_name(&path).starts_with(UPLOAD) {
@@ -92,7 +94,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Returns partial blobs without writes for `age`, with their sizes.
+    /// Returns partial blobs that were not written to for `age`, with their sizes.
     pub(crate) fn abandoned(&self, age: Duration, now: SystemTime) -> Result<Vec<(PathBuf, u64)>, ImageError> {
         let mut old = Vec::new();
         for path in files::list(&self.dir)? {
@@ -135,8 +137,8 @@ impl Partial {
         files::remove(&self.path);
     }
 
-    /// Marks the file as complete and unlocks it, so that a pull that waits for its lower layers does not delay other
-    /// pulls of this blob.
+    /// Marks the file as complete and unlocks it. So a pull that waits for its lower layers does not delay other pulls
+    /// of this blob.
     pub(crate) fn complete(&self) -> Complete {
         Complete { path: self.path.clone(), lock: Arc::clone(OwnedMutexGuard::mutex(&self.lock)) }
     }
@@ -147,7 +149,7 @@ impl Complete {
         &self.path
     }
 
-    /// Removes the file, unless another pull is reading it: that pull removes it later.
+    /// Removes the file, unless another pull is reading it. Then that pull removes the file.
     pub(crate) fn remove(&self) {
         if let Ok(_alone) = self.lock.try_lock() {
             files::remove(&self.path);

@@ -1,4 +1,4 @@
-//! Authentication: which credentials are sent to which service, and which are not.
+//! Tests which credentials are sent to which service.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn authorization(asked: &RecordedRequest) -> Option<&str> {
     asked.headers.get("authorization").map(String::as_str)
 }
 
-/// A registry that requires user name and password.
+/// Starts a registry that requires user name and password.
 async fn basic() -> Fake {
     let fake = Fake::start(|asked| {
         (authorization(asked) != Some(BASIC)).then(|| Reply::status(401).with("WWW-Authenticate", "Basic realm=\"x\""))
@@ -29,7 +29,8 @@ async fn basic() -> Fake {
     fake
 }
 
-/// A registry that requires a token, and a token service that issues it to `user`, to holders of the refresh token, or to all.
+/// Starts a registry that requires a token, and a token service. The service issues the token to `user` and to holders
+/// of the refresh token, or to every client if `anonymous` is true.
 async fn bearer(anonymous: bool) -> (Fake, Fake) {
     let service = Fake::start(move |asked| {
         let known = authorization(asked) == Some(BASIC)
@@ -76,7 +77,7 @@ async fn a_password() {
     let reported = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("rejects the credentials"), "{reported}");
     assert!(reported.to_string().contains(&format!("registry {registry} refuses the user \"")), "{reported}");
-    // If the name equals the password, it is equally secret.
+    // If the user name equals the password, the name is secret, too.
     let both = Credentials::basic(PASSWORD, PASSWORD.to_owned().into()).unwrap();
     let reported = place.pull_as(&reference, Some(both)).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("refuses the user of the request"), "{reported}");
@@ -90,10 +91,10 @@ async fn a_token() {
         let (fake, service) = bearer(anonymous).await;
         TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
         let asked = service.asked.lock().unwrap();
-        // One token for everything, with read scope only, whatever scope the registry suggests.
+        // One token is requested for everything, with read scope only, even if the registry suggests another scope.
         assert_eq!(asked.len(), 1);
         assert_eq!(asked[0].path, "/token?service=reg%20istry&scope=repository%3Ateam%2Fapp%3Apull");
-        // The password was sent to the service and never to the registry.
+        // The password was sent to the token service and never to the registry.
         assert!(!fake.asked.lock().unwrap().iter().any(|asked| authorization(asked) == Some(BASIC)));
     }
     let (fake, _service) = bearer(false).await;
@@ -115,7 +116,7 @@ async fn a_refresh_token_and_a_token_of_the_registry() {
     assert_eq!(service.asked.lock().unwrap().len(), 1);
 }
 
-/// Credentials are for the registry: redirect targets get none.
+/// If a registry redirects a request, its target gets no credentials.
 #[tokio::test]
 async fn a_redirect_takes_no_credentials_along() {
     let store = Fake::start(|_| Some(Reply::ok(b"a"))).await;
@@ -135,7 +136,7 @@ async fn a_redirect_takes_no_credentials_along() {
     assert!(asked.iter().any(|asked| asked.path.ends_with(&path) && authorization(asked) == Some(BASIC)));
 }
 
-/// A redirect target cannot request credentials either.
+/// If a redirect target requests credentials, it gets none.
 #[tokio::test]
 async fn a_redirect_cannot_ask_for_credentials() {
     let thief =
@@ -149,7 +150,7 @@ async fn a_redirect_cannot_ask_for_credentials() {
     assert!(thief.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
 }
 
-/// A token service that the registry may not name is not contacted.
+/// If a registry names a token service that it may not name, the service is not contacted.
 #[tokio::test]
 async fn a_token_service_of_elsewhere() {
     for realm in ["http://169.254.169.254/token", "http://10.1.2.3/token", "ftp://127.0.0.1/x", "http://a:b@127.0.0.1/"]
@@ -161,7 +162,7 @@ async fn a_token_service_of_elsewhere() {
     }
 }
 
-/// A 403 is reported as such, with and without credentials: other credentials would not help.
+/// If a registry responds with 403, the error says so and does not ask for credentials.
 #[tokio::test]
 async fn an_access_that_is_denied() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;
@@ -182,14 +183,14 @@ async fn the_operators_file() {
     let auth = BASIC.strip_prefix("Basic ").unwrap();
     std::fs::write(&path, format!(r#"{{"auths": {{"{}": {{"auth": "{auth}"}}}}}}"#, fake.address)).unwrap();
     place.pull(&fake.reference(":1")).await.unwrap();
-    // Credentials of a call take precedence over the file.
+    // Credentials in the request take precedence over the file.
     assert!(unauthorized(&place.pull_as(&fake.reference(":1"), credentials("wrong")).await.unwrap_err()));
     std::fs::write(&path, format!(r#"{{"credHelpers": {{"{}": "pass"}}}}"#, fake.address)).unwrap();
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
     assert!(matches!(&*error, ImageError::AuthFile { .. }), "{error}");
 }
 
-/// Clients with different passwords do not share a pull.
+/// If clients have different passwords, they do not share a pull.
 #[tokio::test]
 async fn a_pull_is_shared_only_with_the_same_credentials() {
     let fake = basic().await;

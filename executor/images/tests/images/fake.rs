@@ -1,4 +1,4 @@
-//! A test registry: HTTP/1.1 on loopback, with responses that a real server cannot be made to give.
+//! A test registry: an HTTP/1.1 server on loopback that can send responses that no real server sends.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// This machine's architecture in image-spec terms.
+/// Returns this machine's architecture, as the image specification names it.
 pub(crate) fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -54,14 +54,14 @@ pub(crate) struct Reply {
     pub(crate) body: Content,
 }
 
-/// A body as sent over the wire.
+/// A response body, and how it is sent.
 pub(crate) enum Content {
     Whole(Vec<u8>),
-    /// Truncated body: the bytes that are sent, and the declared content length.
+    /// Truncated body: holds the bytes that are sent, and the declared content length.
     Cut(Vec<u8>, usize),
-    /// Without a length and without an end.
+    /// A body without a length that never ends.
     Endless,
-    /// One byte per interval.
+    /// A body that is sent one byte per interval.
     Drip(Vec<u8>, Duration),
 }
 
@@ -84,11 +84,12 @@ impl Reply {
     }
 }
 
-/// Media type and content by path.
+/// Media type and content of each file, by path.
 type Files = HashMap<String, (String, Vec<u8>)>;
 type Handler = dyn Fn(&RecordedRequest) -> Option<Reply> + Send + Sync;
 
-/// A server. Requests that the test's own handler does not answer are answered from the files, as a registry would.
+/// A server. If the test's handler returns no response to a request, the server responds from its files, as a registry
+/// does.
 #[derive(Clone)]
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
@@ -126,12 +127,12 @@ impl Fake {
         fake
     }
 
-    /// A registry that behaves correctly.
+    /// Starts a registry that behaves correctly.
     pub(crate) async fn honest() -> Self {
         Self::start(|_| None).await
     }
 
-    /// Reference of an image in this registry.
+    /// Returns the reference of an image in this registry.
     pub(crate) fn reference(&self, selector: &str) -> executor_core::image::ImageReference {
         format!("docker://{}/{REPOSITORY}{selector}", self.address).parse().unwrap()
     }
@@ -146,7 +147,7 @@ impl Fake {
         digest
     }
 
-    /// Stores an image of these uncompressed layers under a tag; returns the digest of its manifest.
+    /// Stores an image with these uncompressed layers under a tag. Returns the digest of its manifest.
     pub(crate) fn put_image(&self, tag: &str, layers: &[&[u8]]) -> String {
         let config = config(layers, arch());
         self.put_blob(config.as_bytes());
@@ -162,7 +163,7 @@ impl Fake {
         digest
     }
 
-    /// Stores an index of manifests with platforms under a tag; returns its digest.
+    /// Stores an index of manifests with platforms under a tag. Returns its digest.
     pub(crate) fn put_index(&self, tag: &str, manifests: &[(&str, &str, usize)]) -> String {
         let entries: Vec<_> = manifests
             .iter()
@@ -179,7 +180,7 @@ impl Fake {
         self.files.lock().unwrap()[&format!("/v2/{REPOSITORY}/manifests/{reference}")].1.len()
     }
 
-    /// Number of requests whose path contains a text.
+    /// Returns the number of requests whose path contains `text`.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.asked.lock().unwrap().iter().filter(|asked| asked.path.contains(text)).count()
     }
@@ -212,7 +213,7 @@ impl Fake {
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Option<RecordedRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.ok().filter(u8::is_ascii)?); // not a greeting of TLS
+        head.push(stream.read_u8().await.ok().filter(u8::is_ascii)?); // fails for a TLS handshake
     }
     let head = String::from_utf8(head).ok()?;
     let mut lines = head.lines();
@@ -256,7 +257,7 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, reply: Reply) -> std::io::
     stream.flush().await
 }
 
-/// Configuration of an image with these layers.
+/// Returns the configuration of an image with these layers.
 pub(crate) fn config(layers: &[&[u8]], arch: &str) -> String {
     let diff_ids: Vec<String> = layers.iter().map(|layer| sha256(layer)).collect();
     json!({"architecture": arch, "os": "linux", "config": {"Cmd": ["/bin/sh"], "Env": ["A=1"], "User": "7"},
@@ -264,7 +265,7 @@ pub(crate) fn config(layers: &[&[u8]], arch: &str) -> String {
     .to_string()
 }
 
-/// Manifest of an image.
+/// Returns the manifest of an image.
 pub(crate) fn manifest(config: &[u8], layers: &[&[u8]]) -> String {
     let layers: Vec<_> =
         layers.iter().map(|layer| json!({"mediaType": TAR, "digest": sha256(layer), "size": layer.len()})).collect();

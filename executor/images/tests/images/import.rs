@@ -1,4 +1,4 @@
-//! Layouts and archives: accepted ones, and hostile names.
+//! Tests imports of layouts and archives: accepted ones, and hostile names.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ enum TestEntry<'a> {
     Hardlink(&'a str),
 }
 
-/// A tar archive with the names unchanged: the library would refuse some of them.
+/// Creates a tar archive with unmodified names, some of which the tar library would refuse.
 fn tar(entries: &[(&str, TestEntry<'_>)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, entry) in entries {
@@ -51,7 +51,7 @@ async fn import(
     place.images.import(upload, form, None, name.as_ref()).await
 }
 
-/// `manifest.json` in the format of `docker save`.
+/// Returns the `manifest.json` of an archive of `docker save`.
 fn saved(config: &str, layers: &[&str]) -> String {
     json!([{"Config": config, "RepoTags": ["team/app:1"], "Layers": layers}]).to_string()
 }
@@ -74,7 +74,7 @@ async fn a_docker_archive_in_any_order_and_with_links() {
     assert_eq!(record.layers.len(), 3);
     place.is_whole().await;
     assert_eq!(place.partials(), Vec::<String>::new(), "nothing of the archive stays");
-    // Imported again under an explicit name: the same image.
+    // If it is imported again under an explicit name, it is the same image.
     let again = import(&place, &archive, ImportFormat::DockerArchive, Some("local/x")).await.unwrap();
     assert_eq!((again.digest, again.references.len()), (record.digest, 2));
 }
@@ -193,7 +193,7 @@ async fn an_archive_that_is_too_large_or_cut() {
     import(&TestStore::new(), &archive, ImportFormat::DockerArchive, None).await.unwrap();
 }
 
-/// Creates a layout of one image under a name; its index may be the image's own.
+/// Creates a layout with one image under a name. Returns the digest of its manifest.
 fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     let blobs = dir.join("blobs/sha256");
     std::fs::create_dir_all(&blobs).unwrap();
@@ -215,7 +215,7 @@ fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     digest
 }
 
-/// A layer of 32 GiB that is one hole is refused at once, in a layout and in a Docker archive; the control: a hole
+/// If a layer of 32 GiB is one hole, it is refused at once, in a layout and in a Docker archive. The control: a hole
 /// below the limit is read, and its digest is wrong.
 #[tokio::test]
 async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
@@ -256,7 +256,7 @@ async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
     header.set_mode(0o644);
     header.set_size(32 << 30);
     header.set_cksum();
-    let listed = &archive[..archive.len() - 1024]; // without the blocks that end it
+    let listed = &archive[..archive.len() - 1024]; // without the blocks that mark its end
     std::fs::write(file.path(), [listed, header.as_bytes()].concat()).unwrap();
     file.as_file().set_len(listed.len() as u64 + 512 + (32 << 30) + 1024).unwrap();
     let place = TestStore::with(|settings| settings.image_bytes_max = 1 << 40);
@@ -335,7 +335,8 @@ async fn a_layout_in_an_archive() {
     place.is_whole().await;
 }
 
-/// The error names both formats. An archive of a newer `docker save` has the files of both, and is accepted as either.
+/// If an archive has another format than declared, the error names both formats. An archive of a newer `docker save`
+/// has the files of both formats, and may be declared as either.
 #[tokio::test]
 async fn an_archive_of_the_other_form_is_reported() {
     let place = TestStore::new();
@@ -356,7 +357,7 @@ async fn an_archive_of_the_other_form_is_reported() {
     assert!(!matches!(reported, ImageError::OtherForm { .. }), "{reported}");
 }
 
-/// Archives of both formats, with no format declared.
+/// If no format is declared, the format of an archive is detected.
 #[tokio::test]
 async fn the_form_of_an_archive_is_found() {
     let place = TestStore::new();

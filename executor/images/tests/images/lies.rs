@@ -1,4 +1,4 @@
-//! A malicious registry: each kind of wrong response gets its own error, and the store stays consistent.
+//! Tests a malicious registry: each kind of wrong response causes its own error, and the store stays consistent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::shelf::TestStore;
 
 const LAYER: &[u8] = &[7; 5000];
 
-/// A registry with one good image under `1` and a custom response for its layer.
+/// Starts a registry that has a good image under the tag `1`, but responds to requests for its layer with `answer`.
 async fn with_layer(answer: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static) -> Fake {
     let layer = sha256(LAYER);
     let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| answer(asked))).await;
@@ -26,12 +26,12 @@ async fn reported(place: &TestStore, fake: &Fake) -> Arc<ImageError> {
     error
 }
 
-/// True if the partial layer is kept for resuming.
+/// Returns true if the partial layer was kept for resuming.
 fn is_kept(place: &TestStore) -> bool {
     place.partials().iter().any(|name| name.contains(&sha256(LAYER)[7..]))
 }
 
-/// The control: with correct responses the same registry is accepted.
+/// The control: if the same registry sends correct responses, the image is accepted.
 #[tokio::test]
 async fn the_truth_is_believed() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
@@ -40,7 +40,7 @@ async fn the_truth_is_believed() {
     place.is_whole().await;
 }
 
-/// A declared digest of a manifest fetched by tag is checked.
+/// If a registry declares a digest for a manifest fetched by tag, the digest is checked.
 #[tokio::test]
 async fn wrong_declared_digest_is_refused() {
     let answer = |declared: fn(&[u8]) -> String| async move {
@@ -79,7 +79,7 @@ async fn an_early_end() {
     let fake = with_layer(|_| Reply { body: Content::Cut(LAYER[..1000].to_vec(), 5000), ..Reply::ok("") }).await;
     let place = TestStore::new();
     let error = reported(&place, &fake).await;
-    // It sends 1,000 bytes each time, from the start, and never more.
+    // The registry sends the first 1,000 bytes each time, and never more.
     assert!(matches!(&*error, ImageError::Truncated { declared: 5000, got: 1000, .. }), "{error}");
     assert!(is_kept(&place), "what is right can be taken up again");
     let fake = with_layer(|_| Reply::ok(&LAYER[..1000])).await;
@@ -127,7 +127,7 @@ async fn a_manifest_by_digest_is_that_one() {
 
 #[tokio::test]
 async fn a_redirect_to_elsewhere() {
-    // Followed: another host as near as the registry (a blob store next to it).
+    // A redirect to a host that is as near as the registry is followed (such as a blob store next to it).
     let store = Fake::honest().await;
     store.put("/signed?x=y", "application/octet-stream", LAYER);
     let to = format!("http://{}/signed?x=y", store.address);
@@ -154,7 +154,7 @@ async fn a_redirect_to_elsewhere() {
 
 #[tokio::test]
 async fn too_slow() {
-    // 20 bytes in a second, if 1,000 in half a second are required; and nothing at all.
+    // 1,000 bytes per half second are required. The registry sends 20 bytes per second, or nothing.
     for body in [Some(Duration::from_millis(50)), None] {
         let fake = with_layer(move |_| {
             let body = match body {

@@ -1,4 +1,4 @@
-//! Tests of the crate with correct and malicious registries and archives.
+//! Tests the crate with correct and malicious registries and archives.
 
 #![allow(clippy::unwrap_used)] // a step of the harness that fails fails its test
 

@@ -1,4 +1,4 @@
-//! Mirrors of registries, and a proxy in front of them.
+//! Tests mirrors of registries, and a proxy for connections to registries.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn layer() -> Vec<u8> {
     (0..1_000_000u32).map(|n| (n % 251) as u8).collect()
 }
 
-/// A store with mirrors of a registry.
+/// Creates a store with mirrors for a registry.
 fn mirrored(registry: &str, mirrors: &[String], change: impl FnOnce(&mut Settings)) -> TestStore {
     TestStore::with(|settings| {
         let mirrors = mirrors.iter().map(|mirror| mirror.parse().unwrap()).collect();
@@ -99,7 +99,7 @@ async fn mirror_sees_no_credentials_of_requests() {
     };
     assert!(mirror.count("/") > 0 && shown(&registry) > 0);
     assert_eq!(shown(&mirror), 0);
-    // The control: the operator's file may have credentials for the mirror.
+    // The control: if the operator's file has credentials for the mirror, they are sent.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");
     let auth = BASIC.strip_prefix("Basic ").unwrap();
@@ -111,7 +111,7 @@ async fn mirror_sees_no_credentials_of_requests() {
     assert!(shown(&mirror) > 0);
 }
 
-/// A proxy that connects every host to one address. Returns its address, and the recorded request heads.
+/// Starts a proxy that connects every host to one address. Returns its address, and the recorded request heads.
 async fn tunnel(to: std::net::SocketAddr, password: bool) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, heads) = (format!("http://{}", listener.local_addr().unwrap()), Arc::<Mutex<Vec<String>>>::default());
@@ -168,7 +168,7 @@ async fn encrypted_registry_is_reached_through_proxy() {
 
 #[tokio::test]
 async fn plain_registry_is_reached_through_proxy() {
-    // The registry also plays the proxy: it receives absolute URLs.
+    // The proxy is a second registry that receives absolute URLs.
     let registry = Fake::honest().await;
     registry.put_image("1", &[b"a", b"b"]);
     let files = registry.clone();

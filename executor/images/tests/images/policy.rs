@@ -1,4 +1,4 @@
-//! The operator's policy: images that are not fetched, and present images that are not used.
+//! Tests the operator's policy: images that must not be fetched, and present images that must not be used.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn policy(allow: &[String], import: bool) -> ImagePolicy {
     ImagePolicy::new(&rules, false).unwrap()
 }
 
-/// A pattern for a registry's repositories.
+/// Returns a pattern for repositories of a registry.
 fn image_of(fake: &Fake, path: &str) -> String {
     format!("{}/{path}", fake.address)
 }
@@ -49,7 +49,7 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
     let reported = closed.images.import(upload, ImportFormat::OciArchive, None, None).await.unwrap_err().to_string();
     assert!(reported.contains("(images.allow_import)"), "{reported}");
     assert_eq!(fake.count("/"), 0, "no request was made");
-    // The control: the same under a policy that includes it.
+    // The control: a policy that includes the image allows the same pull.
     let open = TestStore::with(|settings| settings.policy = policy(&[image_of(&fake, "team/*")], false));
     open.pull(&fake.reference(":1")).await.unwrap();
     open.is_whole().await;
@@ -78,7 +78,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
             error => panic!("{error}"),
         }
         assert_eq!(other.count("/"), asked, "it was not followed");
-        // The control: both are allowed, and blobs may come from anywhere.
+        // The control: if the policy allows both repositories, the redirect is followed. Blobs may come from any host.
         if !escape.is_empty() {
             let both = [image_of(&fake, "**"), image_of(&other, escape)];
             let open = TestStore::with(|settings| settings.policy = policy(&both, false));
@@ -87,7 +87,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
             unset.pull(&fake.reference(":1")).await.unwrap();
         }
     }
-    // To another repository of the same registry.
+    // A redirect to another repository of the same registry.
     let fake = Fake::start(|asked| {
         (asked.path == "/v2/team/x/manifests/1").then(|| Reply::redirect("/v2/team/app/manifests/1"))
     });
@@ -105,7 +105,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     let elsewhere = named(&fake, &format!("team/other@{digest}"));
     let all = || policy(&[image_of(&fake, "team/**")], false);
 
-    // Fetched while there was no policy: it may be used for its own repository, but not for another one.
+    // An image fetched before there was a policy may be used for its own repository, but not for another one.
     let place = TestStore::new();
     place.pull(&tag).await.unwrap();
     assert!(
@@ -123,7 +123,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     let error = resolved(&place, &elsewhere, Policy::IfMissing).await.unwrap_err();
     assert!(matches!(*error, ImageError::NotFound { .. }), "the other repository was asked: {error}");
 
-    // Imported under the name, or with the digest, of an allowed image.
+    // An image imported under the name, or with the digest, of an allowed image.
     let imported = config(&[b"evil"], arch());
     let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": [&tag.to_string()[9..]], "Layers": ["l.tar"]}]);
     let mut archive = tar::Builder::new(Vec::new());

@@ -1,4 +1,4 @@
-//! Successful pulls.
+//! Tests successful pulls.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn an_image_comes_once_and_layer_by_layer() {
     place.is_whole().await;
     assert_eq!(place.partials(), Vec::<String>::new());
 
-    // Another tag of the same layers fetches none of them.
+    // Another tag with the same layers fetches none of them again.
     let blobs = fake.count("/blobs/");
     fake.put_image("2", &[b"lower", b"middle", b"upper", b"top"]);
     place.pull(&fake.reference(":2")).await.unwrap();
@@ -64,7 +64,7 @@ async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     let record = place.pull(&fake.reference(":multi")).await.unwrap();
     assert_eq!(record.digest.to_string(), ours);
     assert_eq!(record.index_digest.as_ref().map(ToString::to_string), Some(index.clone()));
-    // Each of its digests finds it locally, whatever the registry would return now.
+    // Each of its digests finds the image locally; the registry is not contacted.
     for digest in [&ours, &index] {
         let reference = fake.reference(&format!("@{digest}"));
         let resolved = place.images.resolve(&reference, Policy::Never, None).await.unwrap();
@@ -80,8 +80,8 @@ async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     };
 }
 
-/// If an index names no platform, the configurations decide; an index may list indexes; documents that are not images
-/// are skipped.
+/// If an index names no platform, the platform in each configuration decides. Nested indexes are searched, and
+/// documents that are not images are skipped.
 #[tokio::test]
 async fn index_without_platforms_is_searched() {
     const INDEX: &str = "application/vnd.oci.image.index.v1+json";

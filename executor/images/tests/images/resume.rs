@@ -1,4 +1,4 @@
-//! Interrupted downloads are resumed, and their data is always verified.
+//! Tests that interrupted downloads are resumed, and that resumed data is verified.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ fn layer() -> Vec<u8> {
     (0..1_000_000u32).map(|n| (n % 251) as u8).collect()
 }
 
-/// A registry whose connections break after 300,000 bytes of the layer, while `broken`.
+/// Starts a registry that closes connections after 300,000 bytes of the layer while `broken` is true.
 async fn breaking(broken: Arc<AtomicBool>) -> Fake {
     let (layer, digest) = (layer(), sha256(&layer()));
     let fake = Fake::start(move |asked| {
@@ -52,7 +52,7 @@ async fn the_next_pull_goes_on_too_also_after_a_restart() {
     let count = Arc::new(AtomicUsize::new(0));
     let (layer, digest, seen) = (layer(), sha256(&layer()), Arc::clone(&count));
     let fake = Fake::start(move |asked| {
-        // First 400,000 bytes, then nothing for the rest of that pull.
+        // The registry sends the first 400,000 bytes, then only errors for the rest of that pull.
         (asked.path.ends_with(&digest) && seen.fetch_add(1, Ordering::SeqCst) < 4).then(|| {
             match asked.headers.contains_key("range") {
                 false => Reply { body: Content::Cut(layer[..400_000].to_vec(), layer.len()), ..Reply::ok("") },
@@ -75,7 +75,8 @@ async fn the_next_pull_goes_on_too_also_after_a_restart() {
     assert_eq!(place.partials(), Vec::<String>::new());
 }
 
-/// Files in `ingest` may be anything: half of a blob, other content of the same size, more than it.
+/// If a file in `ingest` has wrong content (half of a blob, other content of the same size, too many bytes), the
+/// content is not used.
 #[tokio::test]
 async fn what_is_kept_is_verified_from_its_first_byte() {
     let kept = [vec![0; 400_000], vec![0; 1_000_000], vec![0; 2_000_000], layer()];
@@ -92,7 +93,7 @@ async fn what_is_kept_is_verified_from_its_first_byte() {
     }
 }
 
-/// A registry without range support sends everything.
+/// If a registry does not support ranges and sends the whole blob, the download starts again.
 #[tokio::test]
 async fn without_ranges_it_begins_anew() {
     let (whole, digest) = (layer(), sha256(&layer()));
@@ -105,7 +106,7 @@ async fn without_ranges_it_begins_anew() {
     place.is_whole().await;
 }
 
-/// If the client disconnects, the store stays consistent and received data is kept.
+/// If the client disconnects, the pull ends, the store stays consistent, and received data is kept.
 #[tokio::test]
 async fn a_pull_that_no_one_waits_for_ends() {
     let stuck = Arc::new(AtomicBool::new(true));
@@ -129,7 +130,8 @@ async fn a_pull_that_no_one_waits_for_ends() {
     place.is_whole().await;
 }
 
-/// Otherwise two pulls that hold each other's lower layers would wait for one another forever.
+/// If a layer is slow, pulls of other images that share layers with its image are not delayed. (Two pulls that hold
+/// each other's lower layers would otherwise wait for each other forever.)
 #[tokio::test]
 async fn a_slow_layer_delays_no_other_image() {
     let (slow, shared) = (layer(), b"shared".to_vec());
@@ -141,10 +143,10 @@ async fn a_slow_layer_delays_no_other_image() {
     .await;
     fake.put_image("slow", &[&slow, &shared]);
     fake.put_image("fast", &[&shared]);
-    // If the slow pull ended by its own time limit, the test would miss that the other one waited for it.
+    // With a shorter limit the slow pull would time out, and the test would not notice that the other pull had waited.
     let place = TestStore::with(|settings| settings.patience = std::time::Duration::from_secs(3600));
     let mut waiting = place.images.pull(&fake.reference(":slow"), None);
-    // The shared layer is fetched and waits for the layer below it.
+    // Wait until the shared layer is fetched and waits for the layer below it.
     let fetched = |state: &executor_images::State| {
         state.progress.layers.iter().any(|layer| layer.stage == executor_images::Stage::Fetched)
     };

@@ -1,4 +1,4 @@
-//! An in-memory layer store for tests: accepts a layer only if it matches its digest.
+//! An in-memory layer store for tests. It accepts a layer only if the content matches the layer's digest.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use crate::fake::sha256;
 #[derive(Clone, Default)]
 pub(crate) struct Shelf {
     pub(crate) layers: Arc<Mutex<BTreeMap<Digest, Vec<u8>>>>,
-    /// Layers that are in use by a container.
+    /// Layers that a container uses.
     pub(crate) mounted: Arc<Mutex<Vec<Digest>>>,
 }
 
@@ -48,7 +48,7 @@ impl LayerStore for Shelf {
     }
 }
 
-/// A separate store with everything that a test inspects.
+/// A separate store, with everything that a test inspects.
 pub(crate) struct TestStore {
     pub(crate) dir: TempDir,
     pub(crate) shelf: Shelf,
@@ -69,7 +69,7 @@ impl TestStore {
         Self { dir, shelf, images }
     }
 
-    /// The same store after a restart of the daemon.
+    /// Opens the same store again, as after a restart of the daemon.
     pub(crate) fn reopened(self) -> Self {
         self.reopened_with(|_| ())
     }
@@ -98,7 +98,7 @@ impl TestStore {
         last.expect("it ends")
     }
 
-    /// Checks the invariants: every record's layers are present, and incomplete files are not used.
+    /// Checks the invariants: the layers of every record are present, and incomplete files are not used.
     pub(crate) async fn is_whole(&self) {
         for record in self.images.list() {
             for layer in &record.layers {
@@ -116,7 +116,7 @@ impl TestStore {
         }
     }
 
-    /// Names of the partial blobs.
+    /// Returns the names of the partial blobs.
     pub(crate) fn partials(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path().join("images/ingest")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

@@ -1,4 +1,5 @@
-//! Required signatures: which ones count, wherever a registry stores them, and refusal before any layer is fetched.
+//! Tests required signatures: which signatures count, in every location that a registry may use, and that an image
+//! without them is refused before any layer is fetched.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ fn trusted(key: &KeyPair) -> TrustedKey {
     TrustedKey::parse(key.public_key_pem().as_bytes()).unwrap().remove(0)
 }
 
-/// A policy under which every image must be signed by one of these keys.
+/// Returns a policy that requires every image to be signed by one of these keys.
 fn by(keys: &[&KeyPair], repository: bool) -> SignaturePolicy {
     let keys = keys.iter().map(|key| trusted(key)).collect();
     SignaturePolicy(vec![SignatureRule { images: vec!["*".parse().unwrap()], keys, repository }])
@@ -36,7 +37,7 @@ fn place(policy: SignaturePolicy) -> TestStore {
     TestStore::with(|settings| settings.signatures = policy)
 }
 
-/// A cosign payload.
+/// Returns a cosign payload.
 fn payload(digest: &str, name: &str) -> Vec<u8> {
     let critical = json!({"identity": {"docker-reference": name}, "image": {"docker-manifest-digest": digest},
         "type": "cosign container image signature"});
@@ -48,7 +49,7 @@ fn signed(key: &KeyPair, payload: Vec<u8>) -> (Vec<u8>, Value) {
     (payload, json!({"dev.cosignproject.cosign/signature": signature}))
 }
 
-/// A document with these layers, each with its media type and annotations.
+/// Creates a document with these layers: content, media type and annotations.
 fn document(fake: &Fake, layers: &[(Vec<u8>, &str, Value)]) -> Vec<u8> {
     let entry = |(content, kind, annotations): &(Vec<u8>, &str, Value)| json!({"mediaType": kind, "digest": fake.put_blob(content), "size": content.len(), "annotations": annotations});
     let config = json!({"mediaType": "application/vnd.oci.empty.v1+json", "digest": fake.put_blob(b"{}"), "size": 2});
@@ -66,7 +67,8 @@ fn put_simple(fake: &Fake, of: &str, signatures: &[(Vec<u8>, Value)]) {
     fake.put_manifest(&format!("{}.sig", tag(of)), MANIFEST, &document(fake, &layers));
 }
 
-/// Stores a document as a referrer of a digest: through the API, or through the tag for registries without it.
+/// Stores a document as a referrer of a digest: through the API if `api` is true, else under the tag that registries
+/// without the API use.
 fn put_referrer(fake: &Fake, of: &str, kind: &str, document: &[u8], api: bool) {
     let digest = fake.put_manifest("x", MANIFEST, document);
     let entry = json!({"mediaType": MANIFEST, "artifactType": kind, "digest": digest, "size": document.len()});
@@ -85,7 +87,7 @@ fn put_bundle(fake: &Fake, of: &str, bundle: &Value, api: bool) {
     put_referrer(fake, of, BUNDLE, &document, api);
 }
 
-/// A bundle with a statement.
+/// Returns a bundle with a statement.
 fn statement(key: &KeyPair, digest: &str, name: &str, predicate: &str) -> Value {
     let subject =
         json!([{"name": name, "digest": {"sha256": digest.trim_start_matches("sha256:")}, "annotations": {}}]);
@@ -98,7 +100,7 @@ fn statement(key: &KeyPair, digest: &str, name: &str, predicate: &str) -> Value 
         "dsseEnvelope": {"payload": STANDARD.encode(body), "payloadType": kind, "signatures": [{"sig": signature, "keyid": ""}]}})
 }
 
-/// A bundle with a signature of these bytes.
+/// Returns a bundle with a signature of these bytes.
 fn message(key: &KeyPair, bytes: &[u8]) -> Value {
     let digest = STANDARD.encode(hex::decode(&sha256(bytes)[7..]).unwrap());
     json!({"mediaType": "application/vnd.dev.sigstore.bundle+json;version=0.3", "verificationMaterial": {},
@@ -121,7 +123,7 @@ fn manifest_of(fake: &Fake, digest: &str) -> Vec<u8> {
 
 type Put<'a> = &'a dyn Fn(&Fake, &str);
 
-/// A signature counts in each place where a registry may store it; the second key of a rule is as good as the first.
+/// A signature counts in each location that a registry may use. A signature by the second key of a rule counts, too.
 #[tokio::test]
 async fn a_signature_counts_wherever_it_is_kept() {
     let (own, other, edwards) = (key(), key(), KeyPair::generate_for(&PKCS_ED25519).unwrap());
@@ -154,7 +156,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
         assert!(pulled.is_ok(), "{way}: {}", pulled.unwrap_err());
         place.is_whole().await;
     }
-    // Signature of the index, or of the manifest that is run.
+    // Either the index or the manifest of the image may be signed.
     for from_index in [true, false] {
         let fake = Fake::honest().await;
         let manifest = fake.put_image("one", &[LAYER]);
@@ -165,7 +167,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
     }
 }
 
-/// If an image has no valid signature, only the documents are fetched, and the error has the reasons.
+/// If an image has no valid signature, only the documents are fetched, and the error contains the reasons.
 #[tokio::test]
 async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     let (own, other) = (key(), key());
@@ -238,7 +240,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
         }
         assert_eq!(fake.count(&sha256(LAYER)), 0, "{why}: the layer was asked for");
         assert!(place.images.list().is_empty());
-        // The control: a valid signature in addition to all of these.
+        // The control: if a valid signature is added, the image is accepted.
         if why != "more than 64 signatures" {
             put_simple(&fake, &digest, &[signed(&own, payload(&digest, "x"))]);
             place.pull(&fake.reference(":1")).await.unwrap();
@@ -246,7 +248,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     }
 }
 
-/// A registry that does not answer is reported as such, not as one without signatures.
+/// If a registry fails, the error says so, and not that signatures are missing.
 #[tokio::test]
 async fn a_registry_that_fails_is_no_registry_without_signatures() {
     let fake = Fake::start(|asked| asked.path.ends_with(".sig").then(|| Reply::status(503))).await;
@@ -265,7 +267,7 @@ async fn a_tag_that_moves_takes_no_signature_along() {
     let tag = fake.reference(":1");
     place.pull(&tag).await.unwrap();
     let moved = fake.put_image("1", &[b"evil"]);
-    // Copied to the place of a signature of the new image.
+    // The signature of the old image, stored under the tag for signatures of the new image.
     put_simple(&fake, &moved, &[signed(&own, payload(&digest, "x"))]);
     for reference in [&tag, &fake.reference(&format!("@{moved}")), &fake.reference(&format!(":1@{moved}"))] {
         let error = place.pull(reference).await.unwrap_err();
@@ -275,7 +277,7 @@ async fn a_tag_that_moves_takes_no_signature_along() {
     assert_eq!(kept.record.digest.to_string(), digest, "what is there is what was signed");
 }
 
-/// A present image is checked by the signatures found when it was fetched, against the keys required now.
+/// If an image is present, the signatures that were found when it was fetched must satisfy the current rules.
 #[tokio::test]
 async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
     let (own, other) = (key(), key());
@@ -310,7 +312,8 @@ async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
     resolve(&free, Policy::Never).await.unwrap();
 }
 
-/// A signature of another repository counts unless the rule requires the repository's name; every rule must be satisfied.
+/// A signature of another repository counts unless the rule requires the repository's name. Every rule must be
+/// satisfied.
 #[tokio::test]
 async fn a_rule_may_want_the_repositorys_name() {
     let (own, other) = (key(), key());

@@ -1,4 +1,4 @@
-//! Retention and removal of images.
+//! Tests retention and removal of images.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn what_is_about_to_be_used_stays() {
     assert!(place.images.list().is_empty() && place.shelf.layers.lock().unwrap().is_empty());
 }
 
-/// A container that continues to run after the forced removal of its image keeps its layers.
+/// If an image is removed by force while a container uses it, its layers stay until the container ends.
 #[tokio::test]
 async fn a_layer_that_is_mounted_stays_and_is_found_again() {
     let fake = Fake::honest().await;
