@@ -1,7 +1,7 @@
-//! Capabilities of the calling thread (capabilities(7)): names, sets, and changes.
+//! Reads and changes capabilities of the calling thread (capabilities(7)).
 //!
-//! Capabilities are per thread, and a new thread inherits those of its creator, so the functions that change them are
-//! for single-threaded processes.
+//! Capabilities are per thread, and a new thread inherits the capabilities of its creator. So the functions that change
+//! capabilities are for single-threaded processes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> io::Result<CapsHas
 
 /// Returns true if a capability is in the bounding set, so that this process can pass it on.
 pub fn is_in_bounding_set(capability: Capability) -> bool {
-    caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) // newer than this kernel
+    caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) // fails if unknown to this kernel
 }
 
 pub(crate) fn effective() -> io::Result<CapsHashSet> {
@@ -39,10 +39,10 @@ pub fn is_effective(capability: Capability) -> io::Result<bool> {
     caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
 }
 
-/// What to do if the caller has no privilege to change the bounding set.
+/// Action if the caller has no privilege to change the bounding set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounding {
-    /// Leave the set as it is. The caller must prevent its use by other means (no_new_privs).
+    /// Leave the set unchanged. The caller must ensure by other means that it has no effect (no_new_privs).
     IfAllowed,
     /// Return an error.
     Required,
@@ -62,11 +62,12 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
     Ok(())
 }
 
-/// Makes exactly these capabilities permitted and effective and, if `ambient_too`, inheritable and ambient.
+/// Makes these capabilities the only permitted and effective ones. If `ambient_too` is true, they are also inheritable
+/// and ambient.
 pub(crate) fn retain(capabilities: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
     let inheritable = if ambient_too { capabilities.clone() } else { CapsHashSet::new() };
-    // Ambient first, because ambient capabilities must be inheritable; permitted last, because the other sets must be
-    // subsets of it.
+    // The order matters: ambient capabilities must be inheritable, so they are cleared first; all other sets must be
+    // subsets of the permitted set, so it is changed last.
     caps::clear(None, CapSet::Ambient).map_err(failed)?;
     caps::set(None, CapSet::Inheritable, &inheritable).map_err(failed)?;
     caps::set(None, CapSet::Effective, capabilities).map_err(failed)?;
@@ -79,7 +80,7 @@ pub(crate) fn keep_over_change_of_user(keep: bool) -> io::Result<()> {
     securebits::set_keepcaps(keep).map_err(failed)
 }
 
-/// Returns true if no capability outside `kept` is effective or permitted.
+/// Returns true if all effective and permitted capabilities are in `kept`.
 pub(crate) fn is_limited_to(kept: &CapsHashSet) -> io::Result<bool> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
     Ok(permitted.is_subset(kept) && effective()?.is_subset(kept))

@@ -1,4 +1,4 @@
-//! Monotonic clocks for measuring durations. Use `SystemTime` for dates only.
+//! Reads monotonic clocks to measure durations. Use `SystemTime` for dates only.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -6,14 +6,15 @@ use std::time::{Duration, SystemTime};
 use executor_core::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since boot, including suspends.
+/// Returns the time since boot, including time in suspend.
 pub fn uptime() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     // Neither field is negative, and the nanoseconds are below 1,000,000,000.
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// Wall-clock time at the first call in this process plus the time elapsed since. Later changes of the wall clock have no effect.
+/// Returns the wall-clock time at the first call in this process plus the time that has passed since. Later changes of
+/// the wall clock have no effect.
 pub fn steady() -> Timestamp {
     static FIRST: OnceLock<(Timestamp, Duration)> = OnceLock::new();
     let (date, at) = FIRST.get_or_init(|| (SystemTime::now().into(), uptime()));
@@ -21,7 +22,7 @@ pub fn steady() -> Timestamp {
     Timestamp(date.0.saturating_add(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Age of a process, from its start time in clock ticks since boot.
+/// Returns the age of a process that started at `start_time`, in clock ticks since boot.
 pub fn age_of(start_time: u64) -> Duration {
     let ticks = rustix::param::clock_ticks_per_second().max(1);
     let start = Duration::from_nanos((u128::from(start_time) * 1_000_000_000 / u128::from(ticks)) as u64);

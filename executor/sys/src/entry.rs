@@ -1,8 +1,9 @@
-//! Entering a running container: its namespaces, its user, and a new process in it.
+//! Enters a running container: its namespaces and its user, and creates a process in it.
 //!
-//! The entering process of the executor takes on the container's restrictions *before* it becomes visible in the
-//! container: it enters every namespace and drops every privilege that the container lacks, and only then creates a
-//! process in the container's pid namespace. The visible process holds nothing worth attacking (CVE-2016-9962).
+//! The executor's process takes on the container's restrictions *before* it becomes visible in the container: it enters
+//! every namespace and drops every privilege that the container lacks. Only then it creates a process in the
+//! container's pid namespace. So the visible process has no privilege or descriptor that the container could misuse
+//! (CVE-2016-9962).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -49,29 +50,29 @@ impl Namespaces {
     }
 }
 
-/// Enters the namespaces of the pidfd's process, performs the privileged steps there, takes the credentials for good,
-/// and creates a process that is also in the pid namespace. The new process is a child of the caller's parent, so the
-/// caller can exit.
+/// Enters the namespaces of the pidfd's process, calls `within` for privileged steps, permanently switches to the
+/// credentials, and creates a process that is also in the pid namespace. The new process is a child of the caller's
+/// parent, so the caller can exit.
 ///
 /// # Errors
-/// Fails if the process has exited, the container's process limit is reached, or a privilege remains that should not.
-/// The caller must then exit, because it may already be inside the container.
+/// Fails if the process has exited, the container's process limit is reached, or a privilege remains that should not
+/// remain. The caller must then exit, because it may already be inside the container.
 pub fn enter(
     pidfd: BorrowedFd<'_>,
     namespaces: Namespaces,
     credentials: &Credentials,
     within: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<Fork> {
-    let one_thread = OneThread::check()?; // first: /proc is the container's afterwards
+    let one_thread = OneThread::check()?; // first, because after setns /proc belongs to the container
     setns(pidfd, namespaces.0)?;
     within()?;
     privileges::drop_to_credentials(credentials)?;
     process::clone(libc::CLONE_PARENT, &one_thread)
 }
 
-/// Moves the calling process into a new mount namespace, a copy of the current one: later mounts are visible only to
-/// this process and its children. Used by a process that has entered a container: it becomes root of the container's
-/// user namespace, so that new files have an owner that is mapped in the container.
+/// Moves the calling process into a new mount namespace, a copy of the current one. Later mounts are visible only to
+/// this process and its children. If `namespaces` has a user namespace, the process, which has already entered it,
+/// becomes its root, so that new files have an owner that is mapped in the container.
 ///
 /// # Errors
 /// Fails without privilege.

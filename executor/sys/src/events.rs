@@ -1,4 +1,4 @@
-//! Event loop of a single-threaded process: waits for descriptors and deadlines in one call of poll.
+//! Provides the event loop of a single-threaded process, which waits for descriptors and deadlines in one call of poll.
 //!
 //! ```text
 //!  each turn:   register what to wait for, each with a token             Events::read, write, ...
@@ -6,8 +6,8 @@
 //!               wait                                                     Events::wait
 //!               handle the returned tokens and the expired deadlines
 //! ```
-//! Registrations last for one turn and borrow the descriptors, so a stale registration is impossible. Unlike epoll,
-//! registering costs no system call. Signals arrive through a descriptor ([`crate::process::SignalEvents`]).
+//! A registration lasts for one turn and borrows the descriptor, so the descriptor is always open. Unlike with epoll,
+//! registering needs no system call. Signals are received through a descriptor ([`crate::process::SignalEvents`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -43,21 +43,21 @@ impl<'fd, T: Copy> Events<'fd, T> {
         self.add(fd, PollFlags::OUT, token);
     }
 
-    /// Waits for a hangup only, even if unread input is pending.
+    /// Waits only for a hangup, even if unread input is pending.
     pub fn hangup(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::RDHUP, token);
     }
 
-    /// Sets the deadline of the wait. The earliest of several counts.
+    /// Sets the deadline of the wait. If there are several, the earliest counts.
     pub fn due(&mut self, at: impl IntoIterator<Item = Instant>) {
         self.due = self.due.into_iter().chain(at).min();
     }
 
     /// Waits until a descriptor is ready or a deadline passes. Returns the tokens of the ready descriptors in the order
-    /// of registration; none if only a deadline passed or a signal interrupted the wait.
+    /// of registration. Returns no token if a deadline passed or a signal interrupted the wait.
     ///
     /// # Errors
-    /// Fails if memory is short or there are more descriptors than the process may have.
+    /// Fails if memory runs out or there are more descriptors than the process may have.
     pub fn wait(mut self) -> io::Result<Vec<T>> {
         let timeout = self.due.map(until);
         match poll(&mut self.fds, timeout.as_ref()) {

@@ -1,18 +1,18 @@
-//! Heap layout for forked processes, which copy each page on the first write to it.
+//! Arranges the heap for forked processes, which copy each page on the first write to it.
 
-/// Longest block allocated to fill holes, in bytes. The heap of a freshly started process has no longer hole.
+/// Maximum length of a block that is allocated to fill holes, in bytes. A freshly started process has no longer holes.
 const PIECE_MAX: usize = 64 << 10;
-/// Up to this length, in bytes, the allocator has a size class for each 16 bytes.
+/// Length in bytes up to which the allocator has a size class for each multiple of 16 bytes.
 const CLASSES_MAX: usize = 1 << 10;
 
-/// Returns unused heap memory to the kernel. A shim stays around for as long as its container runs.
+/// Returns unused heap memory to the kernel. This is for a shim, which runs as long as its container.
 pub fn trim() {
     // SAFETY: malloc_trim has no precondition.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Permanently fills the present holes of the heap. Later allocations are placed behind the existing ones, so that
-/// forked processes do not write to pages with data of their parent, and those pages stay shared.
+/// Permanently fills the present holes of the heap. Later allocations are then placed behind the existing ones, so
+/// forked processes do not write to pages that contain their parent's data, and these pages stay shared.
 ///
 /// The parent's heap grows by up to 0.2 MB of address space. Most of it is never touched and uses no memory.
 pub fn fill_holes() {

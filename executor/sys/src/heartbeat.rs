@@ -1,7 +1,7 @@
-//! Heartbeat of a process, in memory that it shares with its watchdog.
+//! Provides a process's heartbeat, in memory that the process shares with its watchdog.
 //!
-//! A turn of the process's loop costs two memory writes and no system call; the watchdog reads them without waking the
-//! process. The memory is an unnamed file, so that a later process can take over monitoring.
+//! Each iteration of the process's loop costs two memory writes and no system call. The watchdog reads the values
+//! without waking the process. The memory is an unnamed file, so that a later process can take over monitoring.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ use crate::memfile::MemFile;
 struct Signs {
     /// Number of loop iterations.
     turns: AtomicU64,
-    /// Deadline of the next iteration in nanoseconds of the monotonic clock; 0 while the process is idle.
+    /// Deadline of the next iteration in nanoseconds of the monotonic clock, or 0 while the process is idle.
     until: AtomicU64,
 }
 
@@ -34,7 +34,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Creates the heartbeat of a process that is about to be forked, so that both sides share it.
+    /// Creates the heartbeat of a process before the process is forked, so that parent and child share it.
     ///
     /// # Errors
     /// Fails if descriptors or memory run out.
@@ -45,7 +45,7 @@ impl Heartbeat {
     /// Maps the heartbeat that another process passed.
     ///
     /// # Errors
-    /// Fails if it is not a memory file of this size.
+    /// Fails if the descriptor is not a memory file of this size.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let file = MemFile::from_fd_to_wipe(fd, LENGTH.get() as u64)?;
         if file.len() < LENGTH.get() {
@@ -57,29 +57,29 @@ impl Heartbeat {
     fn map(file: MemFile) -> io::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses aliases nothing. The file's size is sealed, so
-        // the mapping stays backed.
+        // the mapping stays valid.
         let at = unsafe { mmap(None, LENGTH, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
         Ok(Self { file: file.into(), signs: at.cast() })
     }
 
     fn signs(&self) -> &Signs {
-        // SAFETY: the mapping is as large as `Signs`, page-aligned, and lives as long as `self`; any bytes are valid
+        // SAFETY: the mapping is as large as `Signs`, page-aligned, and lives as long as `self`. Any bytes are valid
         // numbers, and other processes also access them atomically.
         unsafe { self.signs.as_ref() }
     }
 
-    /// Records a loop iteration and announces the next one within this time.
+    /// Records a loop iteration. The next iteration must follow within this time.
     pub fn turn(&self, within: Duration) {
         self.signs().turns.fetch_add(1, Ordering::Relaxed);
         self.signs().until.store(now().saturating_add(nanos(within)).max(1), Ordering::Relaxed);
     }
 
-    /// Marks the process as idle for an unlimited time.
+    /// Marks the process as idle. The next iteration has no deadline.
     pub fn rest(&self) {
         self.signs().until.store(0, Ordering::Relaxed);
     }
 
-    /// Number of loop iterations.
+    /// Returns the number of loop iterations.
     pub fn turns(&self) -> u64 {
         self.signs().turns.load(Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl Heartbeat {
         self.signs().until.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns by how much the next iteration is overdue, if it is.
+    /// If the next iteration is overdue, returns the time since its deadline.
     pub fn overdue(&self) -> Option<Duration> {
         let until = self.signs().until.load(Ordering::Relaxed);
         now().checked_sub(until).filter(|late| until != 0 && *late > 0).map(Duration::from_nanos)
@@ -104,7 +104,7 @@ impl AsFd for Heartbeat {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it outlives `self`.
+        // SAFETY: this value owns the mapping, and no reference into it outlives `self`.
         let _ = unsafe { munmap(self.signs.cast(), LENGTH.get()) };
     }
 }

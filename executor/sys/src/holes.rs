@@ -1,8 +1,8 @@
-//! Holes in sparse files. Reading a hole costs as much as reading stored bytes.
+//! Finds holes in sparse files. Reading a hole costs as much as reading stored bytes.
 //!
-//! An empty sparse file of a terabyte is created at once and takes many minutes to read. Files from untrusted sources
-//! are therefore checked for holes before they are read. A file system without hole support reports the whole file as
-//! stored.
+//! A sparse file of a terabyte without content is created at once and takes many minutes to read. Therefore files from
+//! untrusted sources are checked for holes before they are read. A file system without hole support reports the whole
+//! file as stored.
 
 use std::io;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use std::os::fd::AsFd;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Returns the next stored range of a file, from `at` on, or `None` if only holes follow. Moves the file's position.
+/// Returns the next stored range of a file, from `at` on, or `None` if only holes follow. Moves the file position.
 ///
 /// # Errors
-/// Fails if it is not a regular file or the read fails.
+/// Fails if the descriptor is not a regular file or the lookup fails.
 pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
     let start = match seek(&file, SeekFrom::Data(at)) {
         Err(Errno::NXIO) => return Ok(None),
@@ -23,8 +23,9 @@ pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
     Ok(Some(start..seek(&file, SeekFrom::Hole(start))?.max(start + 1)))
 }
 
-/// Checks that a part of a file is not mostly holes: it may have `ratio` bytes for each stored byte, plus `free`.
-/// Returns the permitted number of bytes if the part is longer. Stops as early as possible. Moves the file's position.
+/// Checks that a part of a file does not consist mostly of holes. The part may have `ratio` bytes for each stored byte,
+/// plus `free` bytes. If the part is longer, returns the permitted number of bytes. Stops as early as possible. Moves
+/// the file position.
 ///
 /// # Errors
 /// See [`next_stored`].
@@ -50,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// Independent of the size and of the position of the stored bytes.
+    /// If a part consists mostly of holes, it is reported, regardless of its size and the position of its stored bytes.
     #[test]
     fn what_is_mostly_holes_is_reported() {
         let file = tempfile::tempfile().unwrap();

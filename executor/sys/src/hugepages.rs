@@ -1,7 +1,7 @@
-//! Moving a memory file into huge pages.
+//! Moves a memory file into huge pages.
 //!
 //! A mapping of such a file needs one page fault and one page-table entry per 2 MiB. This matters for a program that is
-//! forked for every container, because each process faults its code in again.
+//! forked for every container, because each process has its own page faults for the code.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -9,16 +9,16 @@ use std::os::fd::AsFd;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Bytes of a huge page on x86-64, and on aarch64 with 4 KiB pages.
+/// Size of a huge page in bytes, on x86-64, and on aarch64 with 4 KiB pages.
 pub const HUGE_PAGE: usize = 2 << 20;
-/// MADV_COLLAPSE, since Linux 6.1.
+/// The advice MADV_COLLAPSE, available since Linux 6.1.
 const COLLAPSE: i32 = 25;
 
 /// Moves `file`, a memory file of `len` bytes that no process writes to, into huge pages. `len` must be a multiple of
 /// [`HUGE_PAGE`].
 ///
 /// # Errors
-/// Fails if the kernel has no huge pages, no MADV_COLLAPSE, or too little memory. The file remains usable.
+/// Fails if the kernel has no huge pages or no MADV_COLLAPSE, or memory runs out. The file remains usable.
 pub fn collapse(file: impl AsFd, len: usize) -> io::Result<()> {
     let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
     let room = len.saturating_add(HUGE_PAGE);
@@ -54,7 +54,7 @@ mod tests {
         let bytes: Vec<u8> = (0..HUGE_PAGE + 5).map(|at| (at % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         file.set_len(2 * HUGE_PAGE as u64).unwrap();
-        // The kernel may refuse; the content is the same in both cases.
+        // The kernel may refuse. The content must be the same in both cases.
         let _ = collapse(&file, 2 * HUGE_PAGE);
         let mut read = vec![0; bytes.len()];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut read, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Process identities: pid, start time and boot id together.
+//! Reads the identities of processes, which consist of pid, start time and boot id.
 
 use std::io;
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ pub fn boot_id() -> io::Result<String> {
     Ok(BOOT.get_or_init(|| id).clone())
 }
 
-/// Returns the identity of the process that has this pid now.
+/// Returns the identity of the process that currently has this pid.
 ///
 /// # Errors
 /// Fails if there is no such process or /proc cannot be read.
@@ -37,7 +37,8 @@ pub fn alive(identity: &ProcessIdentity) -> bool {
         .is_ok_and(|stat| after_name(&stat).first() != Some(&b'Z'))
 }
 
-/// Field 22. The name in field 2 may contain blanks and parentheses, so fields are counted from its last parenthesis.
+/// Returns field 22, the start time. The name in field 2 may contain blanks and parentheses, so fields are counted from
+/// the last closing parenthesis.
 fn start_time(stat: &[u8]) -> Option<u64> {
     let field = after_name(stat).split(|b| *b == b' ').nth(19)?;
     std::str::from_utf8(field).ok()?.trim().parse().ok()

@@ -1,19 +1,19 @@
-//! Reading files that the kernel generates: /proc, /sys, cgroups.
+//! Reads files that the kernel generates, such as those in /proc, /sys and cgroups.
 //!
 //! Such files report length 0, so the standard library reads them in many small pieces, and for some of them the kernel
-//! regenerates the whole text for each piece. This module reads in few pieces.
+//! regenerates the whole content for each piece. This module reads in few pieces.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Size of the first read, in bytes. Most such files are smaller.
+/// Size of the first read, in bytes. Most kernel files are smaller.
 const USUAL: usize = 4 << 10;
 
 /// Reads a file as bytes.
 ///
 /// # Errors
-/// Fails if it cannot be opened or read.
+/// Fails if the file cannot be opened or read.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; USUAL];
@@ -33,10 +33,10 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a text file.
+/// Reads a file as UTF-8.
 ///
 /// # Errors
-/// As [`read`]; `InvalidData` if it is not UTF-8.
+/// See [`read`]; also returns `InvalidData` if the content is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -1,13 +1,13 @@
-//! A Landlock domain for each container.
+//! Puts each container into its own Landlock domain.
 //!
 //! A process in a domain can trace only processes of the same domain or of a nested one, regardless of its user and
 //! capabilities. The same check guards `/proc/PID/root`, `environ`, `mem`, `fd` and `ns`, and `pidfd_getfd`. Signals
 //! and the process list are not restricted.
 //!
-//! The kernel rejects a ruleset that handles nothing, and in every domain it forbids moves and links between
-//! directories unless the ruleset handles and allows them (`LANDLOCK_ACCESS_FS_REFER`). So the ruleset handles this
-//! access alone and allows it below the root. Limits: mounts cannot be changed, as in every domain that handles a file
-//! access. Requires Linux 5.19 or newer with Landlock among its security modules.
+//! The kernel rejects a ruleset that handles no access. In every domain it forbids moving and linking files between
+//! directories, unless the ruleset handles and allows this access (`LANDLOCK_ACCESS_FS_REFER`). So the ruleset handles
+//! only this access and allows it below the root. As in every domain that handles a file access, processes cannot
+//! change mounts. Requires Linux 5.19 or newer with Landlock among its security modules.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
@@ -33,7 +33,7 @@ struct PathBeneath {
     parent: RawFd,
 }
 
-/// Returns true if this kernel can create a domain with these rules.
+/// Returns true if this kernel can create a domain with this ruleset.
 pub fn is_supported() -> bool {
     // SAFETY: without attributes, the call reads nothing and returns a version or an error.
     let version = unsafe {
@@ -47,11 +47,11 @@ pub fn is_supported() -> bool {
     version >= VERSION_MIN
 }
 
-/// Puts the calling thread and its future children into a new domain, permanently. The caller needs `no_new_privs`, or
+/// Permanently moves the calling thread and its future children into a new domain. The caller needs `no_new_privs`, or
 /// CAP_SYS_ADMIN in its user namespace.
 ///
 /// # Errors
-/// Fails if the kernel does not support it ([`is_supported`]) or the caller is already in 16 domains.
+/// Fails if the kernel does not support Landlock ([`is_supported`]) or the caller is already in 16 domains.
 pub fn enter_own_domain() -> io::Result<()> {
     let attributes = RulesetAttributes { handled_access_fs: ACCESS_FS_REFER };
     // SAFETY: the kernel reads as many bytes of the attributes as the size that is passed.

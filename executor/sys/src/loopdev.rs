@@ -1,13 +1,14 @@
-//! Loop devices: a file as a block device, to hold a file system of a fixed size.
+//! Attaches files to loop devices, to use a file as a file system of a fixed size.
 //!
-//! The device detaches from its file when it is no longer open or mounted (autoclear), no matter how its users exit.
+//! The kernel detaches a device from its file when no process has it open and it is not mounted (autoclear). So the
+//! device is detached regardless of how its users exit.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Attempts to claim a free device: another process may claim it between the lookup and the use.
+/// Maximum number of attempts to claim a free device. Another process may claim the device between lookup and use.
 const TRIES_MAX: usize = 32;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
@@ -40,7 +41,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// A loop device. Exists while this value exists or the device is mounted.
+/// A loop device. It exists while this value exists or the device is mounted.
 #[derive(Debug)]
 pub struct LoopDevice {
     _open: File,
@@ -71,7 +72,7 @@ impl LoopDevice {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "no loop device is free"))
     }
 
-    /// Path of the device node.
+    /// Returns the path of the device node.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -95,7 +96,7 @@ fn configure(device: &File, file: BorrowedFd<'_>) -> io::Result<()> {
     };
     let fd = u32::try_from(file.as_raw_fd()).map_err(io::Error::other)?;
     let config = LoopConfig { fd, block_size: 0, info, reserved: [0; 8] };
-    // SAFETY: the kernel reads a structure of this form from a valid reference that outlives the call.
+    // SAFETY: the kernel reads a structure of this type from a valid reference that outlives the call.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, std::ptr::from_ref(&config)) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!((size_of::<LoopInfo>(), size_of::<LoopConfig>()), (232, 304));
     }
 
-    /// Data written to the device is in the file, and the device is free after its last user closes it.
+    /// Data written to the device is in the file, and the device is free after its last user has closed it.
     #[test]
     #[ignore = "needs root"]
     fn a_device_shows_its_file_and_goes_by_itself() {
@@ -134,7 +135,7 @@ mod tests {
         assert!(size.exists(), "the control");
         drop((open, device));
         while size.exists() {
-            std::thread::yield_now(); // the kernel clears it a moment after the last one closed it
+            std::thread::yield_now(); // the kernel detaches the device a moment after the last close
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Memory files that pass secrets between processes by descriptor.
+//! Memory files, which pass secrets between processes by descriptor.
 //!
-//! A memory file has a fixed size (sealed, so that no peer can make a reader fault by shrinking it) and is written
-//! once, so that one wipe reaches every holder of the descriptor. It has no name on any file system. The sender may
-//! continue to write to it, so readers work on a private copy that is overwritten after use. Mapped memory is locked if
-//! the limit on locked memory allows it.
+//! A memory file has no name on any file system. Its size is fixed by seals, because a peer that shrinks the file could
+//! crash a reader with SIGBUS. The file is written once, so that one wipe reaches every holder of the descriptor. The
+//! sender may continue to write to the file, so readers work on a private copy that is overwritten after use. Mapped
+//! memory is locked if the limit on locked memory allows it.
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice};
@@ -25,16 +25,16 @@ pub struct MemFile {
     len: usize,
 }
 
-/// Most buffers in one system call (IOV_MAX).
+/// Maximum number of buffers in one system call (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 /// Seals that prevent overwriting.
 const UNWRITABLE: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
-/// File system magic of memory files, except those in huge pages: these cannot be written with write(2).
+/// File system magic number of memory files, except those in huge pages, which cannot be written with write(2).
 const TMPFS: u64 = 0x0102_1994;
 
 impl MemFile {
-    /// Creates a file of `len` zeros. `name` shows in /proc/PID/fd.
+    /// Creates a file of `len` zeros. `name` appears in /proc/PID/fd.
     ///
     /// # Errors
     /// Fails if descriptors or memory run out.
@@ -45,7 +45,7 @@ impl MemFile {
         Ok(Self { fd, len })
     }
 
-    /// Creates a file with the concatenated `pieces`, without copying them within this process.
+    /// Creates a file with the concatenated `pieces`, without another copy of them in this process.
     ///
     /// # Errors
     /// Fails if descriptors or memory run out.
@@ -72,9 +72,9 @@ impl MemFile {
     /// Wraps a memory file that a peer passed, for reading.
     ///
     /// # Errors
-    /// Fails if it is not a memory file, its size is not sealed, or it is larger than `max_len`.
+    /// Fails if the descriptor is not a memory file, its size is not sealed, or it is larger than `max_len`.
     pub fn from_fd(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
-        // Checked before any other call on the descriptor: another kind of file could block the call.
+        // This is the first call on the descriptor, because other calls could block on another type of file.
         let seals = fcntl_get_seals(&fd).map_err(|_| invalid("is not a memory file"))?;
         if fstatfs(&fd)?.f_type.cast_unsigned() != TMPFS {
             return Err(invalid("is a memory file of huge pages"));
@@ -89,10 +89,10 @@ impl MemFile {
         Ok(Self { fd, len: size as usize })
     }
 
-    /// Wraps a memory file that a peer passed, for reading and wiping; the peer can no longer prevent the wipe.
+    /// Wraps a memory file that a peer passed, for reading and wiping. The peer can no longer prevent the wipe.
     ///
     /// # Errors
-    /// As [`MemFile::from_fd`]; also if it is read-only, sealed against writes, or can still be sealed.
+    /// See [`MemFile::from_fd`]; also fails if the file is read-only, sealed against writes, or can still be sealed.
     pub fn from_fd_to_wipe(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         let file = Self::from_fd(fd, max_len)?;
         if fcntl_getfl(&file.fd)? & OFlags::RWMODE != OFlags::RDWR {
@@ -108,7 +108,7 @@ impl MemFile {
         Ok(file)
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -118,7 +118,7 @@ impl MemFile {
         self.len == 0
     }
 
-    /// Calls `write` to fill the file in place.
+    /// Calls `write` with the content of the file, to fill it in place.
     ///
     /// # Errors
     /// Fails if memory runs out.
@@ -131,7 +131,7 @@ impl MemFile {
         Ok(())
     }
 
-    /// Calls `read` with a copy of the file, which is overwritten afterwards. The copy's pages are charged to the
+    /// Calls `read` with a copy of the content, and then overwrites the copy. The copy's pages are charged to the
     /// cgroup of the calling process.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl MemFile {
         result
     }
 
-    /// Reads the first bytes, as many as `into` has.
+    /// Reads the first `into.len()` bytes.
     ///
     /// # Errors
     /// Fails if the file is shorter.
@@ -164,7 +164,7 @@ impl MemFile {
         Ok(())
     }
 
-    /// Overwrites the content with zeros in place, in its page frames, and reads it back.
+    /// Overwrites the content with zeros in place, in the same page frames, and reads it back.
     ///
     /// # Errors
     /// Fails if a byte is not zero afterwards.
@@ -206,20 +206,21 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the passed descriptor {why}"))
 }
 
-/// A memory mapping of fixed size, locked if permitted: either a whole file that this process created, or private
-/// memory.
+/// A memory mapping of fixed size, locked if permitted. It maps either a whole file that this process created, or
+/// private memory.
 struct Map {
     at: NonNull<c_void>,
     len: usize,
 }
 
 impl Map {
-    /// Maps a file that is not passed on before the mapping is dropped, so no other process writes to it.
+    /// Maps a file. The caller must not pass the file on before the mapping is dropped, so that no other process writes
+    /// to the file.
     fn shared(file: &MemFile) -> io::Result<Option<Self>> {
         let Some(len) = NonZeroUsize::new(file.len) else { return Ok(None) };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing. The file cannot shrink (it is
-        // sealed), so every byte of the mapping stays backed.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing. The file is sealed and cannot
+        // shrink, so every byte of the mapping stays valid.
         let at = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, &file.fd, 0) }?;
         Ok(Some(Self::locked(at, len)))
     }
@@ -234,15 +235,15 @@ impl Map {
     }
 
     fn locked(at: NonNull<c_void>, len: NonZeroUsize) -> Self {
-        // SAFETY: `at` and `len` are a mapping that was just created. mlock fails if the limit on locked memory is low;
-        // the content is short-lived then, and swap is the operator's choice.
+        // SAFETY: `at` and `len` are a mapping that was just created. If the limit on locked memory is too low, mlock
+        // fails. This is ignored, because the content is short-lived, and swap is the operator's choice.
         let _ = unsafe { mlock(at, len.get()) };
         Self { at, len: len.get() }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is readable and writable for `len` bytes until `self` is dropped; no other process writes
-        // there (see the constructors), and `&mut self` keeps other references of this process away.
+        // SAFETY: the mapping is readable and writable for `len` bytes until `self` is dropped. No other process writes
+        // to it (see the constructors), and `&mut self` excludes other references in this process.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr().cast(), self.len) }
     }
 }
@@ -268,7 +269,7 @@ mod tests {
         assert!(other.read(|bytes| bytes.iter().all(|b| *b == 0)).unwrap());
     }
 
-    /// Buffers of many lengths, more than one call accepts, are written in order and sealed.
+    /// If there are more buffers than one system call accepts, all are written in order, and the file is sealed.
     #[test]
     fn pieces_are_written_one_after_the_other() {
         let bytes: Vec<u8> = (0..=250).cycle().take(100_000).collect();
@@ -284,7 +285,7 @@ mod tests {
         assert!(MemFile::new("test", &[]).unwrap().is_empty());
     }
 
-    /// The reader's copy does not change if another process writes to the file meanwhile.
+    /// If another process writes to the file during a read, the reader's copy does not change.
     #[test]
     fn a_reader_has_a_copy() {
         let mut file = MemFile::create("test", 10_000).unwrap();

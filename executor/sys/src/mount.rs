@@ -1,4 +1,4 @@
-//! Mounts by descriptor: file systems are created, filled and configured before they are attached.
+//! Handles mounts by descriptor: file systems are created, filled and configured before they are attached.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -13,7 +13,7 @@ use rustix::mount::{
 
 use crate::open::open_resolved;
 
-/// Settable attributes of a mount.
+/// Attributes to set on a mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
     pub read_only: bool,
@@ -23,14 +23,14 @@ pub struct Attributes {
     pub no_dev: bool,
     /// Forbid execution of programs.
     pub no_exec: bool,
-    /// Apply to the mounts below, too.
+    /// Also apply to the mounts below this mount.
     pub recursive: bool,
 }
 
-/// Creates a detached file system of type `kind`. Options without a value are flags.
+/// Creates a detached file system of type `kind`. Options with the value `None` are flags.
 ///
 /// # Errors
-/// `InvalidInput` if the kernel does not know the type or an option.
+/// Returns `InvalidInput` if the kernel does not know the type or an option.
 pub fn detached(
     kind: &str,
     source: &str,
@@ -44,7 +44,7 @@ pub fn detached(
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
-/// Changes options of a mount's file system; `root` is the root of the mount. Options that are not named stay unchanged.
+/// Changes options of a mount's file system. `root` is the root of the mount. Other options stay unchanged.
 ///
 /// # Errors
 /// Fails if the file system does not support the change.
@@ -67,7 +67,7 @@ fn set_options(context: &OwnedFd, options: &[(&str, Option<&str>)]) -> io::Resul
 /// Creates a detached bind mount of `path` below `dir`, or of `dir` itself if `path` is empty.
 ///
 /// # Errors
-/// `InvalidInput` on kernels before 6.15 if `dir` is itself detached: attach it first.
+/// Returns `InvalidInput` on kernels before 6.15 if `dir` is itself detached; attach it first.
 pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -85,17 +85,18 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Resu
 /// Attaches a detached mount on top of `target`.
 ///
 /// # Errors
-/// Fails if the target is of the wrong type or in another mount namespace.
+/// Fails if the target has the wrong type or is in another mount namespace.
 pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, c"", target, c"", flags)?)
 }
 
-/// Attaches a detached mount beneath the mount with the root `top`. When the upper mount is detached, the lower one
-/// becomes visible without a gap.
+/// Attaches a detached mount beneath the mount whose root is `top`. When the upper mount is detached, the lower one
+/// becomes visible at once.
 ///
 /// # Errors
-/// `InvalidInput` if the kernel is older than 6.5 (see [`attaches_beneath`]) or `top` is not the root of a mount.
+/// Returns `InvalidInput` if the kernel is older than 6.5 (see [`attaches_beneath`]) or `top` is not the root of a
+/// mount.
 pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
         | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
@@ -105,7 +106,7 @@ pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<
 
 /// Returns true if the kernel can attach a mount beneath another.
 pub fn attaches_beneath() -> bool {
-    // The kernel checks the flags before the paths; these paths do not exist.
+    // The kernel checks the flags before the paths, so paths that do not exist suffice.
     let nowhere = c"/proc/self/nowhere";
     let tried = move_mount(rustix::fs::CWD, nowhere, rustix::fs::CWD, nowhere, MoveMountFlags::MOVE_MOUNT_BENEATH);
     tried != Err(rustix::io::Errno::INVAL)
@@ -138,12 +139,12 @@ pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
 }
 
-/// Makes a detached mount idmapped: owners are mapped through the user namespace, so that id 0 on disk appears as the
-/// namespace's root.
+/// Makes a detached mount idmapped: owners of files are mapped through the user namespace, so that id 0 on disk appears
+/// as the namespace's root.
 ///
 /// # Errors
-/// `InvalidInput` if the file system does not support it or the mount is not detached; `PermissionDenied` if it is
-/// mapped already.
+/// Returns `InvalidInput` if the file system does not support it or the mount is not detached. Returns
+/// `PermissionDenied` if the mount is already mapped.
 pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
     let namespace = u64::try_from(user_namespace.as_raw_fd()).map_err(io::Error::other)?;
     set_attr(mount, libc::MOUNT_ATTR_IDMAP, 0, namespace, recursive)
@@ -172,7 +173,7 @@ fn set_attr(mount: BorrowedFd<'_>, set: u64, clear: u64, userns_fd: u64, recursi
 fn mount_setattr(mount: BorrowedFd<'_>, attr: libc::mount_attr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
-    // SAFETY: the path is a NUL-terminated empty string, `attr` is a valid structure whose size is passed, and both
+    // SAFETY: the path is a NUL-terminated empty string, and `attr` is a valid structure whose size is passed. Both
     // live until the call returns.
     let result = unsafe {
         libc::syscall(
@@ -187,10 +188,10 @@ fn mount_setattr(mount: BorrowedFd<'_>, attr: libc::mount_attr, recursive: bool)
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Treatment of symbolic links on a path below a root.
+/// Handling of symbolic links in a path below a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// No symbolic link in any component, including the last.
+    /// Refuse symbolic links in every component, including the last.
     NoLinks,
     /// Follow symbolic links as if `root` were `/`.
     LinksWithinRoot,
@@ -198,11 +199,10 @@ pub enum Follow {
     LinksWithinMount,
 }
 
-/// Opens `path` as if `root` were the root directory: neither `..`, an absolute link nor a link of /proc leads out of
-/// it.
+/// Opens `path` as if `root` were the root directory. No `..`, absolute link or link of /proc can lead out of `root`.
 ///
 /// # Errors
-/// `ELOOP` if a link is not allowed, `EXDEV` if another mount is not allowed; otherwise the errors of open.
+/// Returns `ELOOP` if a link is not allowed, `EXDEV` if another mount is not allowed, and otherwise the errors of open.
 pub fn open_in_root(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -224,7 +224,8 @@ pub fn open_in_root(
 /// Opens a directory below another one, without following symbolic links, leaving `root` or crossing mounts.
 ///
 /// # Errors
-/// `ELOOP` if the path has a symbolic link, `EXDEV` if it leads out or into another mount; else as open.
+/// Returns `ELOOP` if the path has a symbolic link, `EXDEV` if it leads out of `root` or into another mount, and
+/// otherwise the errors of open.
 pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     open_in_mount(root, path, OFlags::DIRECTORY)
 }
@@ -232,7 +233,7 @@ pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd
 /// Opens a directory or a regular file, as [`open_dir_beneath`] does.
 ///
 /// # Errors
-/// As [`open_dir_beneath`]; `InvalidInput` for a file of another type.
+/// See [`open_dir_beneath`]; also returns `InvalidInput` for a file of another type.
 pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let opened = open_in_mount(root, path, OFlags::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
@@ -248,10 +249,10 @@ fn open_in_mount(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result
     Ok(open_resolved(root, path, OFlags::PATH | flags, Mode::empty(), resolve)?)
 }
 
-/// Opens a directory for use as a root or as a mount target.
+/// Opens a directory, to use it as a root or as a mount target.
 ///
 /// # Errors
-/// Fails if it does not exist or is not a directory.
+/// Fails if the path does not exist or is not a directory.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -264,8 +265,8 @@ pub fn detach(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW)?)
 }
 
-/// Lazily detaches the topmost mount at `name` in `dir`. Works by name, because a mount cannot be detached by
-/// descriptor; `dir` becomes the caller's working directory, so only processes that are about to exit may call this.
+/// Lazily detaches the topmost mount at `name` in `dir`. The name is needed because a mount cannot be detached by
+/// descriptor. `dir` becomes the caller's working directory, so only processes that are about to exit may call this.
 ///
 /// # Errors
 /// Fails if nothing is mounted there.

@@ -1,7 +1,7 @@
-//! Parser of a process's mount table, /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+//! Parses a process's mount table, /proc/PID/mountinfo (proc_pid_mountinfo(5)).
 //!
-//! Paths are bytes chosen by any process that may mount or rename. A line in a different format than in the manual page
-//! is skipped, so that one mount cannot hide the others.
+//! Any process that may mount or rename can choose the paths in it, so paths are bytes. A line whose format differs
+//! from the manual page is skipped, so that one mount cannot hide the others.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -20,7 +20,7 @@ pub struct Mount {
     pub point: PathBuf,
     /// File system type.
     pub kind: String,
-    /// Source, as passed to mount(2).
+    /// Source, as it was passed to mount(2).
     pub source: OsString,
     /// Options of the file system (super block options).
     pub options: String,
@@ -33,7 +33,7 @@ impl Mount {
     }
 }
 
-/// Parses a mount table, keeping its order.
+/// Parses a mount table and keeps its order.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(line).collect()
 }

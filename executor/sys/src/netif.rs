@@ -1,4 +1,4 @@
-//! The loopback interface of a fresh network namespace.
+//! Brings up the loopback interface of a new network namespace.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -16,11 +16,11 @@ pub fn loopback_up() -> io::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = *from as libc::c_char;
     }
-    // SAFETY: the descriptor is a socket, and SIOCGIFFLAGS reads and writes one ifreq, which `request` is.
+    // SAFETY: the descriptor is a socket, and SIOCGIFFLAGS reads and writes one ifreq, the type of `request`.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just filled in the flags, the union member that this request uses.
+    // SAFETY: the kernel has just written the flags, which are the member of the union that this request uses.
     unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short };
     // SAFETY: as above; SIOCSIFFLAGS only reads.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } < 0 {

@@ -1,4 +1,4 @@
-//! Sockets in another process's network namespace.
+//! Creates sockets in another process's network namespace.
 
 use std::fs::File;
 use std::io;
@@ -8,8 +8,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::process::enter_namespaces;
 
-/// Creates a TCP socket in the network namespace of the pidfd's process. The calling process must be single-threaded:
-/// it enters the namespace for this one system call and aborts if it cannot return, so that nothing else runs there.
+/// Creates a TCP socket in the network namespace of the pidfd's process. The calling process must be single-threaded,
+/// because it enters the namespace for this one system call. If it cannot return to its own namespace, it aborts, so
+/// that no other code runs there.
 ///
 /// # Errors
 /// Fails if the process has exited, the caller lacks privilege, the namespace does not support the address family, or

@@ -1,4 +1,4 @@
-//! Opening files below a directory, wherever symbolic links and `..` lead.
+//! Opens files below a directory. Symbolic links and `..` cannot lead out of it.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -9,17 +9,17 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-/// Treatment of symbolic links by [`open_beneath`].
+/// Handling of symbolic links by [`open_beneath`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// No symbolic link in any component.
+    /// Refuse symbolic links in every component.
     Refused,
-    /// Symbolic links that do not lead out of the directory.
+    /// Follow symbolic links that do not lead out of the directory.
     Beneath,
 }
 
-/// Calls openat2 until the kernel no longer asks for a retry, as it does if a rename raced with the lookup. The
-/// descriptor is close-on-exec.
+/// Calls openat2, and repeats the call while the kernel requests a retry, which it does if a rename raced with the
+/// lookup. The descriptor is close-on-exec.
 ///
 /// # Errors
 /// Returns the errors of openat2.
@@ -38,12 +38,12 @@ pub fn open_resolved(
     }
 }
 
-/// Opens an existing file beneath a directory. In a sandbox without openat2, such as that of the daemon's unit (its
-/// filter cannot inspect the arguments: systemd's RestrictSUIDSGID), no symbolic link is followed.
+/// Opens an existing file beneath a directory. In a sandbox without openat2, no symbolic link is followed. The daemon's
+/// unit is such a sandbox, because its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
 ///
 /// # Errors
-/// Returns `EXDEV` if the path leads out, `ELOOP` or `ENOTDIR` for a symbolic link that is not followed, and otherwise
-/// the errors of open.
+/// Returns `EXDEV` if the path leads out of the directory, `ELOOP` or `ENOTDIR` for a symbolic link that is not
+/// followed, and otherwise the errors of open.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let links = match links {
         Links::Refused => ResolveFlags::NO_SYMLINKS,
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ways open files beneath the directory only; the way for the sandbox follows no link at all.
+    /// With and without openat2, only files beneath the directory are opened. Without openat2, no link is followed.
     #[test]
     fn opened_files_lie_beneath() {
         let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Mounts overlayfs over opened directories: read-only lower directories and, if the overlay is writable, an upper one.
 //!
-//! Passes descriptors, so no path is looked up again, is too long for the kernel or needs escaping. Supports up to
-//! [`LOWER_MAX`] lower directories, the capacity of the kernel's old interface.
+//! Directories are passed as descriptors. So no path is looked up a second time, and no path can be too long for the
+//! kernel or need escaping. Supports up to [`LOWER_MAX`] lower directories, the capacity of the kernel's old interface.
 
 use std::fmt::Write as _;
 use std::io;
@@ -14,43 +14,44 @@ use rustix::mount::{
 
 use crate::mount::attach;
 
-/// Most lower directories. Docker's limit on image layers is 127; the options of mount(2) fit in one page, which has
-/// room for 200 names like `/proc/self/fd/1000`.
+/// Maximum number of lower directories. Docker's limit on image layers is 127. The options of mount(2) fit in one page,
+/// which has room for 200 names like `/proc/self/fd/1000`.
 pub const LOWER_MAX: usize = 200;
 /// Mount source, as shown in mountinfo.
 const SOURCE: &str = "executor-rootfs";
 
-/// Directories for the changes in an overlay. Both must be on one file system and not in use by another overlay.
+/// Directories for the changes in an overlay. Both must be on the same file system and not in use by another overlay.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper<'a> {
-    /// Upper directory: holds changed entries.
+    /// Upper directory, which receives changed entries.
     pub dir: BorrowedFd<'a>,
-    /// Work directory of the kernel, empty.
+    /// Work directory for the kernel; must be empty.
     pub work: BorrowedFd<'a>,
 }
 
 /// Kernel interface for passing the lower directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interface {
-    /// One `lowerdir+` option per directory: kernel 6.5 and newer.
+    /// One `lowerdir+` option per directory (kernel 6.5 and newer).
     Each,
-    /// One list in the page of mount options.
+    /// One list of all directories in the page of mount options.
     Page,
 }
 
-/// Mounts an overlay of `lower`, bottom first, at `at`, with nosuid and nodev; read-only without an upper directory.
-/// Writes need not reach the disk (`volatile`), because the upper directory is not reused.
+/// Mounts an overlay of `lower`, bottom first, at `at`, with nosuid and nodev. Without an upper directory the overlay
+/// is read-only. Writes need not reach the disk (`volatile`), because the upper directory is not reused.
 ///
 /// # Errors
-/// `ENODEV` if the kernel has no overlayfs. `InvalidInput` if `lower` is empty or longer than [`LOWER_MAX`], or the
-/// kernel rejects the layers; without an upper directory it requires two. Otherwise the errors of mount.
+/// Returns `ENODEV` if the kernel has no overlayfs. Returns `InvalidInput` if `lower` is empty or longer than
+/// [`LOWER_MAX`], or the kernel rejects the layers; without an upper directory it requires two. Otherwise returns the
+/// errors of mount.
 pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
     if lower.is_empty() || lower.len() > LOWER_MAX {
         let why = format!("an overlay has 1 to {LOWER_MAX} lower directories, not {}", lower.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     match overlay_by(Interface::Each, lower, upper, at) {
-        // An older kernel does not know the option. Other invalid arguments also fail with the old interface.
+        // An older kernel does not know the option. If the error has another cause, the old interface fails, too.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => overlay_by(Interface::Page, lower, upper, at),
         result => result,
     }
@@ -85,7 +86,7 @@ fn by_page(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_
     let mut options = String::from("lowerdir=");
     for (index, dir) in lower.iter().rev().enumerate() {
         let colon = if index == 0 { "" } else { ":" };
-        let _ = write!(options, "{colon}{}", held(*dir)); // to a string: it cannot fail
+        let _ = write!(options, "{colon}{}", held(*dir)); // writing to a string cannot fail
     }
     if let Some(Upper { dir, work }) = upper {
         let _ = write!(options, ",upperdir={},workdir={},volatile", held(dir), held(work));
@@ -94,7 +95,7 @@ fn by_page(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_
     Ok(rustix::mount::mount(SOURCE, held(at), "overlay", MountFlags::NOSUID | MountFlags::NODEV, &*options)?)
 }
 
-/// Returns a /proc path that leads to the opened directory only.
+/// Returns a /proc path that always leads to the opened directory.
 fn held(dir: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", dir.as_raw_fd())
 }
@@ -107,8 +108,8 @@ mod tests {
     use super::*;
     use crate::mount::open_dir;
 
-    /// Runs in a mount namespace of the test's own thread, which also opens the directories: mounts of another
-    /// namespace are rejected as layers.
+    /// Mounts an overlay in a mount namespace of the test's own thread. The directories are opened in this namespace,
+    /// because the kernel rejects layers from mounts of another namespace.
     fn mounted(interface: Interface, lower: &[PathBuf], dir: &Path, writable: bool) -> io::Result<()> {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
         for name in ["at", "upper", "work"] {
@@ -122,7 +123,7 @@ mod tests {
         overlay_by(interface, &lower, upper, at.as_fd())
     }
 
-    /// Both interfaces accept more layers than an image can have; the topmost layer wins.
+    /// Both interfaces accept more layers than an image can have, and a file of the topmost layer hides lower ones.
     #[test]
     #[ignore = "needs root"]
     fn many_layers_by_either_interface() {

@@ -1,11 +1,11 @@
-//! Credentials of the peer of a unix stream socket.
+//! Reads the credentials of the peer of a unix stream socket.
 //!
 //! The kernel records the credentials at the time of connect; later changes in the peer have no effect.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Most supplementary groups that a process can have (the kernel's NGROUPS_MAX).
+/// Maximum number of supplementary groups of a process (the kernel's NGROUPS_MAX).
 const GROUPS_MAX: usize = 65_536;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns true if the group is the peer's primary group or a supplementary one.
+    /// Returns true if the group is the peer's primary group or one of its supplementary groups.
     pub fn is_member(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
@@ -25,7 +25,7 @@ impl Peer {
 /// Returns the credentials of the peer of a connected socket.
 ///
 /// # Errors
-/// Fails if it is not a unix socket or not connected.
+/// Fails if the descriptor is not a unix socket or not connected.
 pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
     let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
     let groups = groups(socket)?;
@@ -37,8 +37,8 @@ fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     loop {
         let mut groups: Vec<libc::gid_t> = vec![0; room];
         let mut bytes = (room * size_of::<libc::gid_t>()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which has that many, and any bytes are valid
-        // numbers; `bytes` is a live variable of the right type.
+        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which is that large, and any bytes are valid
+        // numbers. `bytes` is a live variable of the right type.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -56,7 +56,7 @@ fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
         if error.raw_os_error() != Some(libc::ERANGE) || room >= GROUPS_MAX {
             return Err(error);
         }
-        // The kernel returned the size that it needs; if it did not, retry with twice the room.
+        // The kernel usually returns the required size. If not, retry with twice the size.
         room = (bytes as usize / size_of::<libc::gid_t>()).max(room * 2).min(GROUPS_MAX);
     }
 }

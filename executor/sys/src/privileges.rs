@@ -1,6 +1,7 @@
-//! Permanently dropping privileges.
+//! Drops privileges permanently.
 //!
-//! For single-threaded processes: capabilities are per thread, and a new thread inherits those of its creator.
+//! This is for single-threaded processes: capabilities are per thread, and a new thread inherits the capabilities of
+//! its creator.
 
 use std::io;
 
@@ -14,7 +15,7 @@ use crate::capabilities::{self, Bounding, Capability, CapsHashSet};
 /// Credentials of a process in its container.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// User id in the container's numbering.
+    /// User id in the container's user namespace.
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
@@ -24,15 +25,16 @@ pub struct Credentials {
     pub ambient: bool,
 }
 
-/// Switches to this user and group without supplementary groups and capabilities, and prevents regaining privileges.
+/// Permanently switches to this user and group, without supplementary groups and capabilities, and prevents regaining
+/// privileges.
 ///
 /// # Errors
-/// Fails if the caller is not root, or if a privilege remains that should not: the caller must then exit.
+/// Fails if the caller is not root, or if a privilege remains that should not remain. The caller must then exit.
 pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
-    // Before the change of user, because it requires CAP_SETPCAP. Without that capability (a container's root) the set
-    // stays as it is, and no_new_privs below makes it irrelevant.
+    // This precedes the change of user because it requires CAP_SETPCAP. Without that capability (a container's root)
+    // the set stays unchanged, and no_new_privs below makes it irrelevant.
     let none = CapsHashSet::new();
     capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
@@ -43,8 +45,8 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
 }
 
 /// Permanently switches to a user and its groups, to read only files that the user may read. Drops all capabilities,
-/// but root keeps the one that a container's root also has to read files regardless of permission bits. Other processes
-/// of that user cannot inspect this process.
+/// except that root keeps CAP_DAC_READ_SEARCH: a container's root may also read files regardless of their permission
+/// bits. Other processes of that user cannot inspect this process.
 ///
 /// # Errors
 /// See [`drop_to`].
@@ -60,18 +62,19 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     verify(user, group, &kept)
 }
 
-/// Permanently reduces a process with full privilege over a container to the credentials of a container process: user,
-/// groups, exactly these capabilities in every set, and no inspection by other processes of that user.
+/// Permanently reduces the privileges of this process from full privilege over a container to the credentials of a
+/// container process: user, groups, and exactly these capabilities in every set. Other processes of that user cannot
+/// inspect this process.
 ///
 /// # Errors
 /// See [`drop_to`].
 pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
-    // Before the change of user, because it requires CAP_SETPCAP.
+    // This precedes the change of user because it requires CAP_SETPCAP.
     capabilities::limit_bounding_set(held, Bounding::Required)?;
     setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
-    // Keep the permitted set across setresuid; `retain` drops the rest.
+    // Keep the permitted set across setresuid; `retain` then drops all other capabilities.
     capabilities::keep_over_change_of_user(true)?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
@@ -89,14 +92,15 @@ pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
 }
 
 /// Runs `act` with this effective user and group and the caller's capabilities, then restores the caller's ids. Objects
-/// that the kernel creates meanwhile belong to that user. `act` must not open files of other users.
+/// that the kernel creates during `act` belong to that user. `act` must not open files of other users.
 ///
 /// # Errors
-/// Returns the error of `act`. Also fails if the caller cannot become the user, or cannot switch back: the caller must then exit.
+/// Returns the error of `act`. Also fails if the caller cannot become the user, or cannot restore its ids; it must then
+/// exit.
 pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
-        // The group first, while the capability to change it is effective: leaving user 0 drops the effective capabilities.
+        // The group is changed first, because leaving user 0 drops the effective capability to change it.
         setresgid(groups.real, group, groups.saved)?;
         setresuid(users.real, user, users.saved)?;
         capabilities::set_effective(&held)
@@ -107,12 +111,12 @@ pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>
     acted
 }
 
-/// Runs `act` as a user with its group only and no effective capability, then becomes root again. Used for operations
-/// of root in a directory that the user can write to: a link there leads no further than the user's own access, and new
-/// files belong to the user.
+/// Runs `act` as a user with only its primary group and no effective capability, then becomes root again. Root uses
+/// this to work in a directory that the user can write to: links there lead only to files that the user can access
+/// itself, and new files belong to the user.
 ///
 /// # Errors
-/// Returns the error of `act`. Also fails if the caller is not root, or cannot become root again: the caller must then exit.
+/// Returns the error of `act`. Also fails if the caller is not root, or cannot become root again; it must then exit.
 pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -127,7 +131,7 @@ pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> 
     acted
 }
 
-/// Permanently stays root with only these capabilities, for one task on files of root.
+/// Permanently reduces this process to root with only these capabilities, for one task on files of root.
 ///
 /// # Errors
 /// See [`drop_to`].
@@ -153,7 +157,7 @@ fn verify(user: Uid, group: Gid, kept: &CapsHashSet) -> io::Result<()> {
     Err(io::Error::other(format!("privileges remain after they were dropped to user {user}, group {group}")))
 }
 
-/// Prevents copies of this process's memory: no core file, no ptrace by other processes.
+/// Prevents copies of this process's memory: disables core files, and ptrace by other processes.
 ///
 /// # Errors
 /// None in practice.
@@ -162,10 +166,10 @@ pub fn forbid_core_files() -> io::Result<()> {
     crate::process::forbid_dumps()
 }
 
-/// Keeps this process's present and future memory out of swap; each page is locked when first touched. Returns whether
-/// locking is in effect: a process that will not keep CAP_IPC_LOCK needs an infinite limit on locked memory, because
-/// address space counts against the limit and a later allocation beyond it would fail. Call this before dropping
-/// privileges, which may be needed to raise the limit.
+/// Keeps this process's present and future memory out of swap; each page is locked when it is first touched. Returns
+/// true if locking is in effect. Without CAP_IPC_LOCK a process needs an infinite limit on locked memory: address space
+/// counts against the limit, and a later allocation beyond the limit would fail. Call this before dropping the
+/// privileges that may be needed to raise the limit.
 ///
 /// # Errors
 /// Fails if the kernel refuses.
@@ -183,7 +187,7 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Allows this process's memory to be swapped again; locked pages cannot be returned to the kernel.
+/// Allows swapping this process's memory again. (Memory that is locked cannot be returned to the kernel.)
 ///
 /// # Errors
 /// None in practice.
@@ -191,8 +195,9 @@ pub fn allow_swap() -> io::Result<()> {
     Ok(munlockall()?)
 }
 
-/// Requests SIGTERM for this process when the thread that created it exits, or at once if it has exited already. Call
-/// it after the change of user, because the kernel then clears the setting. `parent` is the parent's pid at the start.
+/// Requests SIGTERM for this process when the thread that created it exits. If that thread has already exited, the
+/// signal is sent at once. Call this after a change of user, which clears the setting. `parent` is the parent's pid at
+/// the start.
 ///
 /// # Errors
 /// None in practice.
@@ -210,8 +215,8 @@ mod tests {
 
     use super::*;
 
-    /// If permitted, every page touched later is locked; otherwise nothing changes. Runs in a new process of the test
-    /// program, because the setting is per process.
+    /// If locking is permitted, every page that is touched later is locked; otherwise nothing changes. This runs in a
+    /// new process of the test program, because the setting is per process.
     #[test]
     fn memory_is_locked_as_it_is_touched_where_that_is_allowed() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_LOCKED";
@@ -243,7 +248,8 @@ mod tests {
         assert_eq!(locked() >= before + (8 << 10), lifted, "{before} kB before, {} kB after", locked());
     }
 
-    /// The action has only the user's permissions, whatever else the process holds; afterwards the process is root again.
+    /// The action has only the user's permissions, regardless of the process's privileges. Then the process is root
+    /// again.
     #[test]
     #[ignore = "needs root"]
     fn what_is_done_as_a_user_is_done_by_that_user() {
@@ -282,7 +288,8 @@ mod tests {
         assert!(nix::unistd::geteuid().is_root());
     }
 
-    /// A process that dropped its privileges cannot run other tests, so the test program starts itself again with this test only.
+    /// No privilege of root remains. A process without privileges cannot run other tests, so the test program starts
+    /// itself again with only this test.
     #[test]
     #[ignore = "needs root"]
     fn nothing_is_left_of_root() {
@@ -311,7 +318,7 @@ mod tests {
         assert!(drop_to(0, 0).is_err());
     }
 
-    /// A reader has the user's permissions; as a container's root it also ignores permission bits.
+    /// A reader has the user's permissions. A reader that is a container's root also ignores permission bits.
     #[test]
     #[ignore = "needs root"]
     fn a_reader_reads_what_its_user_may() {

@@ -1,4 +1,4 @@
-//! Creating, replacing and terminating processes, and attributes of a process: priority, OOM score, dumps.
+//! Creates, executes and terminates processes, and sets their attributes: priority, OOM score, dumps.
 
 mod exec;
 mod fork;
@@ -39,12 +39,12 @@ pub fn lower_priority() -> io::Result<Option<i32>> {
 /// Sets the nice value of a process, from -20 (highest priority) to 19.
 ///
 /// # Errors
-/// Fails if there is no such process, or without CAP_SYS_NICE.
+/// Fails if the process does not exist or the caller lacks CAP_SYS_NICE.
 pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
 }
 
-/// Raises the calling process's nice value to `nice`; a higher value is kept.
+/// Raises the calling process's nice value to `nice`. A higher value stays unchanged.
 ///
 /// # Errors
 /// None in practice: raising needs no privilege.
@@ -53,7 +53,7 @@ pub fn raise_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, before.max(nice))?)
 }
 
-/// Makes this process the reaper of its orphaned descendants.
+/// Makes this process the reaper of its orphaned descendants (PR_SET_CHILD_SUBREAPER).
 ///
 /// # Errors
 /// None in practice.
@@ -74,7 +74,7 @@ pub fn die_with(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Makes this process the OOM killer's first choice, in its cgroup and on the machine.
+/// Makes the OOM killer select this process first, in its cgroup and on the machine.
 ///
 /// # Errors
 /// Fails if /proc is missing.
@@ -91,8 +91,8 @@ pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Sets the out-of-memory score adjustment of a process. A score below the lowest that a privileged process has set
-/// requires CAP_SYS_RESOURCE.
+/// Sets the out-of-memory score adjustment of a process. CAP_SYS_RESOURCE is required for a value below the lowest one
+/// that a privileged process has set.
 ///
 /// # Errors
 /// Fails if the process has exited or the caller lacks privilege.
@@ -100,7 +100,7 @@ pub fn set_oom_score_adj(pid: u32, score: i32) -> io::Result<()> {
     std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
 }
 
-/// Drops an inherited protection from the OOM killer before executing a foreign program.
+/// Drops inherited protection from the OOM killer. Call this before executing a foreign program.
 ///
 /// # Errors
 /// Fails if /proc is missing.
@@ -119,8 +119,8 @@ pub fn forbid_dumps() -> io::Result<()> {
 
 /// Returns true if a seccomp filter is in force for this thread and no_new_privs is set.
 ///
-/// The presence of a filter is not enough, because it can be inherited from the parent: this also checks that one call
-/// is denied that a container's filter denies. That call is unprivileged and has no effect.
+/// The presence of a filter is not enough, because the filter can be inherited from the parent. Therefore this also
+/// checks that one call is denied which a container's filter denies. That call is unprivileged and has no effect.
 ///
 /// # Errors
 /// None in practice.

@@ -1,7 +1,8 @@
-//! Terminals: the process that uses a terminal opens it inside the container, and a process outside keeps the master.
+//! Opens pseudo terminals: the process that uses a terminal opens it inside the container, and a process outside keeps
+//! the master.
 //!
-//! The kernel derives the slave's descriptor from the opened master, never from a path that the container could have
-//! changed. The opened file is verified, because the container controls its `/dev`.
+//! The kernel derives the slave's descriptor from the opened master, and not from a path that the container could have
+//! changed. The container controls its `/dev`, so the opened file is verified.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Path of the pty multiplexer below the caller's root: a link into the container's devpts.
+/// Path of the pty multiplexer below the caller's root. It is a link into the container's devpts.
 const MULTIPLEXER: &str = "/dev/ptmx";
 
 /// Both ends of a pseudo terminal.
@@ -18,7 +19,7 @@ const MULTIPLEXER: &str = "/dev/ptmx";
 pub struct Terminal {
     /// End for the process outside the container.
     pub master: OwnedFd,
-    /// End for the container process, its terminal.
+    /// End for the container process: its controlling terminal.
     pub slave: OwnedFd,
 }
 
@@ -36,7 +37,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Returns a window of this size; 0 selects the default.
+    /// Returns a window of this size. A value of 0 selects the default.
     pub fn new(rows: u16, columns: u16) -> Self {
         let default = Self::default();
         let side = |side: u16, default: u16| if side == 0 { default } else { side };
@@ -48,7 +49,7 @@ impl Terminal {
     /// Opens a new terminal in the devpts of the caller's root. It belongs to the caller's user.
     ///
     /// # Errors
-    /// Fails if there is no such devpts or another file in its place.
+    /// Fails if the caller's root has no devpts, or another file is at the multiplexer's path.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
@@ -60,7 +61,7 @@ impl Terminal {
         Ok(Self { master, slave })
     }
 
-    /// Makes this the caller's controlling terminal and its three standard descriptors. Returns the master.
+    /// Makes the slave the caller's controlling terminal and its three standard descriptors. Returns the master.
     ///
     /// # Errors
     /// None in practice.
@@ -76,23 +77,23 @@ impl Terminal {
     }
 }
 
-/// Returns true if this is the kernel's multiplexer: a container may have replaced it.
+/// Returns true if the file is the kernel's multiplexer. A container may have replaced it.
 fn is_multiplexer(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = fstat(fd)?;
     let device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     Ok(device && (major(stat.st_rdev), minor(stat.st_rdev)) == (5, 2))
 }
 
-/// Sets the window size of a terminal, through either end. If the size changes, its processes get SIGWINCH.
+/// Sets the window size of a terminal, by either end. If the size changes, the processes on the terminal get SIGWINCH.
 ///
 /// # Errors
-/// Fails if it is not a terminal.
+/// Fails if the descriptor is not a terminal.
 pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
     let size = Winsize { ws_row: window.rows, ws_col: window.columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(tcsetwinsize(terminal, size)?)
 }
 
-/// Makes these the caller's standard descriptors.
+/// Makes these descriptors the caller's standard descriptors.
 ///
 /// # Errors
 /// None in practice.

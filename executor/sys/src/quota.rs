@@ -1,4 +1,5 @@
-//! Project quotas: all files below a directory count against one project id (ext4 and XFS, if mounted with project quotas).
+//! Sets project quotas: all files below a directory count against one project id. This requires ext4 or XFS, mounted
+//! with project quotas.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,15 +7,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const PROJECT: u32 = 2;
 const Q_XSETQLIM: u32 = (0x58 << 8) + 4;
 const Q_XGETQSTATV: u32 = (0x58 << 8) + 8;
-/// Flag: project limits are enforced, not only accounted.
+/// Flag: the kernel enforces project limits; otherwise it only accounts usage.
 const PROJECTS_ENFORCED: u16 = 1 << 5;
-/// Fields that are set: hard and soft limits of inodes and of blocks.
+/// Flags of the fields to set: hard and soft limits of inodes and of blocks.
 const LIMITS: u16 = 0b1111;
-/// Bytes of a block in these calls.
+/// Size of a block in these calls, in bytes.
 const BLOCK: u64 = 512;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const FS_IOC_FSSETXATTR: libc::c_ulong = 0x401c_5820;
-/// Directory flag: new entries inherit its project.
+/// Directory flag: new entries inherit the project of the directory.
 const INHERIT: u32 = 0x200;
 
 /// `struct fs_quota_statv` of linux/dqblk_xfs.h.
@@ -68,7 +69,7 @@ struct ProjectAttributes {
     pad: [u8; 8],
 }
 
-/// Returns true if the file system of an opened file enforces project limits.
+/// Returns true if the file system of `file` enforces project limits.
 pub fn enforces_projects(file: BorrowedFd<'_>) -> bool {
     let mut state = State { version: 1, ..State::default() };
     quotactl(file, Q_XGETQSTATV, 0, &mut state).is_ok() && state.flags & PROJECTS_ENFORCED != 0
@@ -93,13 +94,13 @@ pub fn limit_project(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64
 
 fn quotactl<T>(file: BorrowedFd<'_>, call: u32, id: u32, argument: &mut T) -> io::Result<()> {
     let call = (call << 8) | PROJECT;
-    // SAFETY: both calls of this module take a structure of the form that is passed, by a reference that outlives the call.
+    // SAFETY: both calls of this module take a structure of the type that is passed, by a reference that outlives them.
     let result =
         unsafe { libc::syscall(libc::SYS_quotactl_fd, file.as_raw_fd(), call, id, std::ptr::from_mut(argument)) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Assigns an empty directory, opened for reading, and its future entries to a project.
+/// Assigns a directory and its future entries to a project. The directory must be empty and open for reading.
 ///
 /// # Errors
 /// Fails if the file system does not support projects.
@@ -107,7 +108,7 @@ pub fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut attributes = read(dir)?;
     attributes.project = project;
     attributes.flags |= INHERIT;
-    // SAFETY: the kernel reads a structure of this form from a valid reference that outlives the call.
+    // SAFETY: the kernel reads a structure of this type from a valid reference that outlives the call.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSSETXATTR, std::ptr::from_ref(&attributes)) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -119,7 +120,7 @@ pub fn project_of(dir: BorrowedFd<'_>) -> Option<u32> {
 
 fn read(dir: BorrowedFd<'_>) -> io::Result<ProjectAttributes> {
     let mut attributes = ProjectAttributes::default();
-    // SAFETY: the kernel fills a structure of this form through a valid reference that outlives the call.
+    // SAFETY: the kernel fills a structure of this type through a valid reference that outlives the call.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSGETXATTR, std::ptr::from_mut(&mut attributes)) };
     if result == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
 }
@@ -130,8 +131,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks the kernel structures, and that a file system without limits is recognized as such. (File systems with
-    /// limits need kernel support: see the virtual-machine tests.)
+    /// The kernel structures have the right sizes, and a file system without limits is recognized. (Tests of limits
+    /// need kernel support: see the virtual-machine tests.)
     #[test]
     fn a_file_system_without_limits_enforces_none() {
         assert_eq!([size_of::<State>(), size_of::<DiskQuota>(), size_of::<ProjectAttributes>()], [160, 112, 28]);

@@ -1,4 +1,4 @@
-//! Polls or waits for a single descriptor. For several at a time see [`crate::events`].
+//! Polls or waits for a single descriptor. For several descriptors see [`crate::events`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,10 +7,10 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Flags of a peer that sends nothing more, or of an invalid descriptor.
+/// Flags for a peer that sends no more data, or for an invalid descriptor.
 const GONE: PollFlags = PollFlags::HUP.union(PollFlags::RDHUP).union(PollFlags::ERR).union(PollFlags::NVAL);
 
-/// Returns true if the peer of a socket has closed it, at least for writing. Earlier data may still be unread.
+/// Returns true if the peer of a socket has closed it, at least for writing. There may still be unread data.
 pub fn hung_up(fd: impl AsFd) -> bool {
     poll_now(&fd, PollFlags::RDHUP).intersects(GONE)
 }
@@ -57,7 +57,7 @@ fn by(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Returns the time until the deadline in the form that poll requires; 0 if it has passed.
+/// Returns the time until the deadline as poll requires it, or 0 if the deadline has passed.
 pub(crate) fn until(deadline: Instant) -> Timespec {
     let left = deadline.saturating_duration_since(Instant::now());
     Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }

@@ -1,6 +1,6 @@
-//! Atomic replacement of a file by rename: a reader sees either the old or the new content.
+//! Replaces a file atomically by rename: a reader sees either the old or the new content.
 //!
-//! The new content is written to `NAME.new` next to the file. That name is reserved for the caller: a leftover of an
+//! The new content is written to `NAME.new` next to the file. That name is reserved for this module: a leftover of an
 //! earlier attempt is removed, a link is not followed, and the file is removed after an error.
 
 use std::ffi::OsString;
@@ -23,7 +23,8 @@ pub struct Replacement<'a> {
 }
 
 impl<'a> Replacement<'a> {
-    /// Replaces or creates the file at `path`: readable and writable by the caller's user only, and not synced.
+    /// Replaces or creates the file at `path`. By default only the caller's user can read and write it, and it is not
+    /// synced.
     pub fn from_path(path: &'a Path) -> Self {
         Self { path, mode: 0o600, group: None, durable: false }
     }
@@ -41,8 +42,8 @@ impl<'a> Replacement<'a> {
     /// Writes the content and renames the file into place. Returns the file, open for writing at its end.
     ///
     /// # Errors
-    /// Fails if the write or rename fails; the old file is then unchanged and no partial file remains. Only if syncing
-    /// the directory fails is the new content already in place.
+    /// Fails if the write or rename fails; the old file is then unchanged and no partial file remains. If only syncing
+    /// the directory fails, the new content is already in place.
     pub fn write(self, content: &[u8]) -> io::Result<File> {
         let partial = partial(self.path);
         let written = self.create(&partial).and_then(|mut file| {
@@ -50,7 +51,7 @@ impl<'a> Replacement<'a> {
             self.publish(&file, &partial)?;
             Ok(file)
         });
-        written.inspect_err(|_| drop(fs::remove_file(&partial))) // it may have its name already
+        written.inspect_err(|_| drop(fs::remove_file(&partial))) // fails if it was renamed already
     }
 
     fn create(&self, partial: &Path) -> io::Result<File> {
@@ -58,14 +59,14 @@ impl<'a> Replacement<'a> {
         options.create_new(true).write(true).mode(self.mode).custom_flags(libc::O_NOFOLLOW);
         let file = match options.open(partial) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_file(partial)?; // of an attempt before
+                fs::remove_file(partial)?; // left over from an earlier attempt
                 options.open(partial)?
             }
             file => file?,
         };
         if let Some(group) = self.group {
             fchown(&file, None, Some(group))?;
-            file.set_permissions(Permissions::from_mode(self.mode))?; // whatever the umask is
+            file.set_permissions(Permissions::from_mode(self.mode))?; // regardless of the umask
         }
         Ok(file)
     }
@@ -80,7 +81,7 @@ impl<'a> Replacement<'a> {
     }
 }
 
-/// Name of the file while it is written.
+/// Returns the name of the file while it is written.
 fn partial(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(PARTIAL);

@@ -1,4 +1,4 @@
-//! Replacing the root of a process within its own mount namespace.
+//! Replaces the root of a process within its own mount namespace.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,9 +9,10 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::mount::{Follow, attach, detach, open_dir, open_in_root};
 
-/// Makes a detached mount the root of the calling process's mount namespace. `stage` is a directory below the present
-/// root to attach it to; `kept` names directories below both roots whose mounts are moved along. All other mounts are
-/// detached. A name that is a symbolic link in the new root is refused, so that nothing is mounted outside of it.
+/// Makes a detached mount the root of the calling process's mount namespace. The mount is first attached at `stage`, a
+/// directory below the present root. `kept` names directories below both roots whose mounts are moved to the new root;
+/// all other mounts are detached. A name that is a symbolic link in the new root is refused, so that nothing is mounted
+/// outside of it.
 ///
 /// # Errors
 /// Fails if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or not a mount.
@@ -26,7 +27,7 @@ pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result
     }
     rustix::process::fchdir(&new)?;
     nix::unistd::pivot_root(".", ".")?;
-    detach(Path::new("."))?; // the old root, which lies on the new one now
+    detach(Path::new("."))?; // the old root, which is now mounted on the new one
     rustix::process::chdir("/")?;
     // Host mounts that are visible in the new root must not propagate changes back to the host.
     mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?;
@@ -36,7 +37,7 @@ pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result
 /// Sets the host name of the calling process's UTS namespace.
 ///
 /// # Errors
-/// Fails if the caller has no privilege over it or the name is longer than 64 bytes.
+/// Fails if the caller has no privilege over the namespace or the name is longer than 64 bytes.
 pub fn set_host_name(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }

@@ -1,10 +1,10 @@
 //! Unix sockets (SOCK_SEQPACKET) that keep message boundaries and carry descriptors.
 //!
-//! Received descriptors are close-on-exec. A truncated message, in bytes or in descriptors, is an error, never a
-//! partial message. A closed peer gives EPIPE, never a signal.
+//! Received descriptors are close-on-exec. A truncated message, in bytes or in descriptors, is an error and never a
+//! partial message. If the peer has closed, sending returns EPIPE and never causes a signal.
 //!
-//! Each end decides on its own whether its calls block, by a flag on each call, because O_NONBLOCK belongs to the open
-//! file description, which a peer that passed the socket shares.
+//! Each end decides on its own if its calls block, by a flag in each call. O_NONBLOCK is not used, because it belongs
+//! to the open file description, which a peer that passed the socket shares.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,9 +25,9 @@ use rustix::net::{
 use crate::process;
 use crate::ready::readable_by;
 
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub const FDS_MAX: usize = 9;
-/// Longest path of a unix socket in bytes, without the NUL.
+/// Maximum length of a unix socket's path in bytes, without the NUL.
 pub const PATH_MAX: usize = 107;
 
 /// One end of a connection.
@@ -53,8 +53,8 @@ impl Seqpacket {
     /// Connects to the listener at `path` without blocking.
     ///
     /// # Errors
-    /// `ConnectionRefused` or `NotFound` if there is no listener, `WouldBlock` if its queue is full; also if the user
-    /// lacks permission.
+    /// Returns `ConnectionRefused` or `NotFound` if there is no listener, and `WouldBlock` if its queue is full. Also
+    /// fails if the user lacks permission.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -64,14 +64,14 @@ impl Seqpacket {
     }
 
     /// Connects as [`Self::connect`] does, but only if the listening process is alive. A child of an exited listener
-    /// may still hold the socket open: the kernel accepts connections there, and no process answers them.
+    /// may still have the socket open: then the kernel accepts connections, but no process responds.
     ///
     /// # Errors
-    /// As [`Self::connect`]; `ConnectionRefused` if the listening process has exited.
+    /// See [`Self::connect`]; also returns `ConnectionRefused` if the listening process has exited.
     pub fn connect_to_living(path: &Path) -> io::Result<Self> {
         let connection = Self::connect(path)?;
         let pid = nix::sys::socket::getsockopt(&connection.fd, PeerCredentials)?.pid();
-        // A process of another pid namespace has no pid here.
+        // The pid of a process in another pid namespace is reported as 0.
         if pid > 0 && !process::is_alive(pid)? {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the listening process has exited"));
         }
@@ -81,7 +81,7 @@ impl Seqpacket {
     /// Wraps a socket that a peer passed. Its calls never block.
     ///
     /// # Errors
-    /// Fails if it is not a SOCK_SEQPACKET unix socket.
+    /// Fails if the descriptor is not a SOCK_SEQPACKET unix socket.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
         let is_one = socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && socket_type(&fd).is_ok_and(|kind| kind == SocketType::SEQPACKET);
@@ -123,11 +123,11 @@ impl Seqpacket {
         }
     }
 
-    /// Receives one message: its length in `buffer` and its descriptors. `None` if the peer has closed.
+    /// Receives one message. Returns its length in `buffer` and its descriptors, or `None` if the peer has closed.
     ///
     /// # Errors
     /// Fails if the message is longer than `buffer` or has more than [`FDS_MAX`] descriptors, or if the call would
-    /// block. EMFILE if this process has too few free descriptors; the message is then lost.
+    /// block. Returns EMFILE if this process has too few free descriptors; the message is then lost.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         match self.recv_or_report(buffer)? {
             None => Ok(None),
@@ -135,8 +135,8 @@ impl Seqpacket {
         }
     }
 
-    /// As [`Self::recv`], for a receiver that must reply: if this process has too few free descriptors, the message is
-    /// returned with the error in place of its descriptors.
+    /// Receives one message as [`Self::recv`] does, for a receiver that must reply. If this process has too few free
+    /// descriptors, returns the message with the error in place of its descriptors.
     ///
     /// # Errors
     /// See [`Self::recv`].
@@ -171,7 +171,7 @@ impl Seqpacket {
     /// Receives one message before the deadline.
     ///
     /// # Errors
-    /// As [`Seqpacket::recv`]; `TimedOut`.
+    /// See [`Seqpacket::recv`]; also returns `TimedOut` if the deadline passes.
     pub fn recv_by(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         loop {
             if !readable_by(&self.fd, deadline)? {
@@ -194,7 +194,7 @@ impl SeqpacketListener {
     /// Listens at `path`, which must not exist.
     ///
     /// # Errors
-    /// `AddrInUse` if the path exists; also if it is too long.
+    /// Returns `AddrInUse` if the path exists. Also fails if the path is too long.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         with_address(path, |address| bind(&socket, address))?;
@@ -213,7 +213,7 @@ impl SeqpacketListener {
     /// Refuses new connections. Pending connections can still be accepted.
     ///
     /// # Errors
-    /// Never, on a listening socket: `shutdown` cannot fail there.
+    /// None in practice: shutdown does not fail for a listening socket.
     pub fn refuse(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -227,7 +227,8 @@ impl SeqpacketListener {
     }
 }
 
-/// A socket address has room for 107 bytes; a longer path is addressed through a descriptor of its directory.
+/// Calls `act` with the address of a path. An address has room for 107 bytes, so a longer path is addressed through a
+/// descriptor of its directory.
 fn with_address(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     if path.as_os_str().len() <= PATH_MAX {
         return Ok(act(&SocketAddrUnix::new(path)?)?);
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
-    /// A child of the listener holds the socket open after the listener's exit and never replies.
+    /// If a listener has exited but a child still has its socket open, connections are refused.
     #[test]
     fn a_listener_that_has_ended_is_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -318,7 +319,7 @@ mod tests {
         drop(held);
     }
 
-    /// The last messages of a peer are received even if the peer did not read its input.
+    /// If a peer closes without reading its input, its last messages are still received.
     #[test]
     fn last_words_are_heard() {
         let (a, b) = Seqpacket::pair().unwrap();
@@ -330,7 +331,7 @@ mod tests {
         assert!(b.recv(&mut buffer).unwrap().is_none());
     }
 
-    /// A peer that keeps a duplicate of the socket that it passed cannot make this end block.
+    /// If a peer has a duplicate of the socket that it passed, it cannot make calls on this end block.
     #[test]
     fn a_peer_makes_no_call_wait() {
         let (_a, b) = Seqpacket::pair().unwrap();
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// After a listener is closed, pending connections are served and new ones are refused at once.
+    /// After a listener is closed, pending connections can be accepted, and new connections are refused at once.
     #[test]
     fn who_came_before_the_end_is_taken() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Start-up steps of a daemon: panics, environment, and child processes.
+//! Performs start-up steps of a daemon that concern panics, the environment, and child processes.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::process::threads;
 
-/// Makes a panic of any thread print its message and abort the process (SIGABRT), whatever the build's `panic` setting
-/// is. Without this, a cloned init that unwinds would continue in its parent's code.
+/// Makes a panic in any thread print its message and abort the process (SIGABRT), regardless of the build's `panic`
+/// setting. Without this, a cloned init that unwinds would continue in its parent's code.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -19,7 +19,7 @@ pub fn abort_on_panic() {
 /// Removes variables from this process's environment, so that neither child processes nor libraries use them.
 ///
 /// # Errors
-/// Fails if the caller has more than one thread: another could be reading the environment.
+/// Fails if the caller has more than one thread, because another thread could be reading the environment.
 pub fn forget_variables(names: &[&str]) -> io::Result<()> {
     if threads()? != 1 {
         return Err(io::Error::other("cannot change the environment: this process has more than one thread"));
@@ -31,7 +31,7 @@ pub fn forget_variables(names: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the command run in its own session: it survives its parent, and no terminal signal reaches it.
+/// Makes the command run in its own session, so that it survives its parent and gets no signals from the terminal.
 pub fn in_own_session(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and execve only setsid is called, which is async-signal-safe and allocates nothing.
     unsafe { command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from)) }

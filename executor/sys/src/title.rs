@@ -1,31 +1,33 @@
-//! The command line of this process, as shown in `/proc/PID/cmdline`.
+//! Changes the command line of this process, as shown in `/proc/PID/cmdline`.
 //!
-//! A forked process that does not call execve shows the command line of its parent. The arguments are overwritten in
-//! place, because `PR_SET_MM` requires CAP_SYS_RESOURCE.
+//! A forked process that does not call execve has the command line of its parent. This module overwrites the arguments
+//! in place, because `PR_SET_MM` requires CAP_SYS_RESOURCE.
 
 use std::io;
 use std::sync::OnceLock;
 
-/// Address and length of the arguments as placed by execve.
+/// Address and length of the arguments, as execve placed them.
 static ARGUMENTS: OnceLock<(usize, usize)> = OnceLock::new();
 
-/// Locates the arguments. Call once, while `/proc` is the host's: forked processes have the same addresses.
+/// Locates the arguments. Call this once, while `/proc` belongs to the host. Forked processes have the same addresses.
 ///
 /// # Errors
 /// Fails if `/proc` cannot be read.
 pub fn locate() -> io::Result<()> {
     let stat = crate::kernel_file::read_to_string("/proc/self/stat")?;
-    // The fields from the third on follow the name, which may contain anything. The addresses are the 48th and 49th.
+    // The name in the second field may contain any character; the third field follows it. The addresses are in fields
+    // 48 and 49.
     let fields = stat.rsplit(") ").next().unwrap_or_default();
     let mut addresses = fields.split_ascii_whitespace().skip(45).map(str::parse::<usize>);
     let (Some(Ok(start)), Some(Ok(end))) = (addresses.next(), addresses.next()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let _ = ARGUMENTS.set((start, end.saturating_sub(start))); // located already
+    let _ = ARGUMENTS.set((start, end.saturating_sub(start))); // fails if they were located already
     Ok(())
 }
 
-/// Replaces the command line by one string, truncated to the room of the arguments. Does nothing if they were not located.
+/// Replaces the command line by one string, truncated to the length of the arguments. Does nothing if they were not
+/// located.
 pub fn set(title: &str) {
     if let Some((_, length)) = located() {
         // If the last byte is not NUL, the kernel shows only the first string.
@@ -33,7 +35,7 @@ pub fn set(title: &str) {
     }
 }
 
-/// Replaces the arguments of the command line. Does nothing if the arguments were not located or have no room for these.
+/// Replaces the arguments of the command line. Does nothing if the present arguments were not located or are shorter.
 pub fn set_arguments(arguments: &[&[u8]]) {
     let line = arguments.join(&0);
     if located().is_some_and(|(_, length)| line.len() < length) {
@@ -49,7 +51,7 @@ fn located() -> Option<(usize, usize)> {
 fn overwrite(line: &[u8], last: u8) {
     let Some((start, length)) = located().filter(|(_, length)| line.len() < *length) else { return };
     let arguments: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: The kernel mapped these bytes writable at execve, for the arguments only, and they stay mapped in this
+    // SAFETY: At execve the kernel mapped these bytes writable, for the arguments only, and they stay mapped in this
     // process and its forks. No reference to them exists: the standard library copies arguments on request.
     unsafe {
         std::ptr::write_bytes(arguments, 0, length);
@@ -72,7 +74,7 @@ mod tests {
         assert!(output.contains("arguments=[two\0words]"), "{output:?}");
     }
 
-    /// Runs in a separate process whose arguments no other test reads.
+    /// Runs in a separate process, because other tests must not read its arguments.
     #[test]
     #[ignore = "run by command_line_of_fork_is_replaced"]
     fn replaced_command_line_is_printed() {
@@ -82,7 +84,7 @@ mod tests {
         let line = || std::fs::read_to_string("/proc/self/cmdline").unwrap();
         println!("line=[{}]", line());
         set_arguments(&[b"two", b"words"]);
-        set_arguments(&[&[b'x'; 1 << 16]]); // has no room
+        set_arguments(&[&[b'x'; 1 << 16]]); // longer than the present arguments
         println!("arguments=[{}]", line().trim_end_matches('\0'));
     }
 }

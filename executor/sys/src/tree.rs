@@ -1,9 +1,9 @@
-//! Removing untrusted directory trees of any depth, without following names and with a fixed number of descriptors.
+//! Removes untrusted directory trees of any depth, without following links and with a fixed number of descriptors.
 //!
 //! The standard library uses a descriptor and a stack frame per level, so an attacker who nests directories could
-//! exhaust them. This walk goes up through `..` instead. A process with write access can move a directory elsewhere
-//! while it is emptied, so the directory behind `..` is compared with the one that the walk came through before
-//! anything is removed there; if they differ, the walk restarts at the top.
+//! exhaust both. This walk goes up through `..` instead. But a process with write access can move a directory elsewhere
+//! while the walk empties it. So before the walk removes anything in the directory behind `..`, it compares that
+//! directory with the one that it came through. If they differ, the walk restarts at the top.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -17,11 +17,12 @@ use crate::open::open_resolved;
 /// Maximum number of walks from the top, if directories are moved concurrently.
 const WALKS_MAX: usize = 100;
 
-/// Removes `name` in `dir` with its content, safely against concurrent changes: nothing outside the tree is removed. A
-/// missing name is not an error.
+/// Removes `name` in `dir` with its content, safely against concurrent changes: nothing outside the tree is removed.
+/// Does nothing if the name does not exist.
 ///
 /// # Errors
-/// `CrossesDevices` if something is mounted in it; `ResourceBusy` if its directories are moved again and again; else I/O errors.
+/// Returns `CrossesDevices` if something is mounted in the tree, `ResourceBusy` if its directories are moved too often,
+/// and otherwise I/O errors.
 pub fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_encoded_bytes())?;
     for _ in 0..WALKS_MAX {
@@ -33,7 +34,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
 }
 
-/// Returns true if the tree is gone.
+/// Tries to remove the tree. Returns true if it is gone.
 fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match remove_one(dir, name) {
         Ok(true) | Err(Errno::NOENT) => return Ok(true),
@@ -50,7 +51,7 @@ fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     }
 }
 
-/// Identity of a directory that also detects reuse of its inode number.
+/// Identity of a directory. It differs if an inode number was reused.
 #[derive(PartialEq, Eq)]
 struct Identity {
     device: (u32, u32),
@@ -74,7 +75,7 @@ impl Identity {
 /// A walk down from the top.
 struct RemovalWalk<'a> {
     top: BorrowedFd<'a>,
-    /// Directories from the top to the current one: identity, and name in the parent.
+    /// Directories from the top to the current one, each with its identity and its name in the parent.
     way: Vec<(Identity, CString)>,
     current: OwnedFd,
 }
@@ -85,12 +86,12 @@ enum WalkStep {
     On,
     /// The tree is gone.
     Done,
-    /// Another process changed the tree: the current directory may be anywhere.
+    /// Another process changed the tree, so the current directory may be anywhere.
     Moved,
 }
 
 impl<'a> RemovalWalk<'a> {
-    /// Starts a walk; `None` if the name is no longer a directory.
+    /// Starts a walk. Returns `None` if the name is not a directory any more.
     fn start(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
         Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))
@@ -118,7 +119,8 @@ impl<'a> RemovalWalk<'a> {
     }
 }
 
-/// Maps the result of removing a directory: `step` unless another process replaced or refilled the directory.
+/// Converts the result of removing a directory. Returns `step`, or `Moved` if another process replaced or refilled the
+/// directory.
 fn removed(result: Result<(), Errno>, step: WalkStep) -> io::Result<WalkStep> {
     match result {
         Ok(()) => Ok(step),
@@ -127,7 +129,7 @@ fn removed(result: Result<(), Errno>, step: WalkStep) -> io::Result<WalkStep> {
     }
 }
 
-/// Removes the entries of a directory up to the first non-empty subdirectory, and returns its name.
+/// Removes the entries of a directory up to the first non-empty subdirectory, and returns the name of that directory.
 fn empty(dir: &OwnedFd) -> io::Result<Option<CString>> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -144,12 +146,12 @@ fn empty(dir: &OwnedFd) -> io::Result<Option<CString>> {
     Ok(None)
 }
 
-/// Removes a file or an empty directory. Returns false if it is still there: a directory may be non-empty.
+/// Removes a file or an empty directory. Returns false if the entry still exists, such as a non-empty directory.
 fn remove_one(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => match unlinkat(dir, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-            // The entry was replaced by one of another type: it is checked again.
+            // The entry was replaced by an entry of another type, so it must be checked again.
             Err(Errno::NOTDIR) => Ok(false),
             result => result.map(|()| true),
         },
@@ -157,7 +159,7 @@ fn remove_one(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     }
 }
 
-/// Opens a subdirectory; `None` if there is none of that name.
+/// Opens a subdirectory. Returns `None` if there is no directory with this name.
 fn open_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     match open(dir, name) {
         Ok(opened) => Ok(Some(opened)),
@@ -166,7 +168,8 @@ fn open_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Opens a single name. Without `BENEATH`: a directory moved away at that moment would be refused like a mount.
+/// Opens a single name. `BENEATH` is not used: it would refuse a directory that is moved at that moment with the error
+/// for a mount.
 fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     open_resolved(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS)
@@ -187,7 +190,7 @@ mod tests {
         open_below(dir, name).unwrap().unwrap()
     }
 
-    /// Deeper than the descriptor limit and the longest path; links in it are not followed.
+    /// A tree that is deeper than the descriptor limit and the longest path is removed, and its links are not followed.
     #[test]
     fn a_tree_of_any_depth_goes_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -211,8 +214,8 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// A directory moved elsewhere while it is emptied causes no removal at its new place or above it, and the rest of
-    /// the tree is still removed.
+    /// If a directory is moved elsewhere while it is emptied, nothing is removed at its new location or above it, and
+    /// the rest of the tree is removed.
     #[test]
     fn a_directory_that_is_moved_away_takes_no_one_along() {
         for depth in 0..3 {
@@ -225,7 +228,7 @@ mod tests {
             fs::write(other.join("kept"), "x").unwrap();
             let dir = open_dir(home.path()).unwrap();
             let mut walk = RemovalWalk::start(dir.as_fd(), c"tree").unwrap().unwrap();
-            // Down to `d`, wherever the walk passes first.
+            // Walk down to `d`. The walk may pass other directories first.
             while walk.way.last().is_none_or(|(_, name)| name != c"c") {
                 assert_eq!(walk.step().unwrap(), WalkStep::On);
             }
@@ -247,8 +250,8 @@ mod tests {
         }
     }
 
-    /// The moves of the previous test as a race: one thread keeps moving directories out and in while trees are
-    /// removed.
+    /// The moves of the previous test as a race: if one thread keeps moving directories out and in while trees are
+    /// removed, nothing outside the trees is removed.
     #[test]
     fn no_one_is_taken_along_by_a_race() {
         let home = tempfile::tempdir().unwrap();
@@ -276,7 +279,7 @@ mod tests {
         assert!(other.join("kept").exists() && !tree.exists());
     }
 
-    /// A mount in a tree is not part of the tree.
+    /// If a file system is mounted in a tree, its content is not removed.
     #[test]
     #[ignore = "needs root"]
     fn what_is_mounted_in_a_tree_is_left_alone() {

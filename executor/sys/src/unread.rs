@@ -1,16 +1,16 @@
-//! Bytes written to a unix stream socket and not yet read by the peer.
+//! Counts the bytes that were written to a unix stream socket and not yet read by the peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Returns the number of bytes that the peer has not read, including kernel overhead per buffer; 0 if the peer has read
-/// everything or closed.
+/// Returns the number of bytes that the peer has not read, including kernel overhead per buffer. Returns 0 if the peer
+/// has read everything or has closed.
 ///
 /// # Errors
-/// Fails if it is not a socket.
+/// Fails if the descriptor is not a socket.
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the request (SIOCOUTQ, by its other name) writes one int, which `bytes` is.
+    // SAFETY: the request (TIOCOUTQ, also named SIOCOUTQ) writes one int, the type of `bytes`.
     if unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } < 0 {
         return Err(io::Error::last_os_error());
     }

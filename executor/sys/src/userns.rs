@@ -1,9 +1,9 @@
-//! User namespaces that exist before any process runs in them.
+//! Creates user namespaces before any process runs in them.
 //!
-//! A namespace needs a process to be created, and its id maps are written by a privileged process outside: the caller
-//! clones a child into it, writes the maps and opens a descriptor, and the child exits without doing anything. The
-//! descriptor keeps the namespace alive, serves as the id mapping of mounts ([`crate::mount::map_ids`]) and is later
-//! entered by the container's processes.
+//! A namespace can only be created with a process in it, and a privileged process outside must write its id maps. So
+//! the caller clones a child into the namespace, writes the maps and opens a descriptor, and the child exits without
+//! doing anything. The descriptor keeps the namespace alive, serves as the id mapping of mounts
+//! ([`crate::mount::map_ids`]), and is later used by the container's processes to enter the namespace.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -14,20 +14,20 @@ use rustix::pipe::PipeFlags;
 use crate::privileges;
 use crate::process::{self, Fork, OneThread};
 
-/// Creates a user namespace whose user and group ids 0 to `size` - 1 map to `start` and up. It is owned by `start`, its
-/// own root: the owner of a namespace has every capability over it, even if unprivileged, and the unprivileged host
-/// root (a service, a container with host ids) must have none. The child is not waited for and becomes a zombie of the
-/// caller, which reaps its children anyway.
+/// Creates a user namespace whose user and group ids 0 to `size` - 1 map to the host ids from `start` on. The namespace
+/// is owned by `start`, its own root. The owner of a namespace has every capability over it, even if the owner is
+/// unprivileged. An unprivileged host root (a service, a container with host ids) must have none, so root is not the
+/// owner. The child becomes a zombie, which the caller must reap.
 ///
 /// # Errors
-/// Fails if the kernel creates none (`user.max_user_namespaces`, or built without them), if the caller has no privilege
-/// over these ids, or if it has more than one thread.
+/// Fails if the kernel creates no user namespace (`user.max_user_namespaces`, or a kernel without them), if the caller
+/// has no privilege over these ids, or if it has more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // The child must exit inside: it cannot restore its credentials.
+    // The child must exit inside, because it cannot restore its credentials.
     let child = |go: OwnedFd, wait: OwnedFd| -> ! {
         drop(go);
-        let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done, or gone
+        let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done or has exited
         process::exit_now(0)
     };
     let one_thread = OneThread::check()?;
@@ -36,13 +36,13 @@ pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
             Fork::Parent(pid) => Ok((pid, go)),
             Fork::Child => child(go, wait),
         })?;
-    // The child need not have run yet, so this does not wait for the scheduler.
+    // This does not depend on the scheduler: it works before the child has run.
     let taken = map(pid, start, size).and_then(|()| open(pid));
     drop(go);
     taken
 }
 
-/// Writes the id maps of the user namespace of a process; it must have none yet.
+/// Writes the id maps of the user namespace of a process. They must not have been written before.
 fn map(pid: i32, start: u32, size: u32) -> io::Result<()> {
     let mapping = format!("0 {start} {size}");
     std::fs::write(format!("/proc/{pid}/uid_map"), &mapping)?;
@@ -67,8 +67,8 @@ mod tests {
     use crate::mount::{clone_tree, map_ids, open_dir, open_in_root};
 
     /// An idmapped view shows mapped owners, the directory itself is unchanged, and files created through the view have
-    /// the mapped owner. A separate program creates the namespace here, because the test's threads keep this process
-    /// from forking.
+    /// the mapped owner. A separate program creates the namespace here, because a test process with several threads
+    /// cannot fork.
     #[test]
     #[ignore = "needs root"]
     fn a_view_shows_mapped_owners_and_the_files_keep_theirs() {

@@ -60,7 +60,7 @@ fn nothing_leads_out_of_a_directory() {
     }
 }
 
-/// A detached file system is filled before it is visible, and its read-only view is another mount.
+/// A detached file system can be filled before it is visible, and a read-only view of it is a separate mount.
 #[test]
 #[ignore = "needs root"]
 fn a_detached_file_system_has_a_writable_and_a_read_only_side() {
@@ -88,8 +88,8 @@ fn an_unknown_option_is_reported() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
-/// A file system that grows keeps its content and options, including `noswap`: the kernel accepts that option again
-/// only if it is in force (the control).
+/// If a file system grows, it keeps its content and options, including `noswap`. The control: the kernel accepts
+/// `noswap` again only if the file system already has it.
 #[test]
 #[ignore = "needs root"]
 fn a_file_system_grows_and_stays_as_it_was() {

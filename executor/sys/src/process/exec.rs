@@ -1,16 +1,16 @@
-//! Executes a program. Before that, closes descriptors and frees stack pages.
+//! Executes a program, and closes descriptors and frees stack pages before that.
 
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Exits at once, without destructors and without flushing buffers.
+/// Exits at once, without running destructors and without flushing buffers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition.
     unsafe { libc::_exit(code) }
 }
 
-/// A list of strings in the form that execve requires.
+/// A null-terminated array of strings, as execve requires.
 pub struct StringArray {
     // Owns the strings that `pointers` refers to.
     _strings: Vec<CString>,
@@ -33,12 +33,12 @@ pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Returns unused stack pages to the kernel, and with them the data of earlier, deeper calls.
+/// Returns unused stack pages to the kernel, with the data that earlier, deeper calls have left there.
 ///
 /// # Errors
 /// Fails if /proc cannot be read.
 pub fn trim_stack() -> io::Result<()> {
-    // Room for this call, for the madvise call and for the red zone of the ABI.
+    // Space for this call, for the madvise call, and for the red zone of the ABI.
     const KEPT: usize = 4 << 10;
     let marker = 0u8;
     let top = (std::ptr::from_ref(&marker).addr() - KEPT) & !0xfff;
@@ -49,7 +49,7 @@ pub fn trim_stack() -> io::Result<()> {
     });
     if let Some(bottom) = bottom.filter(|bottom| *bottom < top) {
         // SAFETY: the range lies within the main thread's stack and ends well below the stack pointer of this function
-        // and of the call it makes; nothing refers to memory there.
+        // and of the madvise call; nothing refers to memory there.
         let result =
             unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(bottom), top - bottom, libc::MADV_DONTNEED) };
         if result != 0 {
@@ -64,14 +64,14 @@ pub fn trim_stack() -> io::Result<()> {
 /// # Errors
 /// Fails if the kernel is older than 5.11.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers; it closes nothing now, so no owned descriptor is invalidated.
+    // SAFETY: a plain system call on integers. It closes no descriptor yet, so no owned descriptor becomes invalid.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Closes every descriptor except the standard ones and `kept`, regardless of its owner. Only for a process that is
 /// about to execute a program or exit. Close-on-exec is not enough: until execve has looked up the program, a path
-/// through /proc/self/fd still leads to open descriptors (CVE-2024-21626).
+/// through /proc/self/fd leads to open descriptors (CVE-2024-21626).
 ///
 /// # Errors
 /// Fails if the kernel is older than 5.9.

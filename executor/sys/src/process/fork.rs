@@ -1,4 +1,4 @@
-//! Copies of the calling process.
+//! Forks the calling process.
 
 use std::io;
 
@@ -16,23 +16,24 @@ pub enum Fork {
 /// Forks the calling process.
 ///
 /// # Errors
-/// Fails if processes or memory run out, or if the caller has more than one thread: the child could find a lock held by
-/// a thread that it does not have.
+/// Fails if processes or memory run out, or if the caller has more than one thread. (In the child, only one thread
+/// exists, and locks of the other threads would never be released.)
 pub fn fork() -> io::Result<Fork> {
     OneThread::check()?;
-    // SAFETY: there is one thread (checked above), so the copy finds every lock and invariant as that thread left it.
+    // SAFETY: there is one thread (checked above), so every lock and invariant in the copy is as that thread left it.
     Ok(match unsafe { nix::unistd::fork() }.map_err(|errno| shortage::from_fork(errno.into()))? {
         ForkResult::Child => Fork::Child,
         ForkResult::Parent { child } => Fork::Parent(child.as_raw()),
     })
 }
 
-/// Proof that the calling process has one thread, so that no lock in a copy of it belongs to a thread that the copy
-/// lacks. Nothing in this crate creates threads.
+/// Proof that the calling process has one thread. So no lock in a copy of the process belongs to a thread that the copy
+/// does not have. This crate creates no threads.
 pub(crate) struct OneThread(());
 
 impl OneThread {
-    /// Counts threads in /proc. A process that enters a container must call this first: afterwards /proc is the container's.
+    /// Counts threads in /proc. A process that enters a container must call this first, because afterwards /proc
+    /// belongs to the container.
     pub(crate) fn check() -> io::Result<Self> {
         match threads()? {
             1 => Ok(Self(())),
@@ -46,13 +47,13 @@ impl OneThread {
 /// Forks with additional flags of clone(2): new namespaces for the child, or CLONE_PARENT.
 ///
 /// # Errors
-/// As [`fork`]; also if the kernel cannot create such a namespace.
+/// See [`fork`]; also fails if the kernel cannot create such a namespace.
 pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // No library offers this call without a separate stack for the child.
-    // SAFETY: without shared memory and a separate stack, the child continues here with a copy of everything, as after
-    // a fork; there is one thread (see `OneThread`), so the copy finds every lock and invariant as that thread left it.
-    // glibc's fork additionally handles only atfork handlers and threads, and there are none.
+    // SAFETY: the call shares no memory and passes no stack, so the child continues here with a copy of everything, as
+    // after a fork. There is one thread (see `OneThread`), so every lock and invariant in the copy is as that thread
+    // left it. glibc's fork additionally handles only atfork handlers and threads, and there are none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(shortage::from_fork(io::Error::last_os_error())),
         0 => Ok(Fork::Child),
@@ -62,7 +63,7 @@ pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
 
 /// Returns the number of threads of this process.
 pub(crate) fn threads() -> io::Result<usize> {
-    // The link count of a process's task directory is its thread count plus two; this avoids reading the entries.
+    // The link count of the directory is the number of threads plus two, so its entries need not be read.
     use std::os::unix::fs::MetadataExt;
     Ok((std::fs::metadata("/proc/self/task")?.nlink() as usize).saturating_sub(2))
 }
@@ -71,7 +72,7 @@ pub(crate) fn threads() -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// A fork of a multi-threaded process would copy locks that are never released.
+    /// If a process has several threads, a fork fails, because the copy could have locks that are never released.
     #[test]
     fn a_threaded_process_does_not_fork() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();

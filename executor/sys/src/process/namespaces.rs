@@ -1,4 +1,4 @@
-//! Namespaces of other processes.
+//! Opens and enters namespaces of other processes.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,8 +7,8 @@ use nix::sched::{CloneFlags, setns};
 
 use super::forbid_dumps;
 
-/// Opens the mount namespace of a process. The namespace and its mounts exist as long as the descriptor is open, even
-/// after the process exits. For use with [`enter_namespaces`].
+/// Opens the mount namespace of a process, for [`enter_namespaces`]. The namespace and its mounts exist as long as the
+/// descriptor is open, even after the process has exited.
 ///
 /// # Errors
 /// Fails if the process has exited or the caller lacks privilege.
@@ -17,7 +17,7 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
 }
 
-/// Enters namespaces of the pidfd's process, or the mount namespace if the descriptor is one.
+/// Enters namespaces of the pidfd's process. If the descriptor is a mount namespace, enters that namespace.
 ///
 /// # Errors
 /// Fails if the process has exited or the caller lacks privilege.
@@ -28,11 +28,11 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
     Ok(setns(pidfd, namespaces)?)
 }
 
-/// Runs `act` in the network namespace of the pidfd's process, then returns to the caller's own.
+/// Runs `act` in the network namespace of the pidfd's process, then returns to the caller's network namespace.
 ///
 /// # Errors
-/// As [`enter_namespaces`], or the error of `act`. If the caller could not return to its namespace, the error is not
-/// one of `act`, and the caller must exit.
+/// Returns the errors of [`enter_namespaces`] and of `act`. If the caller cannot return to its namespace, the error
+/// differs from those of `act`, and the caller must exit.
 pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let own = rustix::fs::open("/proc/thread-self/ns/net", flags, rustix::fs::Mode::empty())?;
@@ -50,11 +50,11 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(setns(pidfd, CloneFlags::CLONE_NEWIPC)?)
 }
 
-/// Permanently enters a user namespace, given its descriptor or a pidfd of a process in it, and becomes its root: with
-/// all capabilities over the namespace's resources and none over others.
+/// Permanently enters a user namespace, given its descriptor or a pidfd of a process in it, and becomes its root. The
+/// process then has all capabilities over the resources of that namespace, and none over others.
 ///
 /// # Errors
-/// Fails if the caller lacks privilege, the namespace has no root, or it is the caller's own.
+/// Fails if the caller lacks privilege, the namespace has no root, or the caller is already in it.
 pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     setns(user_namespace, CloneFlags::CLONE_NEWUSER)?;
     become_root_within()
@@ -66,6 +66,6 @@ pub(crate) fn become_root_within() -> io::Result<()> {
     let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
     nix::unistd::setresgid(group, group, group)?;
     nix::unistd::setresuid(user, user, user)?;
-    // The change of user made this process inspectable by other processes of that user.
+    // After the change of user, other processes of that user could inspect this process.
     forbid_dumps()
 }

@@ -1,20 +1,20 @@
-//! Descriptors of processes (pidfd).
+//! Opens and uses descriptors of processes (pidfd).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::process::PidfdFlags;
 
-/// Reserves one descriptor until the value is dropped. Call before a fork, so that [`pidfd`] of the child cannot fail
-/// for lack of descriptors.
+/// Reserves one descriptor until the value is dropped. Call this before a fork, so that [`pidfd`] for the child cannot
+/// fail for lack of descriptors.
 ///
 /// # Errors
-/// Fails if no descriptor is left.
+/// Fails if the process has too many open descriptors.
 pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     any.try_clone_to_owned()
 }
 
-/// Returns a pidfd, which becomes readable when the process exits.
+/// Returns a pidfd. It becomes readable when the process exits.
 ///
 /// # Errors
 /// Fails if no process has this pid.
@@ -37,12 +37,12 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
     }
 }
 
-/// Sends a signal to the pidfd's process. A process that has exited is not an error.
+/// Sends a signal to the pidfd's process. Does nothing if the process has exited.
 ///
 /// # Errors
 /// Fails if the number is not a signal or the caller has no permission.
 pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers; with a null siginfo the kernel fills it in as for kill.
+    // SAFETY: a plain system call on integers. The null siginfo makes the kernel fill in the same values as for kill.
     let result = unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
     };
@@ -53,8 +53,8 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends SIGKILL to a process whose pid cannot have been reused: a child that has not been reaped, or a process
-/// identified just before. A process that has exited is not an error.
+/// Sends SIGKILL to a process whose pid cannot have been reused: a child that has not been reaped, or a process that
+/// was identified just before. Does nothing if the process has exited.
 pub fn kill(pid: i32) {
     if let Ok(pidfd) = pidfd(pid) {
         let _ = pidfd_signal(pidfd.as_fd(), libc::SIGKILL);

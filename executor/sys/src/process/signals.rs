@@ -1,4 +1,4 @@
-//! Signals of the calling process: received as events, blocked, and reset.
+//! Receives signals of the calling process as events, and blocks and resets signals.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Signals received as events: blocked, and read from a descriptor (signalfd). Create it before starting anything, so
-/// that an early exit is not missed.
+/// Signals that are blocked and read from a descriptor (signalfd). Create this before any child process, so that the
+/// exit of a child is not missed.
 pub struct SignalEvents(SignalFd);
 
 impl SignalEvents {
@@ -39,17 +39,17 @@ impl AsFd for SignalEvents {
     }
 }
 
-/// Unblocks all signals that [`SignalEvents`] blocked and resets every action to the default, for a program about to be executed.
+/// Unblocks all signals and resets every action to the default, for a program that is about to be executed.
 ///
 /// # Errors
 /// None in practice.
 pub fn reset_signals() -> io::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // execve keeps ignored signals ignored: SIGPIPE, which Rust ignores in every program, and those ignored by the
-    // daemon's parent (nohup). A shell cannot set a trap for a signal that is ignored at its start.
-    // The C library's own call rejects two signals that it reserves, and these can be ignored as well.
+    // execve keeps ignored signals ignored: SIGPIPE, which Rust ignores in every program, and signals that the daemon's
+    // parent ignores (nohup). A shell cannot set a trap for a signal that is ignored at its start.
+    // The function of the C library rejects two signals that it reserves, although these can be ignored, too.
     const ALL: std::ops::RangeInclusive<i64> = 1..=64;
-    let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask: the kernel's own form, the same on all we build for
+    let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask, in the kernel's layout
     for number in ALL.filter(|number| ![i64::from(libc::SIGKILL), i64::from(libc::SIGSTOP)].contains(number)) {
         // SAFETY: the second argument points to a live value that the kernel reads; the action runs no code here.
         let done = unsafe {
@@ -62,14 +62,14 @@ pub fn reset_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes SIGHUP do nothing in this process. An executed program gets the default action.
+/// Makes this process ignore SIGHUP by an empty handler. An executed program gets the default action.
 ///
 /// # Errors
 /// None in practice.
 pub fn survive_hangup() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler has no code that a signal could interrupt at a wrong moment.
+    // SAFETY: the handler is empty, so it can interrupt any code.
     unsafe { sigaction(Signal::SIGHUP, &action) }?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Exit of processes: waiting and reaping, also as PID 1 of a pid namespace.
+//! Waits for the exit of processes and reaps them, also as PID 1 of a pid namespace.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::ready::is_readable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildExit {
     Code(i32),
-    /// Number of the signal that terminated it.
+    /// Number of the signal that terminated the child.
     Signal(i32),
 }
 
@@ -30,7 +30,7 @@ impl From<ChildExit> for Exit {
 /// Waits for a child to exit and reaps it.
 ///
 /// # Errors
-/// Fails if the process is not a child of this one.
+/// Fails if the process is not a child of this process.
 pub fn wait_for(pid: i32) -> io::Result<ChildExit> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -45,16 +45,16 @@ pub fn wait_for(pid: i32) -> io::Result<ChildExit> {
     }
 }
 
-/// Checks whether a child has exited, without reaping it.
+/// Returns true if a child has exited. Does not reap it.
 ///
 /// # Errors
-/// Fails if the process is not a child of this one.
+/// Fails if the process is not a child of this process.
 pub fn has_ended(pid: i32) -> io::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
 }
 
-/// Checks whether any process is running. A zombie is not.
+/// Returns true if a process exists and has not exited. The process need not be a child.
 ///
 /// # Errors
 /// Fails if descriptors run out.
@@ -66,10 +66,11 @@ pub fn is_alive(pid: i32) -> io::Result<bool> {
     Ok(!is_readable(&pidfd))
 }
 
-/// Reaps one exited child, if there is one. If that child is `kept`, it is not reaped, and no later child is checked.
+/// Reaps one exited child, if there is one. If `kept` returns true for it, the child is not reaped, and no other child
+/// is checked. Returns `None` if no child was reaped.
 ///
 /// # Errors
-/// None in practice; no children at all is `None`.
+/// None in practice.
 pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, ChildExit)>> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = match waitid(Id::All, look) {
@@ -93,7 +94,7 @@ fn ended(status: WaitStatus) -> Option<(i32, ChildExit)> {
 }
 
 /// Runs as PID 1 of a pid namespace: forwards every signal to `child` and reaps processes until `child` has exited.
-/// Signals must have been blocked ([`hold_signals`](crate::process::signals::hold_signals)) before the child was created.
+/// Signals must be blocked ([`hold_signals`](crate::process::signals::hold_signals)) before the child is created.
 ///
 /// # Errors
 /// Fails if a required system call is not allowed.
@@ -128,7 +129,7 @@ fn serve(child: Option<i32>) -> io::Result<ChildExit> {
             libc::SIGCHLD => {}
             signal => {
                 // SAFETY: a plain system call on integers. The child has not been reaped, so its pid cannot have been
-                // reused. It may have exited, which the next wait reports.
+                // reused. If it has exited, the next wait reports this.
                 let _ = child.map(|child| unsafe { libc::kill(child, signal) });
             }
         }
