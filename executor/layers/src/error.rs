@@ -1,4 +1,4 @@
-//! Errors of unpacking a layer.
+//! Defines the errors of unpacking a layer.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use executor_tar::TarError;
 
 use crate::DiffId;
 
-/// Error of unpacking a layer: a fault of the layer or of the host.
+/// Error of unpacking a layer. The cause is either the layer or the host.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The media type of the blob is not supported.
@@ -19,7 +19,7 @@ pub enum UnpackError {
     /// The entry is a device that the layer may not contain.
     #[error("`{entry}` is a device: {why}")]
     Device { entry: String, why: &'static str },
-    /// The content has another digest.
+    /// The content does not have the requested digest.
     #[error("the layer's diffID is {found}; expected {expected}")]
     DiffId {
         /// Requested digest.
@@ -30,20 +30,20 @@ pub enum UnpackError {
     /// A layer below this one is not in the store.
     #[error("parent layer {0} is not unpacked")]
     Parent(DiffId),
-    /// An operation of the host failed.
+    /// A system call failed.
     #[error("{about}: {error}")]
     Host {
-        /// Operation and object.
+        /// Operation and the object that it failed on.
         about: String,
         error: io::Error,
     },
 }
 
-/// Longest name in a message, in bytes.
+/// Maximum length of a name in a message, in bytes.
 const NAME_MAX: usize = 200;
 
 impl UnpackError {
-    /// Creates the error of an exceeded limit.
+    /// Creates the error for an exceeded limit.
     pub(crate) fn limit(entry: &[u8], what: &'static str, found: u64, limit: u64) -> Self {
         Self::Archive(TarError::limit(entry, what, found, limit))
     }
@@ -61,7 +61,7 @@ impl UnpackError {
     }
 }
 
-/// The source of an archive may be a blob's stream, whose errors are those of this crate.
+/// If the archive is read from a blob's stream, a read error contains an error of this crate, which is restored.
 impl From<TarError> for UnpackError {
     fn from(error: TarError) -> Self {
         match error {
@@ -73,7 +73,7 @@ impl From<TarError> for UnpackError {
     }
 }
 
-/// Formats an archive's name for a message: one line, whatever it contains.
+/// Formats a name from an archive for a message, as one line without control characters.
 pub(crate) fn shown(name: &[u8]) -> String {
     printable(name, NAME_MAX)
 }

@@ -1,11 +1,13 @@
-//! Image layers: unpacked into directories in overlayfs' form, and stored by the digest of their content.
+//! Unpacks image layers into directories in overlayfs format, and stores them by the digest of their content.
 //!
-//! Input: an untrusted blob that another process fetched; output: a directory in the store, or an error and no trace.
-//! The blob is not trusted:
+//! The input is an untrusted blob that another process fetched. The output is a directory in the store; after an error,
+//! nothing remains in the store. The blob is not trusted:
 //!
-//! - it is read within [`Limits`] ([`stream`], and the crate `executor-tar`): bytes, entries, ratio, lengths;
-//! - every name in it is opened beneath the layer's own root, with openat2 and no symbolic link ([`tree`]);
-//! - the result becomes a layer of the store only if its SHA-256 is the requested diffID, atomically, by a rename ([`store`]).
+//! - Limits are enforced while it is read ([`Limits`], [`stream`], and the crate `executor-tar`): bytes, entries,
+//!   ratio, lengths.
+//! - Every name in it is opened beneath the layer's own root, by openat2 without following symbolic links ([`tree`]).
+//! - The result is moved into the store by an atomic rename, and only if its SHA-256 is the requested diffID
+//!   ([`store`]).
 //!
 //! The conversion from archive to tree follows the image specification (`layer.md`), and umoci where the specification
 //! is silent. The crate starts no process and drops no privilege: the launcher calls it in a confined process.

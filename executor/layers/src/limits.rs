@@ -1,4 +1,4 @@
-//! Limits on a layer.
+//! Defines the limits on a layer.
 
 use executor_tar::{FREE, RATIO_MAX};
 
@@ -7,9 +7,9 @@ use executor_tar::{FREE, RATIO_MAX};
 pub struct Limits {
     /// Limits on the uncompressed archive.
     pub archive: executor_tar::Limits,
-    /// Most bytes of the uncompressed archive per byte of the blob, beyond [`Limits::free`].
+    /// Maximum number of bytes of the uncompressed archive per byte of the blob, in addition to [`Limits::free`].
     pub ratio: u64,
-    /// Bytes of the uncompressed archive that are exempt from the ratio.
+    /// Number of bytes of the uncompressed archive that do not count for the ratio.
     pub free: u64,
 }
 
@@ -20,7 +20,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Lowers the limits on bytes to `bytes`; 0 changes nothing.
+    /// Lowers the limits on bytes to `bytes`. A value of 0 changes nothing.
     pub fn within(self, bytes: u64) -> Self {
         Self { archive: self.archive.within(bytes), ..self }
     }

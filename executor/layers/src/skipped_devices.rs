@@ -1,5 +1,5 @@
-//! Devices that are skipped when a layer is unpacked: those in `/dev`. Every container mounts its own `/dev` over them.
-//! Images made by debootstrap and similar tools contain a few.
+//! Records the devices in `/dev` that are skipped when a layer is unpacked. Every container mounts its own `/dev` over
+//! that directory. Images that debootstrap and similar tools have created contain a few such devices.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use crate::error::shown;
 
 /// Directory whose devices are skipped.
 const COVERED: &[u8] = b"dev";
-/// Most skipped paths that are recorded, to skip hard links to them.
+/// Maximum number of skipped paths that are recorded. Hard links to recorded paths are skipped, too.
 const REMEMBERED_MAX: usize = 1000;
-/// Most paths in a warning, and most bytes of each.
+/// Maximum number of paths in a warning, and of bytes of each path.
 const NAMED_MAX: usize = 8;
 const NAME_MAX: usize = 64;
 
@@ -21,7 +21,8 @@ pub struct SkippedDevices {
 }
 
 impl SkippedDevices {
-    /// Returns true if the path, as components from the root, is below a directory that containers mount over.
+    /// Returns true if the path is below a directory that containers mount over. The path is given as components from
+    /// the root.
     pub(crate) fn covers(path: &[&[u8]]) -> bool {
         path.len() > 1 && path[0] == COVERED
     }
@@ -39,7 +40,8 @@ impl SkippedDevices {
         !self.paths.is_empty() && Self::covers(path) && self.paths.contains(&path.join(&b'/'))
     }
 
-    /// Returns the warning for users of the layer, of less than a kilobyte; `None` if nothing was skipped.
+    /// Returns the warning for users of the layer, which is shorter than a kilobyte. Returns `None` if nothing was
+    /// skipped.
     pub fn warning(&self) -> Option<String> {
         let (word, rest) = match self.count {
             0 => return None,

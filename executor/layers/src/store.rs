@@ -1,4 +1,4 @@
-//! The layer store: complete layers, and layers being unpacked.
+//! Stores complete layers and layers that are being unpacked.
 //!
 //! ```text
 //! layers/                      0700 root
@@ -10,12 +10,12 @@
 //!    view/                     mount point of the layers below, in the unpacker's own mount namespace
 //! ```
 //!
-//! Everything below `sha256` is complete, synced to disk, and never written to: it gets there by a rename, after its
-//! content was synced and its digest verified.
+//! Every layer below `sha256` is complete, synced to disk, and never written to. A layer is moved there by a rename,
+//! after its content was synced and its digest verified.
 //!
-//! Most layers have the same tree on top of any others. Some do not: those with a directory, a link or a target of a
-//! hard link that only the layers below describe. Such a layer is stored once for each list of layers that it was
-//! unpacked on.
+//! Most layers have the same tree on top of any other layers. A layer's tree depends on the layers below if it has a
+//! directory, a link or a target of a hard link that only the layers below describe. Such a layer is stored once for
+//! each list of layers that it was unpacked on.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -42,7 +42,7 @@ const TREE: &str = "fs";
 const ABOUT: &str = "layer.json";
 /// Format version of [`About`].
 const VERSION: u32 = 1;
-/// Largest [`ABOUT`] file that is read, in bytes.
+/// Maximum size of an [`ABOUT`] file that is read, in bytes.
 const ABOUT_MAX: u64 = 4096;
 
 /// Properties of a layer that overlayfs cannot represent.
@@ -51,14 +51,14 @@ struct About {
     version: u32,
     /// True if the layer describes the root directory.
     root: bool,
-    /// True if the layer hides all layers below.
+    /// True if the layer hides all layers below it.
     opaque: bool,
     /// Warning about skipped entries, for users of the layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
 
-/// The layer store of a state directory.
+/// The layer store in a state directory.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
@@ -67,11 +67,10 @@ pub struct Store {
 /// Opened layers of an image.
 #[derive(Debug)]
 pub struct OpenedLayers {
-    /// Their trees, bottom first and each once: trees that an opaque root hides are left out, and so are the lower
+    /// Trees of the layers, bottom first and each once. Omits trees that an opaque root hides, and the lower
     /// occurrences of a repeated tree.
     pub dirs: Vec<OwnedFd>,
-    /// Attributes of the root directory from the uppermost layer that describes it, with the numbers of `stat`; `None`
-    /// if none does.
+    /// Attributes of the root directory, from the uppermost layer that describes it. `None` if no layer describes it.
     pub root: Option<fs::Metadata>,
     /// Warnings of the layers about skipped entries, bottom first.
     pub warnings: Vec<String>,
@@ -93,7 +92,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the store in a directory that is known to exist.
+    /// Uses the store in a directory that must exist.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
@@ -102,12 +101,12 @@ impl Store {
         self.root.join(name)
     }
 
-    /// Returns true if a layer is present, for an image with these layers below it, bottom first.
+    /// Returns true if a layer is present for use on top of these layers, bottom first.
     pub fn has(&self, layer: &DiffId, parents: &[DiffId]) -> bool {
         self.find(layer, parents).is_some()
     }
 
-    /// Returns the warning of a present layer, as in [`OpenedLayers::warnings`].
+    /// Returns the warning of a layer that is present, as in [`OpenedLayers::warnings`].
     pub fn warning(&self, layer: &DiffId, parents: &[DiffId]) -> Option<String> {
         let about = about(&self.find(layer, parents)?.join(ABOUT)).ok()?;
         about.warning.map(|warning| format!("layer {layer}: {warning}"))
@@ -121,13 +120,13 @@ impl Store {
     /// Opens the layers of an image, bottom first.
     ///
     /// An image may list a layer twice, for example from two build steps that change nothing. overlayfs returns `ELOOP`
-    /// for a tree that is listed twice, so only the uppermost occurrence is kept. The result is the same: at each path
-    /// the upper occurrence either ends the lookup (a file, a whiteout, an opaque directory), which then never reaches
-    /// the lower one, or it is a directory with the same entries and attributes. A layer that depends on the layers
-    /// below it can be two trees; these are both kept.
+    /// for a tree that is listed twice, so only the uppermost occurrence is used. This does not change the merged tree.
+    /// At each path, the upper occurrence may have a file, a whiteout or an opaque directory: then the lookup ends
+    /// there and never reaches the lower occurrence. Or it has a directory with the same entries and attributes. If a
+    /// layer depends on the layers below it, its two occurrences can have different trees, and both are used.
     ///
     /// # Errors
-    /// Fails if a layer is missing, or with I/O errors.
+    /// Fails if a layer is missing. Also returns I/O errors.
     pub fn open(&self, layers: &[DiffId]) -> Result<OpenedLayers, UnpackError> {
         let mut opened = OpenedLayers { dirs: Vec::new(), root: None, warnings: Vec::new() };
         let mut paths: Vec<PathBuf> = Vec::new(); // one for each of `opened.dirs`
@@ -174,8 +173,8 @@ impl Store {
         start().context(|| "store of layers".to_owned())
     }
 
-    /// Removes a layer in all its forms from the store's index, atomically. Returns the new names of its directories,
-    /// for [`Store::clear`]; empty if it is not present.
+    /// Atomically removes all stored trees of a layer from the index of the store. Returns the new names of the
+    /// directories, for [`Store::clear`]. Returns no names if the layer is not present.
     ///
     /// # Errors
     /// Returns I/O errors.
@@ -192,7 +191,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// Lists the directories of processes that exited while they unpacked or removed a layer.
+    /// Lists the directories of processes that exited while they were unpacking or removing a layer.
     ///
     /// # Errors
     /// Returns I/O errors.
@@ -200,12 +199,12 @@ impl Store {
         names(&self.path(INGEST))
     }
 
-    /// Deletes directories that no process is unpacking or removing.
+    /// Deletes directories. No process may be unpacking or removing these layers.
     ///
     /// # Errors
     /// Returns I/O errors.
     pub fn clear(&self, names: &[String]) -> io::Result<()> {
-        // The removal from the index must be durable before the directory is partly deleted.
+        // The removal from the index must be durable before the directory is partially deleted.
         fsync(open_to_sync(&self.path(LAYERS))?)?;
         let ingest = open_to_sync(&self.path(INGEST))?;
         names.iter().try_for_each(|name| tree::remove(ingest.as_fd(), OsStr::new(name)))
@@ -222,13 +221,13 @@ pub(crate) struct Ingest {
 }
 
 impl Ingest {
-    /// Returns the root of its tree.
+    /// Returns the root of the layer's tree.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    /// Moves the layer into the store: synced first, then renamed. If another process has stored the same layer, the
-    /// existing layer is kept.
+    /// Syncs the layer, then renames it into the store. If another process has stored the same layer, the existing
+    /// layer is kept.
     pub(crate) fn commit(
         self,
         layer: &DiffId,
@@ -256,7 +255,7 @@ impl Ingest {
         committed
     }
 
-    /// Deletes the directory. If that fails, the next start of the launcher does.
+    /// Deletes the directory. If that fails, the launcher deletes it at its next start.
     pub(crate) fn discard(self) {
         let _ = tree::remove(self.ingest.as_fd(), OsStr::new(&self.name));
     }
@@ -289,7 +288,7 @@ fn about(path: &Path) -> io::Result<About> {
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
-        // Not created yet, because the disk was full.
+        // The directory was not created yet, because the disk was full.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?.collect::<io::Result<Vec<_>>>()?,
     };
@@ -298,7 +297,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 
 fn open_to_sync(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Not open(2), which the unpacker's filter denies.
+    // The unpacker's seccomp filter denies open(2), so this uses openat.
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 

@@ -1,8 +1,8 @@
-//! The stream of a blob: decompressed, counted and hashed while it is read.
+//! Reads a blob as a stream, which is decompressed, counted and hashed while it is read.
 //!
-//! Uses flate2 with miniz_oxide, and ruzstd: no C code in the process that reads untrusted data, and nothing to
-//! install. The bytes are hashed as they pass, so that nothing is read twice: the digest is that of exactly the
-//! unpacked bytes.
+//! Uses flate2 with miniz_oxide, and ruzstd. So the process that reads untrusted data runs no C code, and no library
+//! must be installed. The bytes are hashed while they are unpacked, so no byte is read twice, and the digest is that of
+//! exactly the unpacked bytes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -20,7 +20,7 @@ use crate::{DiffId, Limits, UnpackError};
 
 /// Read size for a blob, in bytes.
 const BLOCK: usize = 128 << 10;
-/// Largest window of a zstd frame in bytes, which the decoder keeps in memory. `zstd --ultra --long=27` uses it.
+/// Maximum window size of a zstd frame in bytes, which the decoder keeps in memory. `zstd --ultra --long=27` uses it.
 const WINDOW_MAX: u64 = 128 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Parses the media types of OCI and of Docker (image specification, `media-types.md` and `layer.md`).
+/// Parses the media types of layers of OCI and of Docker (image specification, `media-types.md` and `layer.md`).
 impl FromStr for Compression {
     type Err = UnpackError;
 
@@ -53,8 +53,8 @@ impl FromStr for Compression {
     }
 }
 
-/// A file read from its start, independent of the descriptor's offset, which the sender shares. It ends at its size at
-/// the time of the open.
+/// A file that is read from its start to the size that it had when it was opened. Reads do not use the descriptor's
+/// offset, which is shared with the sender.
 struct Blob {
     file: File,
     at: u64,
@@ -89,8 +89,8 @@ impl Archive {
     /// Starts reading a blob.
     ///
     /// # Errors
-    /// Fails if it is not a regular file, is larger than its content may be, or is mostly holes, which would have to be
-    /// read as well.
+    /// Fails if the blob is not a regular file, is larger than its content may be, or consists mostly of holes, because
+    /// reading holes costs as much as reading data.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
         let meta = file.metadata().context(|| "blob".to_owned())?;
         if !meta.is_file() {
@@ -99,7 +99,7 @@ impl Archive {
         let length = meta.len();
         let (what, most) = match compression {
             Compression::None => ("bytes of the uncompressed archive", limits.archive.bytes),
-            // Incompressible data becomes slightly longer.
+            // Incompressible data becomes slightly longer when it is compressed.
             Compression::Gzip | Compression::Zstd => {
                 ("bytes of the blob", limits.archive.bytes.saturating_add(limits.free))
             }
@@ -107,7 +107,7 @@ impl Archive {
         if length > most {
             return Err(UnpackError::limit(b"", what, length, most));
         }
-        // A hole is read like highly compressed bytes, and has the same limit.
+        // Reading a hole costs as much as reading highly compressed bytes, so it has the same limit.
         if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
             let what = "bytes of the sparse blob, given its stored bytes";
             return Err(UnpackError::limit(b"", what, length, most));
@@ -122,7 +122,7 @@ impl Archive {
         Ok(Self { decoder, hasher: Sha256::new(), bytes: 0, most: limits.archive.bytes, most_by_ratio })
     }
 
-    /// Reads up to `buffer.len()` bytes. 0 means end of file.
+    /// Reads up to `buffer.len()` bytes. Returns 0 at the end of the file.
     ///
     /// # Errors
     /// Fails if the data cannot be decompressed or a limit is exceeded.
@@ -150,7 +150,7 @@ impl Archive {
         Ok(read)
     }
 
-    /// Reads the rest, which is part of the digest, and returns the digest.
+    /// Reads the remaining bytes, which are part of the digest, and returns the digest.
     ///
     /// # Errors
     /// See [`Archive::read`].
@@ -161,7 +161,7 @@ impl Archive {
     }
 }
 
-/// The reader of the archive converts the error back ([`UnpackError::from`]).
+/// The reader of the archive restores the original error ([`UnpackError::from`]).
 impl Read for Archive {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         Self::read(self, buffer).map_err(io::Error::other)
@@ -173,7 +173,7 @@ fn reported(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof { "it is truncated".into() } else { error.to_string() }
 }
 
-/// Decodes consecutive frames. Skippable frames are skipped: seekable archives have them.
+/// Decodes consecutive zstd frames. Skips skippable frames, which occur in seekable archives.
 struct Frames {
     blob: BufReader<Blob>,
     decoder: FrameDecoder,
@@ -187,7 +187,7 @@ impl Frames {
         Self { blob, decoder, within: false }
     }
 
-    /// Starts the next frame. Returns false if there is none.
+    /// Starts the next frame. Returns false if there is no further frame.
     fn next(&mut self) -> io::Result<bool> {
         loop {
             if self.blob.fill_buf()?.is_empty() {
@@ -206,7 +206,7 @@ impl Frames {
         }
     }
 
-    /// Verifies a frame's checksum if it has one.
+    /// Verifies the checksum of a frame if it has one.
     fn verify(&self) -> io::Result<()> {
         match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
             (Some(expected), Some(found)) if expected != found => {
@@ -246,8 +246,8 @@ impl Read for Frames {
 mod tests {
     use super::*;
 
-    /// A blob that is a hole is refused before it is read: for each compression, for its size and for its uncompressed
-    /// content. The controls: stored data, and a hole below the limit, are read.
+    /// If a blob is a hole, it is refused before it is read, for each compression, because of its own size or of its
+    /// uncompressed size. The controls: stored data, and a hole below the limit, are read.
     #[test]
     fn a_blob_that_is_mostly_holes_is_refused_before_it_is_read() {
         let mut limits = Limits::default();
@@ -258,7 +258,7 @@ mod tests {
             file
         };
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            // A skippable frame in front of a hole.
+            // A skippable frame, followed by a hole.
             let file = sparse(1 << 40);
             file.write_all_at(&[0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff], 0).unwrap();
             let reported = Archive::open(file, compression, &limits).err().unwrap().to_string();
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Bytes appended to a blob while it is read are ignored.
+    /// If bytes are appended to a blob while it is read, they are ignored.
     #[test]
     fn a_blob_ends_where_it_ended_when_it_was_opened() {
         let file = tempfile::tempfile().unwrap();

@@ -1,12 +1,11 @@
-//! Builds a layer's tree beneath an opened root. All lookups and changes are made here.
+//! Builds a layer's tree beneath an opened root. This module performs all lookups and changes of the tree.
 //!
-//! A directory is opened in one of two ways. The usual one is a single openat2 that stays beneath the root and follows
-//! no symbolic link. If that fails, `walk` goes component by component: like umoci, it resolves links of the layer or
-//! of its parents as if the layer's root were `/`, which it cannot leave, and creates directories that the archive does
-//! not mention.
+//! A directory is usually opened by a single openat2 that stays beneath the root and follows no symbolic link. If that
+//! fails, `walk` goes component by component. Like umoci, it resolves links of the layer or of the layers below as if
+//! the layer's root were `/`, which it cannot leave, and creates directories that the archive does not mention.
 //!
-//! The result is in overlayfs' form (the kernel's `filesystems/overlayfs.rst`): a whiteout is a character device 0:0,
-//! and a directory that hides the one below it has the attribute `trusted.overlay.opaque`.
+//! The tree is in overlayfs format (the kernel's `filesystems/overlayfs.rst`): a whiteout is a character device 0:0,
+//! and a directory with the attribute `trusted.overlay.opaque` hides the directory below it.
 
 mod file;
 mod parents;
@@ -31,20 +30,20 @@ use crate::error::Context;
 use crate::error::shown;
 pub use parents::Parents;
 
-/// Extended attribute of a directory that hides the one of the same name below.
+/// Extended attribute of a directory that hides the directory with the same path in the layers below.
 const OPAQUE: &str = "trusted.overlay.opaque";
-/// Attributes reserved for overlayfs: an archive must not set them.
+/// Prefix of attributes that are reserved for overlayfs. An archive must not set them.
 pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
-/// Attributes that are specific to a host. umoci skips them too.
+/// Attributes that are specific to a host. umoci skips them, too.
 const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
-/// Attributes that are possible only on files and directories.
+/// Prefix of attributes that only files and directories can have.
 const USER: &[u8] = b"user.";
-/// Most bytes of an inode's attribute names together, and of one value: the kernel's limits.
+/// Maximum size of all attribute names of an inode, and of one value, in bytes. These are the kernel's limits.
 const XATTR_MAX: usize = 64 << 10;
 /// Permissions of a directory that the archive does not describe.
 const DIR_MODE: u32 = 0o755;
 
-/// Owner, mode, attributes and times of an entry.
+/// Owner, mode, extended attributes and time of an entry.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
     /// Permissions, set-id and sticky bits.
@@ -61,9 +60,9 @@ pub struct Marks {
 pub struct LayerProperties {
     /// True if the archive describes the root directory itself.
     pub root: bool,
-    /// True if the root hides everything below.
+    /// True if the root hides all layers below.
     pub opaque: bool,
-    /// True if the tree depends on the layers below: on top of others it would differ.
+    /// True if the tree depends on the layers below, so that it would differ on top of other layers.
     pub depends: bool,
 }
 
@@ -85,7 +84,7 @@ enum Existing {
 }
 
 impl Tree {
-    /// Starts a tree beneath `root`, an empty directory, on top of the layers below.
+    /// Starts a tree in `root`, an empty directory, on top of the layers below.
     ///
     /// # Errors
     /// Fails if `root` cannot be opened.
@@ -95,7 +94,7 @@ impl Tree {
         Ok(Self { root, parents, found: LayerProperties::default() })
     }
 
-    /// Returns the properties found so far.
+    /// Returns the properties of the part that was unpacked so far.
     pub fn found(&self) -> LayerProperties {
         self.found
     }
@@ -112,7 +111,7 @@ impl Tree {
     /// Creates a directory, or sets the attributes of an existing one.
     ///
     /// # Errors
-    /// Fails if the name cannot be created, or with I/O errors.
+    /// Fails if the name cannot be created. Also returns I/O errors.
     pub fn directory(&mut self, path: &[&[u8]], marks: &Marks) -> Result<(), UnpackError> {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);
@@ -125,7 +124,7 @@ impl Tree {
         mark_fd(&made, marks, &full)
     }
 
-    /// Opens the parent directory of a path and returns it with the last component. Missing directories are created.
+    /// Opens the parent directory of a path, and returns it with the last component. Creates missing directories.
     fn parent<'a>(&mut self, path: &[&'a [u8]]) -> Result<(OwnedFd, &'a [u8]), UnpackError> {
         let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
         if let Ok(dir) = self.straight(dirs) {
@@ -136,7 +135,7 @@ impl Tree {
         Ok((dir, name))
     }
 
-    /// Opens a directory by a path without symbolic links.
+    /// Opens a directory by a path that has no symbolic links.
     fn straight(&self, dirs: &[&[u8]]) -> Result<OwnedFd, Errno> {
         if dirs.is_empty() {
             return open_dir(self.root.as_fd(), b".");
@@ -144,7 +143,7 @@ impl Tree {
         open_beneath(self.root.as_fd(), &joined(dirs), OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// Removes the entry at a name to make room for a non-directory.
+    /// Removes the entry at a name, so that an entry that is not a directory can be created there.
     fn clear(dir: &OwnedFd, name: &[u8]) -> std::io::Result<()> {
         remove(dir.as_fd(), OsStr::from_bytes(name))
     }
@@ -156,7 +155,7 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> 
     open_resolved(root, path, flags | OFlags::NOFOLLOW, Mode::empty(), resolve)
 }
 
-/// Opens a directory by its name in another.
+/// Opens a directory by its name in another directory.
 fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(dir, name, flags, Mode::empty())
@@ -175,7 +174,7 @@ fn inspect(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Existing, Errno> {
     })
 }
 
-/// Runs `act` in a directory, and restores the directory's time, which comes from the archive.
+/// Runs `act` in a directory, and then restores the modification time of the directory, which comes from the archive.
 fn keeping_time<T>(dir: &OwnedFd, act: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
     let before = fstat(dir)?;
     let result = act()?;
@@ -189,8 +188,8 @@ fn times((seconds, nanoseconds): (i64, u32), modified_only: bool) -> Timestamps 
     Timestamps { last_access: if modified_only { omitted } else { at }, last_modification: at }
 }
 
-/// Sets the attributes of an opened file or directory: the owner first, because a change of owner clears set-id bits
-/// and capabilities; the time last.
+/// Sets the attributes of an opened file or directory. The owner is set first, because a change of owner clears set-id
+/// bits and capabilities; the time is set last.
 fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> {
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
@@ -206,14 +205,14 @@ fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> 
     futimens(fd, &times(marks.mtime, false)).context(|| failed("time"))
 }
 
-/// Sets the attributes of an entry that cannot be opened without side effects: a link, a pipe, a device.
+/// Sets the attributes of an entry that cannot be opened without side effects, such as a link, pipe or device.
 fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]) -> Result<(), UnpackError> {
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).context(|| failed("owner"))?;
     if !symlink {
-        // The entry was created just before, in a directory that no other process can reach: no link can have replaced it.
+        // The entry was just created in a directory that no other process can access, so no link can have replaced it.
         let mode = Mode::from_raw_mode(marks.mode);
         rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).context(|| failed("mode"))?;
     }
@@ -227,7 +226,7 @@ fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]
     rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).context(|| failed("time"))
 }
 
-/// Returns true if an extended attribute is to be set.
+/// Returns true if an extended attribute of an archive must be set, and false if it is skipped.
 fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
     if name.starts_with(OVERLAY) {
         let why = format!("has the extended attribute {}, which is reserved for overlayfs", shown(name));
@@ -236,7 +235,7 @@ fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
     Ok(!OF_A_HOST.contains(&name))
 }
 
-/// Clears the attributes of a directory before a second description, which replaces the first.
+/// Clears the attributes of a directory, because a second description of a directory replaces the first.
 fn clear_xattrs(fd: &OwnedFd) -> Result<(), Errno> {
     for name in xattr_names(|buffer| rustix::fs::flistxattr(fd, buffer))? {
         if !name.starts_with(OVERLAY) && !OF_A_HOST.contains(&name.as_slice()) {
@@ -258,7 +257,8 @@ fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
     [format!("/proc/self/fd/{fd}/").as_bytes(), name].concat()
 }
 
-/// Creates a directory, replacing an existing entry. An entry that hid the one below must continue to hide it.
+/// Creates a directory and replaces an existing entry. If an entry existed, the new directory is opaque, because the
+/// entry hid the layers below and they must stay hidden.
 fn make_dir(dir: &OwnedFd, name: &[u8], there: &Existing) -> std::io::Result<()> {
     keeping_time(dir, || {
         let hides = !matches!(there, Existing::Nothing);

@@ -13,11 +13,11 @@ use crate::stream::{Archive, Compression};
 use crate::tree::{Marks, Parents, Tree};
 use crate::{DiffId, Limits, Store, UnpackError};
 
-/// Prefix of the names of whiteouts.
+/// Name prefix of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
-/// Whiteout of everything below a directory.
+/// Name of the whiteout for all entries of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Prefix of aufs' internal names, which occur in early Docker images and are skipped.
+/// Name prefix of internal entries of aufs. They occur in early Docker images and are skipped.
 const OF_AUFS: &[u8] = b".wh..wh.";
 /// Write size for files, in bytes.
 const BLOCK: usize = 256 << 10;
@@ -28,17 +28,17 @@ pub struct Request<'a> {
     pub diff_id: DiffId,
     pub compression: Compression,
     pub blob: File,
-    /// Layers below it, bottom first.
+    /// Layers below this layer, bottom first.
     pub parents: &'a [DiffId],
     pub limits: Limits,
     /// True if the layer may contain devices outside of `/dev`.
     pub devices: bool,
 }
 
-/// Reason for refusing a device outside of `/dev`.
+/// Error message for a device outside of `/dev`.
 const DEVICES: &str = "images may have devices outside of /dev only if the configuration sets launcher.image_devices";
 
-/// An unpacking with everything open. It needs no privilege except to write into its own directory.
+/// A prepared operation with all files open. Running it needs no privilege except to write into its own directory.
 pub struct PreparedUnpack {
     diff_id: DiffId,
     parents: DiffId,
@@ -50,10 +50,10 @@ pub struct PreparedUnpack {
 }
 
 impl Request<'_> {
-    /// Opens all that is needed, and mounts the layers below in this process's mount namespace.
+    /// Opens all files, and mounts the layers below in this process's mount namespace.
     ///
     /// # Errors
-    /// Fails if the blob is not a regular file, a layer below is missing, or with I/O errors.
+    /// Fails if the blob is not a regular file or a layer below is missing. Also returns I/O errors.
     pub fn prepare(self, store: &Store) -> Result<PreparedUnpack, UnpackError> {
         let archive = Archive::open(self.blob, self.compression, &self.limits)?;
         let below = store.open(self.parents)?;
@@ -73,10 +73,11 @@ impl Request<'_> {
 }
 
 impl PreparedUnpack {
-    /// Unpacks the layer into the store. On success the layer is complete and synced; on error nothing remains of it.
+    /// Unpacks the layer into the store. On success the layer is complete and synced; after an error nothing remains of
+    /// it.
     ///
     /// # Errors
-    /// Fails if the layer is invalid, or with I/O errors.
+    /// Fails if the layer is invalid. Also returns I/O errors.
     pub fn run(self) -> Result<(), UnpackError> {
         let Self { diff_id, parents, limits, devices, archive, below, ingest } = self;
         let unpacked = (|| {
@@ -99,10 +100,11 @@ impl PreparedUnpack {
     }
 }
 
-/// Unpacks an archive into a tree. Components of its paths have at most `name_max` bytes. Returns the skipped devices: those in `/dev`, which containers mount over.
+/// Unpacks an archive into a tree. Components of its paths may have at most `name_max` bytes. Returns the skipped
+/// devices, which are those in `/dev`.
 ///
 /// # Errors
-/// Fails if the archive is invalid, or with I/O errors.
+/// Fails if the archive is invalid. Also returns I/O errors.
 pub fn apply<R: Read>(
     reader: &mut Reader<R>,
     tree: &mut Tree,
@@ -178,7 +180,7 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
     tree.hide(&path)
 }
 
-/// Splits a path like umoci, and checks the length of its components.
+/// Splits a path in the same way as umoci, and checks the length of its components.
 fn names<'a>(path: &'a [u8], entry: &[u8], name_max: u64) -> Result<Vec<&'a [u8]>, UnpackError> {
     let names = components(path).ok_or_else(|| UnpackError::entry(entry, "leads out of the layer"))?;
     match names.iter().map(|name| name.len() as u64).find(|length| *length > name_max) {

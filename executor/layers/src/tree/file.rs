@@ -12,7 +12,7 @@ use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
 
-/// Block size for copying a file of the layers below, in bytes.
+/// Block size for copying a file from the layers below, in bytes.
 const BLOCK: usize = 128 << 10;
 
 /// A file that is being written.
@@ -40,7 +40,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Sets the file's length, which may end with a hole, and its attributes.
+    /// Sets the attributes and the length of the file. The file may end with a hole.
     ///
     /// # Errors
     /// Returns I/O errors.
@@ -51,10 +51,10 @@ impl Writing {
 }
 
 impl Tree {
-    /// Creates a file, replacing an existing entry.
+    /// Creates a file and replaces an existing entry.
     ///
     /// # Errors
-    /// Fails if the name cannot be created, or with I/O errors.
+    /// Fails if the name cannot be created. Also returns I/O errors.
     pub fn file(&mut self, path: &[&[u8]]) -> Result<Writing, UnpackError> {
         let (dir, name) = self.parent(path)?;
         let path = joined(path);
@@ -67,7 +67,8 @@ impl Tree {
         Ok(Writing { file, path })
     }
 
-    /// Creates a symbolic link, replacing an existing entry. The target is not checked: only the container resolves it.
+    /// Creates a symbolic link and replaces an existing entry. The target is not checked, because only the container
+    /// resolves it.
     ///
     /// # Errors
     /// See [`Tree::file`].
@@ -79,8 +80,8 @@ impl Tree {
         self.special(&dir, name, &joined(path), marks, true, || Ok(symlinkat(target, &dir, name)?))
     }
 
-    /// Creates a named pipe or a device, replacing an existing entry. A device 0:0 is a whiteout, and an archive may
-    /// not contain one.
+    /// Creates a named pipe or a device and replaces an existing entry. A character device 0:0 would be a whiteout, so
+    /// an archive must not contain one.
     ///
     /// # Errors
     /// See [`Tree::file`].
@@ -124,12 +125,12 @@ impl Tree {
         mark_at(dir, name, marks, symlink, path)
     }
 
-    /// Creates a hard link, replacing an existing entry. The last component of the target is not followed if it is a
-    /// symbolic link. A file that only the layers below have is copied into this one, up to `most` bytes. Returns the
-    /// number of copied bytes.
+    /// Creates a hard link and replaces an existing entry. If the last component of the target is a symbolic link, it
+    /// is not followed. If only the layers below have the target, it is copied into this layer, up to `most` bytes.
+    /// Returns the number of copied bytes.
     ///
     /// # Errors
-    /// Fails if the target does not exist or is a directory, or with I/O errors.
+    /// Fails if the target does not exist or is a directory. Also returns I/O errors.
     pub fn hard_link(&mut self, path: &[&[u8]], target: &[&[u8]], most: u64) -> Result<u64, UnpackError> {
         let refused = |why: &str| {
             UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))
@@ -157,7 +158,7 @@ impl Tree {
             statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
         };
         if same(&dir, name).is_ok_and(|there| same(&from, last) == Ok(there)) {
-            return Ok(copied); // it is that file already, by this name or by another
+            return Ok(copied); // the name already refers to the target
         }
         let made = keeping_time(&dir, || {
             Self::clear(&dir, name)?;
@@ -170,8 +171,8 @@ impl Tree {
         Ok(copied)
     }
 
-    /// Copies an entry of the layers below into this layer, with all its attributes. Returns the number of copied
-    /// bytes; `None` if there is no such entry.
+    /// Copies an entry from the layers below into this layer, with all its attributes. Returns the number of copied
+    /// bytes, or `None` if there is no such entry.
     fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
         let full = joined(path);
         let failed = || format!("`{}` of the layers below", shown(&full));
@@ -195,7 +196,7 @@ impl Tree {
                 let from = from.context(failed)?;
                 let mut writing = self.file(path)?;
                 let (mut buffer, mut at) = (vec![0; BLOCK], 0);
-                // Holes are not read, and stay holes.
+                // Holes are not read, and stay holes in the copy.
                 while let Some(stored) = holes::next_stored(&from, at).context(failed)? {
                     at = stored.start;
                     while at < stored.end {

@@ -1,4 +1,4 @@
-//! The layers below a layer, as one read-only tree.
+//! Presents the layers below a layer as one read-only tree.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -11,17 +11,17 @@ use super::{Marks, OVERLAY, XATTR_MAX, held, marks_of, open_beneath, xattr_names
 use crate::UnpackError;
 use crate::error::Context;
 
-/// The layers below.
+/// The merged tree of the layers below.
 pub struct Parents {
     view: Option<OwnedFd>,
 }
 
-/// Parent directory of an entry, its name there, and its status.
+/// Parent directory of an entry, the entry's name in it, and the entry's status.
 pub(super) type ParentEntry<'a> = (OwnedFd, &'a [u8], Stat);
 
-/// Entry of the layers below at a path.
+/// Entry at a path in the layers below.
 pub(super) enum Below {
-    /// No entry, or one that is neither a directory nor a link.
+    /// There is no entry.
     Nothing,
     Directory(Marks),
     /// A symbolic link with this target.
@@ -30,16 +30,16 @@ pub(super) enum Below {
 }
 
 impl Parents {
-    /// Returns the empty stack, for the lowest layer.
+    /// Returns the tree of no layers, for the lowest layer.
     pub fn none() -> Self {
         Self { view: None }
     }
 
-    /// Takes opened directories in overlayfs' form, bottom first. If there are several, mounts them in the caller's
-    /// mount namespace, on the directory that `at` gives by its parent and name.
+    /// Merges opened directories in overlayfs format, bottom first. If there are several, mounts them in the caller's
+    /// mount namespace, on the directory that `at` specifies by its parent and name.
     ///
     /// # Errors
-    /// Fails if they cannot be mounted.
+    /// Fails if the directories cannot be mounted.
     pub fn new(layers: &[BorrowedFd<'_>], at: (BorrowedFd<'_>, &str)) -> Result<Self, UnpackError> {
         let (parent, name) = at;
         let open = |dir: BorrowedFd<'_>, path: &str| {
@@ -58,7 +58,7 @@ impl Parents {
         Ok(Self { view })
     }
 
-    /// Looks up a path without symbolic links.
+    /// Looks up a path that has no symbolic links.
     pub(super) fn open_below(&self, path: &[u8]) -> Result<Below, Errno> {
         let Some((dir, name, stat)) = self.find(path)? else { return Ok(Below::Nothing) };
         Ok(match FileType::from_raw_mode(stat.st_mode) {
@@ -72,7 +72,8 @@ impl Parents {
         Ok((path.is_empty() && self.view.is_some()) || matches!(self.open_below(path)?, Below::Directory(_)))
     }
 
-    /// Returns the entry at a path: its directory, last component and status. A whiteout of the lowest layer counts as missing.
+    /// Returns the entry at a path: its directory, last component and status. A whiteout in the lowest layer counts as
+    /// a missing entry.
     pub(super) fn find<'a>(&self, path: &'a [u8]) -> Result<Option<ParentEntry<'a>>, Errno> {
         let Some(view) = &self.view else { return Ok(None) };
         let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
@@ -97,7 +98,7 @@ impl Parents {
     }
 }
 
-/// Returns the extended attributes of an entry, without overlayfs' own.
+/// Returns the extended attributes of an entry, without those of overlayfs.
 pub(super) fn attributes(dir: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
     let path = held(dir, name);
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! Component-wise lookup of a directory: resolves links as if the layer's root were `/`, and consults the layers below.
+//! Looks up a directory component by component. Resolves links as if the layer's root were `/`, and uses the layers
+//! below for entries that the layer does not have.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,16 +13,16 @@ use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
 
-/// Most symbolic links followed for one directory. The kernel's own limit is 40; this is umoci's.
+/// Maximum number of symbolic links that are followed for one directory. This is umoci's limit; the kernel's is 40.
 const LINKS_MAX: u32 = 255;
 
 /// Result of a walk.
 pub(super) struct Walked {
-    /// The directory, if the layer has it.
+    /// The directory, if the layer contains it.
     pub(super) dir: Option<OwnedFd>,
     /// Components from the root, with links resolved.
     pub(super) path: Vec<Vec<u8>>,
-    /// True if the layers below are hidden here.
+    /// True if the layers below are hidden at this path.
     pub(super) hidden: bool,
 }
 
@@ -35,10 +36,10 @@ struct ArchiveWalk {
 }
 
 impl Tree {
-    /// Walks to a directory. If `make`, missing directories are created and other entries replaced by directories.
+    /// Walks to a directory. If `make` is true, creates missing directories, and replaces other entries by directories.
     ///
     /// # Errors
-    /// Fails if there are too many links, or with I/O errors.
+    /// Fails if there are too many links. Also returns I/O errors.
     pub(super) fn walk(&mut self, names: &[&[u8]], make: bool) -> Result<Walked, UnpackError> {
         let wanted = names.join(&b'/');
         let failed = || format!("the path `{}`", shown(&wanted));
@@ -72,7 +73,7 @@ impl Tree {
         Ok(Walked { dir: walk.dir, path: walk.path, hidden: walk.hidden_from.is_some() })
     }
 
-    /// Walks to the next component. Returns the target if it is a link.
+    /// Walks to the next component. If it is a link, returns its target.
     fn step(&mut self, walk: &mut ArchiveWalk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');
@@ -93,7 +94,7 @@ impl Tree {
                     Some(_) => Below::Nothing,
                     None => self.parents.open_below(&full).context(failed)?,
                 };
-                // Whatever the result is: on other layers it may differ.
+                // The tree depends on the layers below with any result, because the result may differ on other layers.
                 self.found.depends |= make && walk.hidden_from.is_none();
                 match below {
                     Below::Symlink(link) => return Ok(Some(link)),
@@ -123,13 +124,13 @@ impl Tree {
         Ok(None)
     }
 
-    /// Goes back to the parent; the root is its own parent.
+    /// Goes to the parent directory. The root is its own parent.
     fn up(&self, walk: &mut ArchiveWalk) -> Result<(), Errno> {
         walk.path.pop();
         self.go_to(walk)
     }
 
-    /// Opens the directory of the walk's names again.
+    /// Opens the directory at the current path of the walk.
     fn go_to(&self, walk: &mut ArchiveWalk) -> Result<(), Errno> {
         walk.hidden_from = walk.hidden_from.filter(|from| *from <= walk.path.len());
         let path = walk.path.join(&b'/');

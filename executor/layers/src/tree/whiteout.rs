@@ -1,5 +1,5 @@
-//! Whiteouts: hide entries of the layers below (image specification, `layer.md`, Whiteouts). They never affect entries
-//! of the same layer, in whichever order they come.
+//! Converts whiteouts, which hide entries of the layers below (image specification, `layer.md`, Whiteouts). Whiteouts
+//! never affect entries of the same layer, in any order.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::error::Context;
 use crate::error::shown;
 
 impl Tree {
-    /// Hides everything in a directory of the layers below.
+    /// Hides all entries that the layers below have in a directory.
     ///
     /// # Errors
     /// Returns I/O errors.
@@ -22,7 +22,7 @@ impl Tree {
         let failed = || format!("opaque directory `{}`", shown(&joined(dirs)));
         let walked = self.walk(dirs, true)?;
         let Some(dir) = walked.dir else { return Ok(()) };
-        // overlayfs merges the roots of all layers, whatever their attributes are.
+        // overlayfs merges the roots of all layers regardless of their attributes.
         if walked.path.is_empty() {
             self.found.opaque = true;
         } else {
@@ -31,7 +31,7 @@ impl Tree {
         drop_whiteouts(&dir).context(failed)
     }
 
-    /// Hides the entry of the layers below at a path.
+    /// Hides the entry that the layers below have at a path.
     ///
     /// # Errors
     /// Returns I/O errors.
@@ -41,7 +41,7 @@ impl Tree {
         let failed = || format!("whiteout of `{}`", shown(&full));
         let walked = self.walk(dirs, false)?;
         let below = walked.path.join(&b'/');
-        // In a directory without a counterpart below, readdir would show the whiteout itself.
+        // If the layers below do not have the directory, readdir in a container would list the whiteout itself.
         let void = walked.hidden || !self.parents.has_directory(&below).context(failed)?;
         let there = match &walked.dir {
             Some(dir) => inspect(dir.as_fd(), name).context(failed)?,
@@ -68,16 +68,16 @@ impl Tree {
     }
 }
 
-/// Removes the whiteouts from a directory and its subdirectories: there is nothing left for them to hide.
+/// Removes the whiteouts from a directory and its subdirectories, because the layers below are hidden there anyway.
 fn drop_whiteouts(dir: &OwnedFd) -> std::io::Result<()> {
-    // Each level is opened from the one above, with one descriptor at a time; the stack holds names instead.
+    // Each directory is opened by its path from the top, one at a time. The stack has names and not descriptors.
     let mut left = vec![Vec::<Vec<u8>>::new()];
     while let Some(path) = left.pop() {
         let at = if path.is_empty() { b".".to_vec() } else { path.join(&b'/') };
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
         let current = super::open_beneath(dir.as_fd(), &at, flags)?;
         if !path.is_empty() && is_opaque(&current)? {
-            continue; // it has none
+            continue; // an opaque directory has no whiteouts
         }
         let mut whiteouts = Vec::new();
         for entry in Dir::read_from(&current)? {

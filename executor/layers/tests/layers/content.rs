@@ -1,4 +1,4 @@
-//! Archives in every common format, and invalid ones.
+//! Tests archives in every common format, and invalid archives.
 
 use std::io::Write;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn zstd(bytes: &[u8], options: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// All members and frames of a blob are read.
+/// If a blob has several members or frames, all of them are read.
 #[test]
 fn every_compression_gives_the_same_tree() {
     let plain = sample();
@@ -64,7 +64,7 @@ fn every_compression_gives_the_same_tree() {
     }
 }
 
-/// Archives of system tools: GNU's long names and sparse files, and pax's, in all their forms.
+/// Archives that GNU tar creates are unpacked correctly: GNU and pax formats, with long names and sparse files.
 #[test]
 fn archives_of_gnu_tar() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,10 +100,10 @@ fn archives_of_gnu_tar() {
         for (path, item) in original {
             let mut unpacked = merged[&path].clone();
             if format[0] == "--format=gnu" {
-                unpacked.mtime.1 = item.mtime.1; // it knows no fractions
+                unpacked.mtime.1 = item.mtime.1; // this format has no fractions of seconds
             }
             assert!(unpacked == item, "{format:?} {}: {:?}, {:?}", path.display(), unpacked.mtime, item.mtime);
-            // The sparse file is compared as well.
+            // The sparse file is compared, too.
             if path == Path::new("sparse") {
                 let root = sandbox.path().join("layers/sha256");
                 let layer = std::fs::read_dir(root).unwrap().next().unwrap().unwrap().path().join("fs/sparse");
@@ -113,7 +113,7 @@ fn archives_of_gnu_tar() {
     }
 }
 
-/// Any truncation or change is either reported or gives another archive, with another digest.
+/// If a blob is truncated or changed, either an error is returned or the archive has another digest, which is an error.
 #[test]
 fn damage_is_reported_and_leaves_nothing() {
     let plain = Layer::new().file("a", "x").dir("d/", 0o755).file("d/b", &"y".repeat(700)).bytes();
@@ -135,7 +135,7 @@ fn damage_is_reported_and_leaves_nothing() {
     }
     for (compression, blob) in blobs {
         let result = sandbox.unpack_blob(&[], diff_id(&plain), compression, &blob);
-        // A changed blob may still have the same archive: some bits of a gzip header have no meaning.
+        // A changed blob may still contain the same archive, because some bits of a gzip header have no meaning.
         if let Err(error) = result {
             assert!(matches!(error, UnpackError::Archive(_) | UnpackError::DiffId { .. }), "{error:?}");
             assert_eq!(sandbox.surroundings(), before);
@@ -158,7 +158,7 @@ fn another_layer_than_the_one_asked_for_is_none() {
     assert!(
         matches!(error, UnpackError::DiffId { expected, found } if expected == diff_id(&asked) && found == diff_id(&given))
     );
-    // Bytes after the archive belong to the digest.
+    // Bytes after the end of the archive are part of the digest.
     let longer = [given.clone(), vec![0; 512]].concat();
     assert!(sandbox.unpack_blob(&[], diff_id(&given), Compression::None, &longer).is_err());
     assert_eq!(sandbox.surroundings(), before);

@@ -1,4 +1,4 @@
-//! A store in a directory with other files, archives, and an unpacker that trusts its input.
+//! Creates archives, and stores in a directory with other files. Includes an unpacker that trusts its input.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// Content of the file outside the store.
 const SENTINEL: &str = "nobody writes here";
 
-/// An archive being built.
+/// An archive that is being built.
 pub(crate) struct Layer(Builder<Vec<u8>>);
 
 impl Layer {
@@ -25,7 +25,7 @@ impl Layer {
         Self(Builder::new(Vec::new()))
     }
 
-    /// Adds an entry with unmodified names, in the header if they fit, else in GNU's format.
+    /// Adds an entry with unmodified names. Names that do not fit in the header are written in GNU's format.
     pub(crate) fn raw(mut self, kind: EntryType, path: &str, link: &str, mode: u32, content: &[u8]) -> Self {
         for (long, name) in [(b'L', path), (b'K', link)] {
             if name.len() > 100 {
@@ -69,7 +69,7 @@ impl Layer {
         self
     }
 
-    /// Adds records for the next entry.
+    /// Adds pax records for the next entry.
     pub(crate) fn records(mut self, records: &[(&str, &[u8])]) -> Self {
         self.0.append_pax_extensions(records.iter().copied()).unwrap();
         self
@@ -87,7 +87,7 @@ impl Layer {
     }
 }
 
-/// A header without owner, with a time that differs from now.
+/// Returns a header with a fixed owner, and with a time that differs from the current time.
 pub(crate) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -127,17 +127,17 @@ impl Sandbox {
         self.dir.path()
     }
 
-    /// The directory that malicious archives try to reach.
+    /// Returns the path of the directory that malicious archives try to access.
     pub(crate) fn outside(&self) -> String {
         self.path().join("outside").display().to_string()
     }
 
-    /// Unpacks the archive on top of the layers below.
+    /// Unpacks an archive on top of the layers below.
     pub(crate) fn unpack(&self, parents: &[DiffId], archive: &[u8]) -> Result<DiffId, UnpackError> {
         self.unpack_blob(parents, diff_id(archive), Compression::None, archive)
     }
 
-    /// Unpacks a blob with an expected diffID.
+    /// Unpacks a blob, and expects this diffID.
     pub(crate) fn unpack_blob(
         &self,
         parents: &[DiffId],
@@ -150,7 +150,7 @@ impl Sandbox {
         self.unpack_file(parents, diff_id, compression, file)
     }
 
-    /// As `unpack_blob`, for an opened file; runs in a temporary mount namespace.
+    /// Unpacks an opened blob as `unpack_blob` does, in a temporary mount namespace.
     pub(crate) fn unpack_file(
         &self,
         parents: &[DiffId],
@@ -165,7 +165,7 @@ impl Sandbox {
         })
     }
 
-    /// Everything outside the layers' trees, which must not change.
+    /// Lists everything outside the layers' trees. It must not change.
     pub(crate) fn surroundings(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let mut all = listing(self.path());
         all.retain(|path, _| !path.starts_with("layers/sha256") && !path.starts_with("jail/root"));
@@ -175,11 +175,11 @@ impl Sandbox {
         all
     }
 
-    /// The merged tree that a container would see.
+    /// Returns the merged tree that a container would see.
     pub(crate) fn merged(&self, layers: &[DiffId]) -> BTreeMap<PathBuf, TreeEntry> {
         let (store, layers, dir) = (self.store.clone(), layers.to_vec(), self.path().to_owned());
         apart(move || {
-            // Adds empty directories at the bottom, because the kernel requires two layers.
+            // The kernel requires two layers, so empty directories are added at the bottom.
             let at = tempfile::tempdir().unwrap();
             let below = [tempfile::tempdir_in(&dir).unwrap(), tempfile::tempdir_in(&dir).unwrap()];
             let below = below.each_ref().map(|dir| open_dir(dir.path()).unwrap());
@@ -231,7 +231,7 @@ pub(crate) fn diff_id(archive: &[u8]) -> DiffId {
     DiffId::from_bytes(Sha256::digest(archive).into())
 }
 
-/// Runs something in a separate mount namespace.
+/// Runs `act` in a separate mount namespace.
 pub(crate) fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -255,7 +255,7 @@ pub(crate) struct TreeEntry {
     pub(crate) link: Option<PathBuf>,
     pub(crate) content: Vec<u8>,
     pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
-    /// First of its names.
+    /// First name of the file.
     pub(crate) first: PathBuf,
 }
 
@@ -267,7 +267,7 @@ pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, TreeEntry> {
         for entry in fs::read_dir(root.join(&dir)).unwrap() {
             let path = dir.join(entry.unwrap().file_name());
             let full = root.join(&path);
-            // In a directory that only one layer has, overlayfs lists whiteouts that it does not find.
+            // If only one layer has a directory, overlayfs lists its whiteouts, but lookups of them fail.
             let meta = match full.symlink_metadata() {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 meta => meta.unwrap(),
@@ -318,8 +318,8 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Runs an attack on this crate and on an unpacker that trusts its input. This crate changes nothing outside; its
-/// result and tree are returned. The control: the other unpacker does change something.
+/// Runs an attack on this crate and on an unpacker that trusts its input. Asserts that this crate changes nothing
+/// outside, and returns its result and tree. The control: the other unpacker changes something outside.
 pub(crate) fn attack(
     layers: impl Fn(&Sandbox) -> Vec<Vec<u8>>,
 ) -> (Result<(), UnpackError>, BTreeMap<PathBuf, TreeEntry>) {

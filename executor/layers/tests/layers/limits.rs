@@ -1,4 +1,4 @@
-//! Bombs: each is refused with the exceeded quantity, the amount, and the limit.
+//! Tests archive bombs: each is refused with the exceeded quantity, the amount, and the limit.
 
 use std::io::Write;
 
@@ -22,7 +22,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Refused at this limit with this message; the control: accepted with a limit of `needed` plus one.
+/// Asserts that an archive is refused with a limit below `needed`. The control: it is accepted with `needed` as limit.
 fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut executor_tar::Limits, u64)) {
     for (limit, fits) in [(needed, true), (needed - 1, false)] {
         let mut limits = Limits::default();
@@ -64,7 +64,7 @@ fn everything_that_can_be_too_much_has_a_limit() {
     bounded("bytes of long names or records", 1002, &described, |limits, most| limits.description = most);
 }
 
-/// A file of holes costs an archive nothing, and the disk little, until it is copied.
+/// Holes in a file count for its size, although they use no bytes in the archive and few on disk.
 #[test]
 fn holes_count() {
     let mut sparse = header(EntryType::GNUSparse, 0o644, 0);
@@ -98,7 +98,7 @@ fn a_blob_does_not_grow_without_bound() {
     assert!(matches!(result, Err(UnpackError::Archive(TarError::Limit { .. }))), "{result:?}");
 }
 
-/// Extension headers without an entry.
+/// If an archive has too many extension headers before an entry, it is refused.
 #[test]
 fn descriptions_come_to_an_end() {
     let layer = (0..100).fold(Layer::new(), |layer, _| layer.records(&[("comment", b"x")])).file("f", "").bytes();

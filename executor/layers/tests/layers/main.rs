@@ -1,7 +1,7 @@
-//! Malicious archives, unpacked into a store next to files that must not change.
+//! Tests malicious archives, which are unpacked into a store next to files that must not change.
 //!
-//! The harness compares everything outside the tree before and after. Each attack has a control: an unpacker that
-//! trusts its input gets the same archive, and the harness must detect the change.
+//! The harness compares everything outside the tree before and after an attack. As a control for each attack, an
+//! unpacker that trusts its input gets the same archive, and the harness must detect the change.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -1,4 +1,4 @@
-//! Names that lead out: by `..`, from `/`, through links, and through entries that are replaced by links.
+//! Tests names that lead out of the tree: by `..`, from `/`, by links, and by entries that are replaced by links.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use executor_tar::TarError;
 
 use crate::harness::{Layer, Sandbox, attack, diff_id};
 
-/// An outside path, as a path of the tree.
+/// Converts a path outside the tree to the path that it has if the tree is the root.
 fn inside(sandbox_path: &Path) -> PathBuf {
     sandbox_path.strip_prefix("/").unwrap().join("outside/file")
 }
@@ -25,7 +25,7 @@ fn two_dots_do_not_lead_out() {
     refused(&attack(up).0, "`../../outside/file` leads out of the layer");
     let from_below = |_: &Sandbox| vec![Layer::new().dir("a/", 0o755).file("a/../../../outside/file", "x").bytes()];
     refused(&attack(from_below).0, "leads out");
-    // Names that stay inside are used as they are.
+    // Names that stay inside are accepted.
     let sandbox = Sandbox::new();
     let layer = sandbox.unpack(&[], &Layer::new().dir("a/", 0o755).file("a/../b/./c", "x").bytes()).unwrap();
     assert_eq!(sandbox.merged(&[layer])[Path::new("b/c")].content, b"x");
@@ -52,7 +52,7 @@ fn nothing_is_written_through_a_link() {
             vec![Layer::new().symlink("d", &to).file("d/file", "x").bytes()]
         });
         result.unwrap();
-        // The link is resolved within the tree, as it will be in the container.
+        // The link is resolved within the tree, as in the container.
         let place = if absolute { place.borrow().clone() } else { PathBuf::from("outside/file") };
         assert_eq!(tree[&place].content, b"x", "{absolute}");
     }
@@ -92,7 +92,7 @@ fn links_in_a_circle_are_reported() {
     refused(&sandbox.unpack(&[], &layer).map(drop), "more than 255 symbolic links");
 }
 
-/// A hard link to a host file would expose it and make it writable.
+/// A hard link to a file outside is refused, because it would expose the file and make it writable.
 #[test]
 fn hard_links_lead_to_nothing_outside() {
     let absolute = |sandbox: &Sandbox| {
@@ -160,8 +160,8 @@ fn is_device(result: &Result<(), UnpackError>, why: &str) {
     }
 }
 
-/// Containers never see the image's `/dev`: devices there are skipped and reported, under any spelling, and cannot be
-/// linked to from elsewhere. The control is a device elsewhere, which is refused.
+/// If a layer has devices in `/dev`, which containers never see, they are skipped and reported, in any spelling of the
+/// path. Hard links to them are skipped in `/dev` and refused elsewhere. The control: a device elsewhere is refused.
 #[test]
 fn devices_below_dev_are_left_out_and_reported() {
     let debian = || Layer::new().dir("dev/", 0o755).device("dev/null", 1, 3).device("./dev/console", 5, 1);
@@ -184,7 +184,7 @@ fn devices_below_dev_are_left_out_and_reported() {
     is_device(&sandbox.unpack(&[], &linked).map(drop), "`etc/null` is a device");
     let plain = sandbox.unpack(&[], &Layer::new().file("dev/null", "a file").bytes()).unwrap();
     assert_eq!(sandbox.store.warning(&plain, &[]), None, "the control");
-    // A large number of them stays within limits.
+    // The warning about a large number of devices stays short.
     let flood = (0..5000).fold(Layer::new(), |layer, n| layer.device(&format!("dev/{n}{}", "x".repeat(80)), 1, 3));
     let layer = sandbox.unpack(&[], &flood.bytes()).unwrap();
     let reported = sandbox.store.warning(&layer, &[]).unwrap();
@@ -200,6 +200,6 @@ fn devices_are_refused_unless_they_are_allowed() {
     let layer = sandbox.unpack(&[], &memory).unwrap();
     let device = &sandbox.merged(&[layer])[Path::new("mem")];
     assert_eq!((device.kind, device.device, device.mode), ('c', 0x101, 0o666));
-    // A device that is overlayfs' own whiteout is never allowed.
+    // A device that is a whiteout of overlayfs is never allowed.
     refused(&sandbox.unpack(&[], &Layer::new().device("w", 0, 0).bytes()).map(drop), "a device 0:0");
 }

@@ -1,4 +1,4 @@
-//! Stacked layers: hidden entries, entries from below, and attributes.
+//! Tests stacked layers: hidden entries, entries of the layers below, and attributes.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn stack(sandbox: &Sandbox, archives: Vec<Layer>) -> Vec<DiffId> {
     })
 }
 
-/// Names and contents of the merged layers.
+/// Returns names and contents of the merged layers.
 fn seen(archives: Vec<Layer>) -> Vec<(String, String)> {
     let sandbox = Sandbox::new();
     let layers = stack(&sandbox, archives);
@@ -41,12 +41,12 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     assert_eq!(seen(vec![base()]), pairs(&all));
     let one = vec![base(), Layer::new().dir("d/", 0o750).file("d/.wh.a", "")];
     assert_eq!(seen(one), pairs(&all[..1].iter().chain(&all[2..]).copied().collect::<Vec<_>>()));
-    // A directory is removed with its content, which does not reappear when the directory is created again.
+    // A directory is removed with its content. If it is created again, the content does not reappear.
     let again = vec![base(), Layer::new().file(".wh.d", "").dir("d/", 0o755).file("d/new", "n")];
     assert_eq!(seen(again), pairs(&[d, ("d/new", "n")]));
     let implied = vec![base(), Layer::new().file("d/.wh.sub", "").file("d/sub/new", "n")];
     assert_eq!(seen(implied), pairs(&[d, all[1], all[2], all[3], ("d/sub/new", "n")]));
-    // In any order, entries of the layer itself are present.
+    // Entries of the layer itself are present, in any order of entries and whiteouts.
     for layer in [
         Layer::new().dir("d/", 0o755).file("d/new", "n").file("d/.wh..wh..opq", ""),
         Layer::new().dir("d/", 0o755).file("d/.wh..wh..opq", "").file("d/new", "n"),
@@ -59,7 +59,7 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     }
     let own = vec![base(), Layer::new().file("d/a", "new").file("d/.wh.a", "")];
     assert_eq!(seen(own)[1], ("d/a".to_owned(), "new".to_owned()));
-    // The root, and entries hidden by a file or a link.
+    // An opaque root, and entries that are hidden by a file.
     let root = vec![base(), Layer::new().file(".wh..wh..opq", "").file("new", "n"), Layer::new().file("top", "t")];
     assert_eq!(seen(root), pairs(&[("new", "n"), ("top", "t")]));
     let file = vec![base(), Layer::new().file("d", "file"), Layer::new().dir("d/", 0o755).file("d/x", "x")];
@@ -68,14 +68,14 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     assert_eq!(seen(same), pairs(&[d, ("d/x", "x")]));
     let deep = vec![base(), Layer::new().file("d/a/b/c", "deep")];
     assert_eq!(seen(deep)[1..4], pairs(&[("d/a", ""), ("d/a/b", ""), ("d/a/b/c", "deep")]));
-    // A whiteout of a missing entry shows nothing, nor does an aufs name.
+    // A whiteout of a missing entry is not visible, and neither is an internal name of aufs.
     let nothing = vec![base(), Layer::new().file("e/.wh.x", "").file("f/g/.wh.y", "").file(".wh..wh.plnk/1.2", "x")];
     assert_eq!(seen(nothing), pairs(&all));
 }
 
-/// A repeated layer shows the same tree as applying the archives one after the other, with whiteouts and opaque
-/// directories between its occurrences and in it. The expected trees come from stacks in which each occurrence is a
-/// separate tree.
+/// A repeated layer has the same merged tree as if the archives were applied one after the other, also with whiteouts
+/// and opaque directories in it and between its occurrences. The expected trees come from stacks in which each
+/// occurrence is a separate tree.
 #[test]
 fn repeated_layer_shows_the_sequential_tree() {
     let repeated: [fn() -> Layer; 7] = [
@@ -98,7 +98,7 @@ fn repeated_layer_shows_the_sequential_tree() {
     ];
     for (r, repeated) in repeated.iter().enumerate() {
         for (b, between) in between.iter().enumerate() {
-            // An entry that no other layer has makes the archive unique and changes nothing else.
+            // An entry that no other layer has makes the archive unique and has no other effect.
             let marked = |layer: Layer, mark: &str| layer.file(&format!("mark{mark}"), "");
             let same = vec![base(), repeated(), between(), repeated(), between(), repeated()];
             let distinct = [base(), repeated(), between(), repeated(), between(), repeated()];
@@ -110,7 +110,7 @@ fn repeated_layer_shows_the_sequential_tree() {
     }
 }
 
-/// A layer that depends on the layers below it is two trees if these differ, and both are mounted.
+/// If a layer depends on the layers below, and these differ between its occurrences, both of its trees are mounted.
 #[test]
 fn repeated_dependent_layer_keeps_both_trees() {
     let sandbox = Sandbox::new();
@@ -122,8 +122,8 @@ fn repeated_dependent_layer_keeps_both_trees() {
     assert_eq!((merged[Path::new("usr")].mode, &*merged[Path::new("usr/bin/tool")].content), (0o700, &b"t"[..]));
 }
 
-/// A directory that only the layers below describe keeps their attributes, even if a layer changes something in it; the
-/// same holds for a link to it.
+/// If only the layers below describe a directory or a link to it, the directory keeps their attributes even if a layer
+/// changes something in it.
 #[test]
 fn what_a_layer_does_not_describe_comes_from_below() {
     let sandbox = Sandbox::new();
@@ -141,7 +141,7 @@ fn what_a_layer_does_not_describe_comes_from_below() {
     let bin = &merged[Path::new("usr/bin")];
     assert_eq!((bin.mode, bin.owner), (0o755, (0, 0)), "nobody describes it");
 
-    // The same layer on top of another is another tree, and both are stored.
+    // On top of another layer the same layer has another tree, and both trees are stored.
     let other = sandbox.unpack(&[], &Layer::new().dir("usr/", 0o700).bytes()).unwrap();
     let upper = Layer::new().file("usr/bin/tool", "t").file("lib/library", "l").bytes();
     assert!(sandbox.store.has(&layers[1], &layers[..1]) && !sandbox.store.has(&layers[1], &[other]));
@@ -217,7 +217,7 @@ fn marks_are_those_of_the_archive() {
     assert_eq!((root.mode() & 0o7777, root.uid(), root.mtime()), (0o711, 1234, 77));
 }
 
-/// If a directory is described twice, the last description counts.
+/// If an archive describes a directory twice, the last description counts.
 #[test]
 fn the_last_description_counts() {
     let sandbox = Sandbox::new();

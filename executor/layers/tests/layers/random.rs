@@ -1,11 +1,11 @@
-//! Random archives made of the names and types that attacks use: nothing outside changes, and the store holds only
-//! complete layers.
+//! Unpacks random archives that consist of names and types which attacks use. Nothing outside changes, and the store
+//! contains only complete layers.
 
 use tar::EntryType;
 
 use crate::harness::{Layer, Sandbox, diff_id};
 
-/// A deterministic generator (xorshift).
+/// A deterministic random number generator (xorshift).
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! The store holds only complete layers, whatever other processes do.
+//! Tests that the store contains only complete layers, regardless of other processes.
 
 use std::fs;
 
@@ -47,7 +47,7 @@ fn a_layer_is_unpacked_on_those_that_are_there() {
     assert!(sandbox.store.left_over().unwrap().is_empty());
 }
 
-/// Only root can access its directories, whatever the layers contain.
+/// Only root can access the directories of the store, regardless of the content of layers.
 #[test]
 fn no_other_looks_into_the_store() {
     use std::os::unix::fs::MetadataExt;
