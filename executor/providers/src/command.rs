@@ -1,8 +1,9 @@
-//! The `command` provider: runs an operator's program, like the credential helpers of git and docker.
+//! The `command` provider, which runs a program of the operator, like the credential helpers of git and docker.
 //!
 //! The program gets one JSON object on standard input: `{"provider":"...","path":"...","key":"...","version":"..."}`.
-//! Its standard output is the value; exit status 0 means found, 1 not found. Its environment is empty except for PATH.
-//! It runs in its own process group, which is killed when it exits, and it is killed when executord exits.
+//! Its standard output is the value. Exit status 0 means that the secret was found, and 1 that it was not. The
+//! environment is empty except for PATH. The program runs in its own process group. The group is killed when the
+//! program exits, and the program is killed when executord exits.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -20,20 +21,20 @@ use zeroize::Zeroizing;
 use crate::config::ProviderConfig;
 use crate::{ErrorKind, FetchError, Value};
 
-/// First argument that makes executord execute a provider's program.
+/// First argument of the executord process that executes a provider's program.
 pub const WORKER_ARGUMENT: &str = "secret-command-worker";
-/// This program, even if its file has been replaced.
+/// The running program's own file, even if another file has replaced it.
 const SELF: &str = "/proc/self/exe";
 /// PATH in the program's environment.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Executes a provider's program in this process, which is killed when its parent exits. The arguments are the parent's
-/// pid, the program and its arguments.
+/// Executes a provider's program in this process, which is killed when its parent exits. The command-line arguments are
+/// the parent's pid, the program and the program's arguments.
 pub fn work() -> ExitCode {
     let mut words = std::env::args_os().skip(2);
     let parent = words.next().and_then(|pid| pid.to_str()?.parse().ok());
     let (Some(parent), Some(program)) = (parent, words.next()) else { return ExitCode::from(125) };
-    // Before dumps are forbidden, which makes root the owner of the file in /proc.
+    // This precedes forbid_dumps, which makes root the owner of the file in /proc.
     let settled = process::die_with(parent).and_then(|()| process::forgo_oom_protection());
     if settled.and_then(|()| process::forbid_dumps()).is_err() {
         return ExitCode::from(125);
@@ -56,13 +57,13 @@ struct CommandRequest<'a> {
     version: &'a str,
 }
 
-/// Registers a descriptor with the reactor; the descriptor stays open while it is registered.
-#[allow(deprecated)] // its successor is unsafe, and asks for what an owned descriptor already promises
+/// Registers a descriptor with the reactor. The descriptor stays open while it is registered.
+#[allow(deprecated)] // its successor is unsafe, but an owned descriptor satisfies its contract
 fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-/// Process group of a program; killed on drop. The program must not have been reaped yet.
+/// Process group of a program, which is killed on drop. The program must not have been reaped before.
 struct ProcessGroup(Pid);
 
 impl Drop for ProcessGroup {
@@ -97,7 +98,7 @@ impl Program {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let ask = async {
             if let Some(mut stdin) = stdin {
-                // A program may answer without reading its input.
+                // A program may respond without reading its input.
                 let _ = stdin.write_all(&question).await;
             }
         };
@@ -108,7 +109,7 @@ impl Program {
             }
             std::io::Result::Ok(())
         };
-        // Its children may hold the output open: this is ignored once the program has exited and all its output is read.
+        // Children of the program may keep the output open, so do not wait for its end after the program has exited.
         let until_ended = async {
             let _ = ended.readable().await;
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! The table `secret_providers` of the configuration, and its validation.
+//! Defines and validates the table `secret_providers` of the configuration.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use serde::Deserialize;
 
 use crate::vault_path;
 
-/// Shortest and longest poll interval in seconds.
+/// Minimum and maximum poll interval, in seconds.
 const POLL: (u64, u64) = (1, 86_400);
-/// Shortest and longest time limit of a fetch in seconds.
+/// Minimum and maximum time limit of a fetch, in seconds.
 const TIMEOUT: (u64, u64) = (1, 120);
-/// Default time limit of a fetch in seconds.
+/// Default time limit of a fetch, in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
 pub(crate) const PROVIDERS_MAX: usize = 64;
-/// Most rules of a provider, paths of a rule, and words of a command.
+/// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
 const LIST_MAX: usize = 1000;
 /// Default mounts of the KV engine, version 2.
 const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
@@ -27,12 +27,12 @@ pub(crate) enum ProviderKind {
     /// Files beneath a directory.
     Directory,
     Vault,
-    /// An operator's program.
+    /// A program of the operator.
     Command,
 }
 
 impl ProviderKind {
-    /// Returns the name in the configuration.
+    /// Returns the name that the configuration uses.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Directory => "directory",
@@ -51,7 +51,7 @@ impl ProviderKind {
     }
 }
 
-/// Login method at Vault.
+/// Method of the login at Vault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Auth {
@@ -63,7 +63,7 @@ pub(crate) enum Auth {
     Cert,
 }
 
-/// A rule: a caller, and the paths that it may refer to.
+/// A rule: which caller may refer to which paths.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -71,7 +71,7 @@ pub struct Grant {
     pub uid: Option<u32>,
     /// A group of the caller.
     pub gid: Option<u32>,
-    /// URI in the certificate of a network caller.
+    /// URI in the certificate of a caller over the network.
     pub uri: Option<String>,
     /// DNS name in the certificate.
     pub dns: Option<String>,
@@ -79,17 +79,17 @@ pub struct Grant {
     pub cn: Option<String>,
     /// Organizational unit in the certificate.
     pub ou: Option<String>,
-    /// Paths, each with everything below it; `/` for all.
+    /// Paths, each of which includes everything below it. `/` stands for all paths.
     pub paths: Vec<String>,
 }
 
 impl Grant {
-    /// Returns true if the rule is for callers with a certificate.
+    /// Returns true if the rule applies to callers with a certificate.
     pub fn is_to_certificates(&self) -> bool {
         [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|name| name.is_some())
     }
 
-    /// Returns the widest path of the rule that covers `path`, if one does.
+    /// Returns the shortest path of the rule that covers `path`, if one does.
     pub fn covering(&self, path: &str) -> Option<&str> {
         self.paths.iter().map(String::as_str).filter(|rule| covers(rule, path)).min_by_key(|rule| rule.len())
     }
@@ -98,21 +98,21 @@ impl Grant {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
-    /// Name that references use.
+    /// Name of the provider, which references use.
     pub name: String,
     #[serde(rename = "type")]
     kind: ProviderKind,
-    /// Callers and their paths; if empty, no caller may use the provider.
+    /// Rules for callers. If empty, no caller may use the provider.
     #[serde(default)]
     pub allow: Vec<Grant>,
     poll_seconds: Option<u64>,
     timeout_seconds: Option<u64>,
-    /// Directory of `directory`.
+    /// Directory of a `directory` provider.
     pub(crate) path: Option<PathBuf>,
-    /// Program and arguments of `command`.
+    /// Program and arguments of a `command` provider.
     #[serde(default)]
     pub(crate) command: Vec<String>,
-    /// Address of `vault`.
+    /// Address of a `vault` provider.
     pub(crate) address: Option<String>,
     pub(crate) namespace: Option<String>,
     kv_mounts: Option<Vec<String>>,
@@ -201,13 +201,13 @@ impl ProviderConfig {
             .try_for_each(|rule| refused("secret_providers.allow.paths", rule, &mounts))
     }
 
-    /// Checks that the keys required by the type are set, and none of another type.
+    /// Checks that all keys which the type requires are set, and that no key of another type is set.
     fn check_keys(&self) -> Result<(), Unusable> {
         use ProviderKind::{Command, Directory, Vault};
         let auth = self.auth.unwrap_or_default();
         let is = |kind: ProviderKind| self.kind == kind;
         let by = |wanted: Auth| is(Vault) && auth == wanted;
-        // Key, present, allowed, required.
+        // Name of the key, and if it is present, allowed and required.
         let keys = [
             ("secret_providers.path", self.path.is_some(), is(Directory), is(Directory)),
             ("secret_providers.command", !self.command.is_empty(), is(Command), is(Command)),
@@ -293,12 +293,12 @@ impl ProviderConfig {
         self.kv_mounts.clone().unwrap_or_else(|| KV_MOUNTS.map(str::to_owned).to_vec())
     }
 
-    /// Returns the files with executord's own credentials for the provider.
+    /// Returns the files that contain executord's own credentials for the provider.
     pub(crate) fn credentials(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.token_file, &self.role_id_file, &self.secret_id_file, &self.key_file].into_iter().flatten()
     }
 
-    /// Returns the server of `vault`. Plain text is allowed only on this machine.
+    /// Returns the server of a `vault` provider. Plain text is allowed only if the server is on this machine.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let address = self.address.as_deref()?;
         let (origin, path) = Origin::parse(address, &Origin::new("", true)).filter(|_| address.contains("://"))?;
@@ -315,8 +315,8 @@ impl ProviderConfig {
         Duration::from_secs(self.timeout_seconds.unwrap_or(TIMEOUT_DEFAULT))
     }
 
-    /// Checks that a reference has the fields that this type of provider needs, and no others. Returns the field and
-    /// the reason if not.
+    /// Checks that a reference has the fields that this type of provider requires, and no other fields. If not, returns
+    /// the field and the reason.
     pub fn misfit(&self, reference: &executor_core::reference::SecretReference) -> Option<(&'static str, String)> {
         if self.kind == ProviderKind::Vault
             && let Some(why) = vault_path::refusal(&self.kv_mounts(), &reference.path)
@@ -338,7 +338,7 @@ impl ProviderConfig {
     }
 }
 
-/// Returns true if a text is valid as the path of a rule.
+/// Returns true if a string is valid as the path of a rule.
 fn is_rule(path: &str) -> bool {
     let bare = path.strip_suffix('/').unwrap_or(path);
     path == "/" || executor_core::reference::check_reference_path(bare).is_ok()

@@ -1,8 +1,9 @@
-//! The `directory` provider: files beneath a directory, such as systemd's credentials directory or a volume of secrets.
+//! The `directory` provider, which reads files beneath a directory, such as systemd's credentials directory or a volume
+//! of secrets.
 //!
-//! A path is opened beneath the directory of the rule that allows it: no link leads out of the rule's directory, so a
-//! user with write access to one part of the directory cannot refer to secrets of another part. Only regular files are
-//! read, and never the files with executord's own credentials for a provider.
+//! A path is opened beneath the directory of the rule that allows it, and links cannot lead out of that directory. So a
+//! user with write access to one part of the provider's directory cannot refer to secrets in another part. Only regular
+//! files are read, and never the files that contain executord's own credentials for a provider.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -44,14 +45,14 @@ impl Directory {
     }
 }
 
-/// Part of a directory that a rule covers.
+/// Part of a provider's directory that a rule covers.
 #[derive(Debug, PartialEq, Eq)]
 struct Covered<'a> {
-    /// Directory relative to the provider's; empty for the provider's directory itself.
+    /// Directory of the rule, relative to the provider's directory. Empty for the provider's directory itself.
     dir: &'a str,
-    /// Path relative to that directory.
+    /// Path of the file, relative to `dir`.
     path: &'a str,
-    /// True if links within the directory are followed.
+    /// True if links are followed within `dir`.
     links: bool,
 }
 
@@ -61,10 +62,10 @@ impl<'a> Covered<'a> {
         let bare = rule.strip_suffix('/').unwrap_or(rule);
         match path.strip_prefix(bare).map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
             _ if rule == "/" => Self { dir: "", path, links: true },
-            // The rule names this single file.
+            // The rule names only this file.
             Some("") => Self { dir: parent, path: name, links: false },
             Some(rest) if !bare.is_empty() => Self { dir: bare, path: rest, links: true },
-            // Without a rule: the directory of the file.
+            // There is no rule, so the directory of the file is used.
             _ => Self { dir: parent, path: name, links: true },
         }
     }
@@ -96,7 +97,7 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
         error => FetchError::unavailable(format!("cannot open the file in {shown}: {}", plain(error))),
     })?;
     let file = File::from(file);
-    // The same file by another name, such as a link's.
+    // Detect a credentials file that was opened by another name, such as a link.
     let of_file = file.metadata().ok().map(|metadata| identity(&metadata));
     let is_same = |one: &PathBuf| std::fs::metadata(one).is_ok_and(|metadata| Some(identity(&metadata)) == of_file);
     if credentials.iter().any(is_same) {
@@ -120,7 +121,7 @@ fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Removes `.` and `..` from a path, which need not exist.
+/// Resolves `.` and `..` in a path without accessing files.
 fn lexical(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -134,7 +135,7 @@ fn lexical(path: &Path) -> PathBuf {
 }
 
 impl Covered<'_> {
-    /// Opens the file. The rule's directory is opened by its own name, without following links.
+    /// Opens the file. The directory of the rule is opened without following links.
     fn open(&self, provider: &OwnedFd) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let (path, links) = (Path::new(self.path), if self.links { Links::Beneath } else { Links::Refused });

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::FetchError;
 
-/// Largest file with the operator's credentials, in bytes.
+/// Maximum size of a file with the operator's credentials, in bytes.
 const CREDENTIAL_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) fn read(mut file: &File, most: usize) -> Result<Zeroizing<Vec<u8>>, R
     if metadata.len() > most as u64 {
         return Err(ReadError::TooLarge);
     }
-    // One byte more than the size: this detects a file that grows meanwhile, and the buffer never moves.
+    // One byte more than the file size, to detect a file that grows. The buffer is never reallocated.
     let mut content = Zeroizing::new(vec![0; most.min(metadata.len() as usize + 1) + 1]);
     let mut filled = 0;
     while filled < content.len() {
@@ -46,7 +46,7 @@ pub(crate) fn read(mut file: &File, most: usize) -> Result<Zeroizing<Vec<u8>>, R
     Ok(content)
 }
 
-/// Reads an operator's credential: text, with surrounding white space removed.
+/// Reads a credential of the operator as UTF-8, without surrounding white space.
 pub(crate) fn credential(path: &Path) -> Result<Zeroizing<String>, FetchError> {
     let shown = path.display();
     let failed = |why: String| FetchError::unavailable(format!("cannot read {shown}: {why}"));

@@ -7,8 +7,8 @@
 //!  values, versions, leases <──────────────┘
 //! ```
 //! Several keys of one secret are read from one response, so that they are consistent. All results are limited: a value
-//! has at most 1 MiB, a fetch has a time limit, and few fetches run at once. An error names the cause and contains no
-//! part of a response. Values are in types that are wiped on drop.
+//! has at most 1 MiB, a fetch has a time limit, and the number of concurrent fetches is small. An error states the
+//! cause and contains no part of a response. The types of values wipe them on drop.
 
 #![forbid(unsafe_code)]
 
@@ -33,16 +33,17 @@ use zeroize::Zeroizing;
 pub use command::{WORKER_ARGUMENT, work};
 pub use config::{Grant, ProviderConfig, Unusable};
 
-/// Most concurrent fetches per provider.
+/// Maximum number of concurrent fetches per provider.
 const AT_ONCE: usize = 8;
 
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     pub reference: SecretReference,
-    /// Path of the rule that allowed the reference. The `directory` provider follows no link out of the rule's
-    /// directory. If empty, links may not leave the file's directory; if the rule names one file, none is followed.
+    /// Path of the rule that allowed the reference. The `directory` provider follows no link that leads out of the
+    /// rule's directory. If the path is empty, links must not leave the file's directory. If the rule names one file,
+    /// no link is followed.
     pub rule: String,
-    /// Lease of the existing value, which is renewed if possible.
+    /// Lease of the existing value. It is renewed if possible.
     pub lease: Option<Lease>,
 }
 
@@ -55,12 +56,12 @@ pub enum Fetched {
     Renewed(Lease),
 }
 
-/// A value. `Debug` prints only the size of its content.
+/// A value. `Debug` prints only the size of the content.
 #[derive(Clone)]
 pub struct Value {
     /// Content, wiped on drop.
     pub content: Zeroizing<Vec<u8>>,
-    /// Version at the provider; empty if there is none.
+    /// Version at the provider; empty if the provider has no versions.
     pub version: String,
     /// Lease, if the value has one.
     pub lease: Option<Lease>,
@@ -75,26 +76,27 @@ impl std::fmt::Debug for Value {
     }
 }
 
-/// Lease of a secret that the provider created for this container. The id is not secret: it alone gives no access.
+/// Lease of a secret that the provider created for this container. The id is not secret, because the id alone gives no
+/// access.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lease {
     pub id: String,
-    /// End in seconds since the epoch.
+    /// Expiry time in seconds since the epoch.
     pub ends_at: u64,
-    /// Time for renewal in seconds since the epoch.
+    /// Time at which the lease should be renewed, in seconds since the epoch.
     pub renew_at: u64,
     pub renewable: bool,
 }
 
 impl Lease {
-    /// Creates the lease of a response received now.
+    /// Creates the lease of a response that was received now.
     fn new(id: String, seconds: u64, renewable: bool) -> Self {
         let (now, seconds) = (now_seconds(), seconds.max(1));
         Self { id, ends_at: now.saturating_add(seconds), renew_at: now.saturating_add(seconds * 2 / 3), renewable }
     }
 
-    /// Returns the seconds until the lease should be renewed. If that exceeds the possible maximum, the lease is from
-    /// an earlier process, before the clock was set back: it is due now.
+    /// Returns the number of seconds until the lease should be renewed. If the number exceeds the possible maximum, an
+    /// earlier process created the lease before the clock was set back; then the lease is due now.
     pub fn due_in(&self, now: u64) -> u64 {
         let left = self.renew_at.saturating_sub(now);
         // The renewal is due after two thirds of the lease time, rounded down.
@@ -103,7 +105,7 @@ impl Lease {
     }
 }
 
-/// Returns the current time for leases in seconds since the epoch. Changes of the wall clock while this process runs
+/// Returns the current time for leases, in seconds since the epoch. Changes of the wall clock while this process runs
 /// have no effect.
 pub fn now_seconds() -> u64 {
     executor_sys::clock::steady().0 / 1_000_000_000
@@ -111,11 +113,11 @@ pub fn now_seconds() -> u64 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The reference names nothing, or something that cannot be a secret; a retry would fail.
+    /// The secret does not exist or the reference cannot be a secret. A retry would fail, too.
     NotFound,
     /// The provider denies access.
     Denied,
-    /// The value is too large or has an unusable form.
+    /// The value is too large or has an unusable format.
     Unsuitable,
     /// The provider is temporarily unavailable.
     Unavailable,
@@ -148,7 +150,7 @@ impl FetchError {
 struct Provider {
     config: ProviderConfig,
     kind: Kind,
-    /// Reason of the last fetch's failure; empty if it succeeded.
+    /// Error message of the last fetch; empty if it succeeded.
     problem: Mutex<String>,
     permits: Semaphore,
 }
@@ -172,11 +174,12 @@ pub struct ProviderStatus {
     pub kind: &'static str,
     /// Poll interval.
     pub poll: Duration,
-    /// Reason of the last fetch's failure; empty if it succeeded.
+    /// Error message of the last fetch; empty if it succeeded.
     pub problem: String,
 }
 
-/// Key that groups references which one request to a provider answers: several keys of one secret, with one lease.
+/// Key for grouping references. One request to a provider fetches all references of a group: several keys of one
+/// secret, with one lease.
 type BatchKey = (String, String, String, Option<String>, Option<String>, String);
 
 impl Providers {
@@ -215,7 +218,8 @@ impl Providers {
         self.by_name.values().map(status).collect()
     }
 
-    /// Fetches secrets concurrently. The results are in the order of `requests`. Each fetch ends within the provider's time limit.
+    /// Fetches secrets concurrently. The results have the order of `requests`. Each fetch ends within the provider's
+    /// time limit.
     pub async fn fetch(&self, requests: &[FetchRequest]) -> Vec<Result<Fetched, FetchError>> {
         let mut groups: BTreeMap<BatchKey, Vec<usize>> = BTreeMap::new();
         let mut results: Vec<Option<Result<Fetched, FetchError>>> = requests.iter().map(|_| None).collect();
@@ -295,7 +299,7 @@ impl Provider {
     }
 }
 
-/// Copies one value to all references that requested it.
+/// Returns copies of one value for all references that requested it.
 fn one_value(
     value: Result<Value, FetchError>,
     wanted: &[FetchRequest],

@@ -1,10 +1,10 @@
-//! The `vault` provider: HashiCorp Vault and OpenBao, through their HTTP API.
+//! The `vault` provider, which uses the HTTP API of HashiCorp Vault and OpenBao.
 //!
-//! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`; any other path is read
-//! unchanged: version 1 of KV, or an engine that creates credentials, whose lease is renewed. The provider logs in on
-//! first use, renews its token, and logs in again when the token has expired or is refused. Redirects are not followed,
-//! so that a token is never sent to another host. Errors contain only the status of a refusal, because the server's
-//! text might repeat what it was sent.
+//! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`. Any other path is read
+//! unchanged: it belongs to version 1 of KV, or to an engine that creates credentials, whose lease is renewed. The
+//! provider logs in on first use, renews its token, and logs in again when the token has expired or is refused.
+//! Redirects are not followed, so that a token is never sent to another host. If the server refuses a request, the
+//! error contains only the status, because the server's message might repeat parts of the request.
 
 mod answer;
 mod session;
@@ -29,17 +29,17 @@ use crate::{ErrorKind, FetchError, FetchRequest, Fetched, Lease, Value};
 use answer::{Document, document};
 use session::Session;
 
-/// Largest response in bytes: a value with every character escaped, plus other values.
+/// Maximum size of a response in bytes: a value with every character escaped, plus other values.
 const ANSWER_MAX: usize = 8 << 20;
 /// Path of the token's own metadata.
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
-/// Header with the token.
+/// Header that contains the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
-/// Header that an agent in between requires, so that no web page in a browser can send such a request.
+/// Header that a Vault agent in between requires. It prevents web pages in a browser from sending such requests.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
 
-/// A server and its login.
+/// Connection settings of a server, and its login.
 #[derive(Debug)]
 pub(crate) struct Vault {
     origin: Origin,
@@ -61,7 +61,7 @@ struct VaultRequest<'a> {
     method: Method,
     /// Path and query, from `/v1/` on.
     path: &'a str,
-    /// JSON, or empty.
+    /// Body in JSON, or empty.
     body: Zeroizing<Vec<u8>>,
 }
 
@@ -97,13 +97,14 @@ impl Vault {
         }
     }
 
-    /// Fetches entries of one secret.
+    /// Fetches entries of one secret; all requests have the same path.
     pub(crate) async fn fetch(
         &self,
         requests: &[FetchRequest],
     ) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let Some(first) = requests.first() else { return Ok(Vec::new()) };
-        // Also checked at admission. This check is for records of requests that were admitted with another configuration.
+        // Paths are checked at admission, too. This check is for requests that were admitted with another
+        // configuration.
         if let Some(why) = vault_path::refusal(&self.kv_mounts, &first.reference.path) {
             return Err(FetchError::new(ErrorKind::Denied, format!("the path {why}")));
         }
@@ -126,7 +127,7 @@ impl Vault {
         Ok(requests.iter().map(entry).collect())
     }
 
-    /// Returns path and query for a reference, and true if it is in version 2 of KV.
+    /// Returns path and query for a reference, and true if the path belongs to version 2 of KV.
     fn path(&self, reference: &SecretReference) -> (String, bool) {
         match vault_path::below(&self.kv_mounts, &reference.path) {
             Some((mount, rest)) => {
@@ -141,7 +142,7 @@ impl Vault {
         }
     }
 
-    /// Renews a lease. `None` if the server no longer renews it, so that a new secret is needed.
+    /// Renews a lease. Returns `None` if the server does not renew it any more, so that a new secret is needed.
     async fn renew(&self, lease: &Lease) -> Result<Option<Lease>, FetchError> {
         let asked = serde_json::json!({ "lease_id": lease.id });
         let question = VaultRequest::send("/v1/sys/leases/renew", &asked);
@@ -150,17 +151,17 @@ impl Vault {
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
             Err(_) => None,
         };
-        // Near its maximum lifetime a lease is renewed for ever shorter times: a new secret is better.
+        // Near its maximum lifetime a lease is renewed for shorter and shorter times, so request a new secret instead.
         let before = lease.ends_at.saturating_sub(lease.renew_at);
         Ok(renewed.filter(|new| new.ends_at.saturating_sub(crate::now_seconds()) > before.min(60)))
     }
 
-    /// Sends a request with a token. If the token is refused, it is replaced once.
+    /// Sends a request with a token. If the token is refused, it is replaced once and the request repeated.
     async fn document(&self, question: &VaultRequest<'_>) -> Result<Document, FetchError> {
         let session = self.session().await?;
         match self.send(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                // If the token is valid, it lacks the permission, and a new one would as well.
+                // If the token is valid, it lacks the permission, and a new token would lack it, too.
                 let looked_up = self.send(&session.client, Some(&session.token), &VaultRequest::read(LOOKUP)).await;
                 if looked_up.is_ok() {
                     return Err(error);
@@ -203,7 +204,7 @@ impl Vault {
         let status = answer.status;
         match status {
             status if status.is_success() => document(&self.body(answer).await?),
-            // For a deleted version the response has metadata but no secret.
+            // The response for a deleted version has metadata but no secret.
             StatusCode::NOT_FOUND => {
                 let gone = self.body(answer).await.ok().and_then(|body| document(&body).ok()?.gone());
                 Err(gone.map_or_else(

@@ -1,19 +1,21 @@
-//! Paths at Vault and OpenBao: detection of system mounts, which hold no secrets for containers, and URL encoding.
+//! Handles paths at Vault and OpenBao: detects system mounts, which hold no secrets for containers, and encodes URLs.
 //!
-//! `auth/`, `sys/`, `identity/` and `cubbyhole/` exist in every namespace and expose data of the token that reads them:
-//! `auth/token/lookup-self` returns the token itself. A namespace may precede a mount (`team/auth/token/lookup-self`),
-//! and the namespaces are not known here, so such a component is refused at any position.
+//! `auth/`, `sys/`, `identity/` and `cubbyhole/` exist in every namespace and expose data of the token that reads them.
+//! For example, `auth/token/lookup-self` returns the token itself. A namespace may precede a mount
+//! (`team/auth/token/lookup-self`). Because this module cannot distinguish namespaces, it refuses these names at every
+//! position of a path.
 
 /// Mounts that exist in every namespace.
 const SYSTEM_MOUNTS: [&str; 4] = ["auth", "sys", "identity", "cubbyhole"];
 
-/// Returns the mount that a path is below, and the rest. The longest mount wins, as on the server.
+/// Returns the mount that contains a path, and the rest of the path. The longest mount counts, as on the server.
 pub(crate) fn below<'a>(mounts: &'a [String], path: &'a str) -> Option<(&'a str, &'a str)> {
     let rest = |mount: &'a String| Some((mount.as_str(), path.strip_prefix(mount.as_str())?.strip_prefix('/')?));
     mounts.iter().filter_map(rest).max_by_key(|(mount, _)| mount.len())
 }
 
-/// Returns the reason if a path must not be read. Below a mount of KV version 2 every path is a secret, whatever its name.
+/// Returns the reason if a path must not be read. Below a mount of KV version 2 every path is a secret, regardless of
+/// its name.
 pub(crate) fn refusal(kv_mounts: &[String], path: &str) -> Option<String> {
     if decoded(path).split(['/', '\\']).any(|part| matches!(part, "." | "..")) {
         return Some("contains an escaped `.` or `..`, which a proxy in front of the server may resolve".into());
@@ -26,8 +28,8 @@ pub(crate) fn refusal(kv_mounts: &[String], path: &str) -> Option<String> {
 
 /// Returns the system mount that a path may be in.
 ///
-/// The server decodes a URL once and is case-sensitive; a proxy in front of it may decode again or fold case. So the
-/// path is checked with all escapes decoded, ignoring case and white space around components.
+/// The server decodes a URL once and is case-sensitive, but a proxy in front of it may decode again or ignore case. So
+/// this check decodes all escapes, and ignores case and white space around components.
 pub(crate) fn system_mount(path: &str) -> Option<&'static str> {
     let decoded = decoded(path);
     decoded.split(['/', '\\']).find_map(|part| {
@@ -37,7 +39,7 @@ pub(crate) fn system_mount(path: &str) -> Option<&'static str> {
     })
 }
 
-/// Decodes `%XX` until nothing changes.
+/// Decodes `%XX` repeatedly until nothing changes.
 fn decoded(path: &str) -> String {
     let mut bytes = path.as_bytes().to_vec();
     loop {
@@ -56,7 +58,7 @@ fn decoded(path: &str) -> String {
                 }
             }
         }
-        // Each iteration shortens the text, or is the last.
+        // Each iteration except the last shortens the path.
         if out.len() == bytes.len() {
             return String::from_utf8_lossy(&out).into_owned();
         }

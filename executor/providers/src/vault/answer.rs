@@ -1,4 +1,4 @@
-//! Responses of Vault: JSON documents whose strings are wiped.
+//! Parses responses of Vault: JSON documents whose strings are wiped on drop.
 
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -21,7 +21,7 @@ pub(super) struct Document {
     auth: Option<Login>,
 }
 
-/// A login, or the renewal of a token.
+/// Result of a login or of the renewal of a token.
 #[derive(Deserialize)]
 pub(super) struct Login {
     #[serde(default)]
@@ -54,7 +54,7 @@ fn wipe(json: &mut Json) {
     }
 }
 
-/// Parses a response. The error has no details, because they could be part of a value.
+/// Parses a response. The error contains no details, because they could be part of a value.
 pub(super) fn document(body: &[u8]) -> Result<Document, FetchError> {
     if body.is_empty() {
         return Ok(Document::default());
@@ -63,12 +63,12 @@ pub(super) fn document(body: &[u8]) -> Result<Document, FetchError> {
 }
 
 impl Document {
-    /// Takes the login out of the response.
+    /// Removes the login from the response and returns it.
     pub(super) fn login(&mut self) -> Option<Login> {
         self.auth.take()
     }
 
-    /// Returns the token's time to live and whether it can be renewed.
+    /// Returns the token's time to live in seconds, and true if the token can be renewed.
     pub(super) fn token(&self) -> Option<(u64, bool)> {
         let ttl = self.data.get("ttl")?.as_u64()?;
         Some((ttl, self.data.get("renewable").and_then(Json::as_bool).unwrap_or(false)))
@@ -80,14 +80,14 @@ impl Document {
         has_one.then(|| Lease::new(self.lease_id.clone(), self.lease_duration, self.renewable))
     }
 
-    /// Describes the state of a KV version, from a response without the secret.
+    /// Describes the state of a KV version from a response that has no secret.
     pub(super) fn gone(&self) -> Option<String> {
         let version = self.data.pointer("/metadata/version")?.as_u64()?;
         let destroyed = self.data.pointer("/metadata/destroyed")?.as_bool()?;
         Some(format!("version {version} of the secret was {}", if destroyed { "destroyed" } else { "deleted" }))
     }
 
-    /// Unwraps a response of KV version 2: keeps the secret and returns its version.
+    /// Unwraps a response of KV version 2: keeps only the secret, and returns its version.
     pub(super) fn unwrap_version(&mut self) -> Result<String, FetchError> {
         let version = self.data.pointer("/metadata/version").and_then(Json::as_u64);
         let version = version.ok_or_else(|| {
@@ -100,7 +100,7 @@ impl Document {
         Ok(version.to_string())
     }
 
-    /// Returns an entry: a string unchanged, anything else as JSON.
+    /// Returns an entry of the secret: a string unchanged, any other value as JSON.
     pub(super) fn entry(&self, key: &str) -> Result<Zeroizing<Vec<u8>>, FetchError> {
         let found = self.data.get(key).filter(|found| !found.is_null());
         match found {

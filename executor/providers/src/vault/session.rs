@@ -1,4 +1,4 @@
-//! Logins at Vault, and renewal of tokens.
+//! Logs in at Vault, and renews tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::{LOOKUP, Vault, VaultRequest};
 use crate::config::Auth;
 use crate::{ErrorKind, FetchError, files};
 
-/// Interval at which the token is checked for renewal in the background.
+/// Interval at which a background task checks if the token must be renewed.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// A valid token.
 pub(super) struct Session {
-    /// Client with the certificates at the time of the login.
+    /// Client with the certificates that were loaded at the login.
     pub(super) client: Arc<Client>,
     pub(super) token: HeaderValue,
     life: Option<Life>,
@@ -62,7 +62,7 @@ impl Session {
 }
 
 impl Vault {
-    /// Returns a valid token: the present one, possibly renewed, or one of a new login.
+    /// Returns a valid token: the present one, which may have been renewed, or a new one after another login.
     pub(super) async fn session(&self) -> Result<Arc<Session>, FetchError> {
         let mut present = self.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !session.is_due()) {
@@ -72,7 +72,7 @@ impl Vault {
             Some(session) if session.life.is_some_and(|life| life.renewable) && !session.has_ended() => {
                 match self.renewed(&session).await {
                     Ok(renewed) => renewed,
-                    // The old token remains usable while the server does not answer.
+                    // The old token remains usable while the server does not respond.
                     Err(error) if error.kind == ErrorKind::Unavailable => {
                         *present = Some(session);
                         return Err(error);
@@ -87,7 +87,7 @@ impl Vault {
         Ok(session)
     }
 
-    /// Logs in again if `refused` is still the present token.
+    /// Logs in again if `refused` is still the present token. Otherwise returns the present token.
     pub(super) async fn replace(&self, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
         let mut present = self.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !Arc::ptr_eq(session, refused)) {
@@ -99,7 +99,7 @@ impl Vault {
         Ok(session)
     }
 
-    /// Renews the token, once there is one, before it expires. Never returns.
+    /// Renews the token before it expires, if there is one. Never returns.
     pub(crate) async fn run_renewal(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -114,7 +114,7 @@ impl Vault {
         let question = VaultRequest::send("/v1/auth/token/renew-self", &serde_json::json!({}));
         let mut answer = self.send(&session.client, Some(&session.token), &question).await?;
         let login = answer.login().ok_or_else(|| FetchError::unavailable("the answer to a renewal has no token"))?;
-        // A token near its maximum lifetime is not extended any more: log in again.
+        // If a token near its maximum lifetime is not extended any more, log in again.
         if login.lease_duration < 10 {
             return Err(FetchError::new(ErrorKind::Denied, "the token cannot be renewed any longer"));
         }
@@ -146,7 +146,7 @@ impl Vault {
         }
     }
 
-    /// Reads the token from the file and asks the server for its lifetime.
+    /// Reads the token from its file and requests the token's lifetime from the server.
     async fn take_token(&self, client: Arc<Client>) -> Result<Session, FetchError> {
         let token = files::credential(&self.token_file)?;
         let shown = self.token_file.display();
@@ -191,7 +191,7 @@ impl Vault {
 struct Body;
 
 impl Body {
-    /// Creates a JSON object of strings, in memory that is wiped on drop and does not move.
+    /// Creates a JSON object of strings, in memory that is wiped on drop and never reallocated.
     fn json(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
         let room: usize = fields.iter().map(|(name, value)| name.len() + 6 * value.len() + 8).sum();
         let mut body = Zeroizing::new(Vec::with_capacity(room + 2));
