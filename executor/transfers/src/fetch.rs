@@ -1,4 +1,4 @@
-//! Downloads a URL to a file: redirects, conditional requests, limits.
+//! Downloads a URL to a file. Handles redirects, conditional requests and limits.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -32,7 +32,7 @@ pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Fail
     })
 }
 
-/// Sends the request and follows redirects. The addresses of each host are checked.
+/// Sends the request and follows redirects. Checks the addresses of each host.
 async fn follow(
     client: &Client,
     fetch: &Fetch,
@@ -50,7 +50,7 @@ async fn follow(
                 value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()).map(|value| (name, value)),
             );
         }
-        // Sent only to the server in the URL.
+        // The credentials are sent only to the server in the URL.
         let authorization = url.authorization.clone().filter(|_| origin == url.origin);
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         let request = HttpRequest {

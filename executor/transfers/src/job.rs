@@ -1,4 +1,4 @@
-//! Jobs and reports of a worker. Each is one packet; URLs are not in the packet but in a separate memory file.
+//! Defines jobs and reports of a worker. Each is one packet. URLs are not in the packet but in a separate memory file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use executor_core::plan::{AddressRange, Checksum};
 use serde::{Deserialize, Serialize};
 
-/// Argument that makes executord's program a worker.
+/// Argument with which executord's program runs as a worker.
 pub const WORKER_ARGUMENT: &str = "transfer-worker";
-/// Largest packet in either direction, in bytes.
+/// Maximum size of a packet in either direction, in bytes.
 pub const PACKET_MAX: usize = 48 << 10;
 
-/// A job, accompanied by descriptors.
+/// A job. Its descriptors are sent with the packet, in the order given below.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
-    /// Report the place of a URL. Descriptor: the memory file with the URL.
+    /// Report the digest of a URL. Descriptor: the memory file that contains the URL.
     Locate,
-    /// Fetch a URL into a file. Descriptors: the memory file with the URL, the file.
+    /// Download a URL to a file. Descriptors: the memory file that contains the URL, the file.
     Fetch(Fetch),
     /// Inspect a file: its checksum, its format, and whether it may be unpacked. Descriptor: the file.
     Look(InspectJob),
-    /// Write a file as a tar archive. Descriptors: the file, the pipe to the unpacking process.
+    /// Write a file as a tar archive. Descriptors: the file, the pipe to the process that unpacks it.
     Unpack(Unpack),
-    /// Upload output of a container to a URL. Descriptors: the memory file with the URL, the pipe.
+    /// Upload output of a container to a URL. Descriptors: the memory file that contains the URL, the pipe.
     Send(Send),
 }
 
 impl Job {
-    /// Returns the CPU time limit of the job in seconds: enough for the permitted bytes, and far less than the duration
-    /// of a transfer.
+    /// Returns the CPU time limit of the job in seconds. It is enough for the permitted bytes, and much less than a
+    /// transfer may last.
     pub fn processor_seconds_max(&self) -> u64 {
         let bytes = match self {
             Self::Locate => 0,
@@ -48,26 +48,26 @@ pub struct Rules {
     /// Exceptions from `denied`.
     pub allowed: Vec<AddressRange>,
     pub redirects_max: u32,
-    /// Longest time without a received byte.
+    /// Maximum time without a received byte.
     pub idle: Duration,
-    /// Trusted certificates, in addition to the system's.
+    /// File with trusted certificates, in addition to the system's.
     pub ca_file: Option<PathBuf>,
     pub bytes_max: u64,
 }
 
-/// Validators that identify a copy of an artifact.
+/// Validators for a conditional request, which identify a copy of an artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validators {
     /// `ETag` of the response.
     pub etag: Option<String>,
     /// `Last-Modified` of the response.
     pub last_modified: Option<String>,
-    /// Digest of the URL without its query, so that another server cannot confirm the copy as current.
+    /// Digest of the URL without its query. It ensures that only the same server can confirm the copy as current.
     pub place: String,
 }
 
 impl Validators {
-    /// Returns true if a conditional request for the copy is possible.
+    /// Returns true if the copy has a validator for a conditional request.
     pub fn can_be_asked(&self) -> bool {
         self.etag.is_some() || self.last_modified.is_some()
     }
@@ -84,7 +84,7 @@ pub struct Fetch {
 pub struct InspectJob {
     /// Expected checksum.
     pub checksum: Option<Checksum>,
-    /// Most bytes of an archive's content.
+    /// Maximum size of an archive's content, in bytes.
     pub unpacked_bytes_max: u64,
 }
 
@@ -100,13 +100,13 @@ pub enum FileFormat {
     File,
 }
 
-/// Writes a file as a tar archive.
+/// Job to write a file as a tar archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpack {
     pub form: FileFormat,
-    /// File name, if the file is not an archive.
+    /// Name for the file if it is not an archive.
     pub name: String,
-    /// Most bytes of an archive's content.
+    /// Maximum size of an archive's content, in bytes.
     pub unpacked_bytes_max: u64,
 }
 
@@ -137,7 +137,7 @@ pub enum Report {
     },
     Unpacked,
     Sent {
-        /// Bytes of the body.
+        /// Number of bytes in the body.
         bytes: u64,
     },
     Failed(Failure),
@@ -145,7 +145,7 @@ pub enum Report {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Reason on one line, without any part of the URL except scheme, host and port.
+    /// Reason on one line. Of the URL, it contains only scheme, host and port.
     pub why: String,
     pub kind: FailureKind,
 }
@@ -157,7 +157,7 @@ pub enum FailureKind {
     Final,
     /// A retry may succeed.
     Transient,
-    /// The process in the container exited early and reports the reason itself.
+    /// The process in the container exited early. That process reports the reason.
     Pipe,
 }
 

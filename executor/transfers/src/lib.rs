@@ -1,4 +1,4 @@
-//! Downloads and uploads, each in a short-lived process of executord's program.
+//! Performs downloads and uploads, each in a short-lived process of executord's program.
 //!
 //! ```text
 //!  executord ── job, descriptors ──> worker ── fetch ──> server, into a file
@@ -6,9 +6,9 @@
 //!                                            ── unpack ─> the file as a tar archive, into the pipe of the process in the container
 //!                                            ── send ──> output of such a pipe, to a server
 //! ```
-//! A worker does one job and exits. URL, TLS buffers and the effects of an archive bomb end with it; its memory is
-//! limited, it has only the descriptors of its job, and it exits with executord. The worker creates no files from an
-//! archive: the process in the container does.
+//! A worker does one job and exits. So URLs, TLS buffers and the effects of an archive bomb exist only until then. The
+//! worker's memory is limited, it has only the descriptors of its job, and it exits when executord exits. The worker
+//! creates no files from an archive; the process in the container does.
 
 #![forbid(unsafe_code)]
 
@@ -35,19 +35,19 @@ use sha2::{Digest as _, Sha256};
 
 use job::{Failure, Job, PACKET_MAX, Report};
 
-/// Largest address space of a worker, in bytes: its program, threads' stacks and buffers.
+/// Maximum address space of a worker in bytes, for its program, threads' stacks and buffers.
 const ADDRESS_SPACE_MAX: u64 = 1 << 30;
-/// Nice value of a worker: it yields to the node's own processes.
+/// Nice value of a worker. The node's own processes have a higher priority.
 const NICE: i32 = 10;
-/// Stack size in bytes of the thread that waits for executord to disconnect.
+/// Stack size of the thread that waits for executord to disconnect, in bytes.
 const STACK: usize = 128 << 10;
 
-/// Executes the job that arrives on standard input, and reports there.
+/// Receives a job from the socket on standard input, executes it, and sends the report to the same socket.
 pub fn work() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Standard error is visible only if an operator runs the worker by hand.
+            // Standard error is visible only if an operator starts the worker manually.
             eprintln!("{}: {error}", job::WORKER_ARGUMENT);
             ExitCode::FAILURE
         }
@@ -55,8 +55,8 @@ pub fn work() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    process::survive_hangup()?; // as executord, in whose process group it is
-    // Before the next line, which makes root the owner of the file in /proc.
+    process::survive_hangup()?; // like executord, whose process group it shares
+    // This precedes forbid_dumps, which makes root the owner of the file in /proc.
     process::be_expendable()?;
     process::forbid_dumps()?;
     bound(Resource::As, ADDRESS_SPACE_MAX)?;
@@ -67,10 +67,10 @@ fn serve() -> io::Result<()> {
     let mut packet = vec![0; PACKET_MAX];
     let (length, fds) = socket.recv(&mut packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let job: Job = serde_json::from_slice(&packet[..length])?;
-    // If the address space is exhausted, a library may retry forever; this limit kills the process.
+    // If the address space is exhausted, a library may retry forever; then this limit kills the process.
     bound(Resource::Cpu, job.processor_seconds_max())?;
     let waiting = standard_input()?;
-    // No further packet is expected: an event means that executord has exited or cancelled the job.
+    // No further packet is expected: any event means that executord has exited or cancelled the job.
     let watch = move || {
         let _ = waiting.recv(&mut [0; 8]);
         std::process::exit(1);
@@ -80,14 +80,14 @@ fn serve() -> io::Result<()> {
     socket.send(&serde_json::to_vec(&bounded(report))?, &[])
 }
 
-/// Returns the socket to executord, with blocking calls.
+/// Returns the socket to executord, in blocking mode.
 fn standard_input() -> io::Result<Seqpacket> {
     let socket = Seqpacket::from_peer(rustix::stdio::stdin().try_clone_to_owned()?)?;
     socket.set_nonblocking(false);
     Ok(socket)
 }
 
-/// Lowers a limit; a limit that is already lower stays.
+/// Lowers a resource limit. A limit that is already lower does not change.
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
     let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
@@ -120,14 +120,14 @@ fn memory(fd: OwnedFd) -> Result<MemFile, Failure> {
     MemFile::from_fd_to_wipe(fd, most).map_err(|error| Failure::last(format!("cannot read the URL: {error}")))
 }
 
-/// Makes a pipe blocking that executord has used in non-blocking mode.
+/// Sets a pipe to blocking mode, because executord used it in non-blocking mode.
 fn blocking(fd: OwnedFd) -> Result<File, Failure> {
     rustix::io::ioctl_fionbio(&fd, false)
         .map_err(|error| Failure::last(format!("cannot make the pipe blocking: {error}")))?;
     Ok(fd.into())
 }
 
-/// Truncates a report to fit a packet: reasons on one line, validators of limited length.
+/// Limits a report to the size of a packet: shortens the reason to one line, and removes validators that are too long.
 fn bounded(report: Report) -> Report {
     const VALIDATOR_MAX: usize = 1024;
     match report {
@@ -147,7 +147,7 @@ pub fn key_digest(key: &str) -> String {
     hex::encode(Sha256::digest(key))
 }
 
-/// Converts a reason to one line: without control characters, and truncated to the limit.
+/// Converts a reason to one line: replaces control characters, and truncates it to the limit.
 pub fn one_line(why: &str) -> String {
     let line = executor_core::text::replaced(why, ' ');
     line[..line.floor_char_boundary(executor_core::limits::TRANSFER_REASON_MAX)].to_owned()

@@ -1,4 +1,4 @@
-//! Inspects a file before it is unpacked: checksum, format, and every entry of an archive.
+//! Inspects a file before it is unpacked: its checksum, its format, and every entry of an archive.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
@@ -12,9 +12,9 @@ use crate::paths::{check_path, leads_out};
 use crate::remote::plain;
 use crate::zip;
 
-/// Bytes of a block of a tar archive.
+/// Size of a block of a tar archive, in bytes.
 const BLOCK: usize = 512;
-/// Read size in bytes.
+/// Read size, in bytes.
 const PIECE: usize = 64 << 10;
 
 pub(crate) fn inspect(look: &InspectJob, file: &File) -> Result<Report, Failure> {
@@ -35,7 +35,7 @@ pub(crate) fn inspect(look: &InspectJob, file: &File) -> Result<Report, Failure>
     Ok(Report::Looked { form, bytes })
 }
 
-/// Returns the uncompressed size limit of an archive, including a share for its headers.
+/// Returns the maximum uncompressed size of an archive in bytes, including its headers.
 pub(crate) fn room(bytes: u64, look: &InspectJob) -> u64 {
     bytes.saturating_mul(RATIO_MAX).max(FREE).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
 }
@@ -87,14 +87,14 @@ fn form(file: &File) -> io::Result<FileFormat> {
     }
     if head.starts_with(b"\x1f\x8b") {
         rewind(file)?;
-        // A file that cannot be decompressed is a plain file.
+        // A file that cannot be decompressed is treated as a plain file.
         let unpacked = start(&mut MultiGzDecoder::new(file)).unwrap_or_default();
         return Ok(if is_tar(&unpacked) { FileFormat::TarGzip } else { FileFormat::File });
     }
     Ok(if is_tar(&head) { FileFormat::Tar } else { FileFormat::File })
 }
 
-/// A reader that fails beyond a number of bytes.
+/// A reader that returns an error after a number of bytes.
 pub(crate) struct Bounded<R> {
     pub(crate) inner: R,
     pub(crate) left: u64,
@@ -115,7 +115,7 @@ impl<R: Read> Read for Bounded<R> {
 /// Checks every entry of a tar archive.
 fn entries(archive: impl Read, bytes_max: u64) -> Result<(), Failure> {
     let damaged = |error: TarError| Failure::last(plain(&error.to_string()).to_owned());
-    // The archive with its headers is bounded by its source.
+    // The source limits the size of the archive including its headers.
     let limits = Limits { bytes: u64::MAX, ..Limits::default().within(bytes_max) };
     let mut reader = Reader::new(archive, limits);
     let mut piece = vec![0; PIECE];
@@ -126,7 +126,7 @@ fn entries(archive: impl Read, bytes_max: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks an entry: its path and that of a hard link must stay below the directory, and devices are refused.
+/// Checks an entry. Its path and the target of a hard link must stay below the directory, and it must not be a device.
 fn check(entry: &Entry) -> Result<(), Failure> {
     let shown = |path: &[u8]| path.escape_ascii().to_string();
     check_path(&entry.path)?;

@@ -6,14 +6,14 @@ use std::io::{self, Read};
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-/// Sender of the pieces of a body. Blocks while the connection is slower.
+/// Sender for the pieces of a body. It blocks while the connection is slower.
 pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
-/// The pipe from a container, as the source of an archive. If there is a body, it receives every byte that is read.
+/// The pipe from a container, as the source of an archive. If there is a request body, it gets every byte that is read.
 pub(crate) struct Passing {
     pipe: File,
     body: Option<Pieces>,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     left: u64,
 }
 
@@ -22,7 +22,7 @@ impl Passing {
         Self { pipe, body, left }
     }
 
-    /// Reads the rest of the pipe.
+    /// Reads the remaining bytes of the pipe.
     pub(crate) fn rest(&mut self) -> io::Result<()> {
         io::copy(self, &mut io::sink()).map(drop)
     }

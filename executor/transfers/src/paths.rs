@@ -1,4 +1,4 @@
-//! Checks paths of an archive's entries, which must stay below the target directory.
+//! Checks the paths of an archive's entries, which must stay below the target directory.
 
 use crate::job::Failure;
 

@@ -1,4 +1,4 @@
-//! Parsed URLs, and errors about their servers.
+//! Parses URLs, and describes errors of their servers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ pub(crate) struct Url {
     pub(crate) origin: Origin,
     /// Path and query.
     pub(crate) path: Zeroizing<String>,
-    /// `Authorization` header from the user name and password in the URL.
+    /// `Authorization` header for the user name and password in the URL.
     pub(crate) authorization: Option<HeaderValue>,
 }
 
@@ -43,14 +43,14 @@ impl Url {
         Ok(Self { origin, path: Zeroizing::new(path), authorization })
     }
 
-    /// Returns the digest of scheme, host, port and path, without the query.
+    /// Returns the digest of the URL's scheme, host, port and path, without the query.
     pub(crate) fn place(&self) -> String {
         let path = self.path.split('?').next().unwrap_or_default();
         crate::key_digest(&Zeroizing::new(format!("{}{path}", self.origin)))
     }
 }
 
-/// Returns the Basic authorization (RFC 7617) for a URL's `name:password`.
+/// Returns the Basic authorization (RFC 7617) for the `name:password` of a URL.
 fn basic(user: &str) -> Result<HeaderValue, Failure> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let mut plain = Zeroizing::new(decoded(name));
@@ -83,7 +83,7 @@ fn decoded(text: &str) -> Vec<u8> {
 }
 
 pub(crate) fn client(rules: &Rules) -> Client {
-    // A single byte is enough: executord limits the time of the whole transfer.
+    // A minimum of one byte is enough, because executord limits the time of the whole transfer.
     Client::new(rules.ca_file.clone(), rules.idle, 1)
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn run<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T,
     runtime.map_err(|error| Failure::last(format!("cannot start the runtime: {error}")))?.block_on(job)
 }
 
-/// Describes why a request failed.
+/// Describes why a request could not be sent or got no response.
 pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     match error {
         HttpError::Forbidden(why) => Failure::last(format!("access to {origin} is not allowed: {why}")),
@@ -110,7 +110,7 @@ pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     }
 }
 
-/// Creates the failure for a status that is not a success.
+/// Creates the failure for a status other than success.
 pub(crate) fn refused(origin: &Origin, status: StatusCode) -> Failure {
     let why = format!("{origin} answered {status}");
     let passes =

@@ -1,4 +1,5 @@
-//! Uploads output of a container to a URL: a file unchanged, with its length; a directory as a tar archive, in pieces.
+//! Uploads output of a container to a URL. A file is sent unchanged, with its length; a directory is sent as a tar
+//! archive, in pieces.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,11 +17,11 @@ use crate::job::{Failure, FailureKind, Report, Send};
 use crate::pass::{Passing, Pieces};
 use crate::remote::{self, Url, client, lists, plain, refused, reported};
 
-/// Longest status record of a path, in bytes.
+/// Maximum size of the status record of a path, in bytes.
 const STAT_MAX: usize = 16 << 10;
-/// Size of a piece in bytes.
+/// Size of a piece, in bytes.
 const PIECE: usize = 64 << 10;
-/// Number of pieces that are queued for the connection.
+/// Maximum number of pieces that are queued for the connection.
 const WAITING: usize = 4;
 /// Mask of the file type in `st_mode`, and the two types that can be sent.
 const TYPE_MASK: u32 = 0o170_000;
@@ -68,7 +69,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
     // The body was dropped with the request, so the thread cannot block on it.
     match (answer, reading.join()) {
         (Ok(()), Ok(Ok(()))) => Ok(Report::Sent { bytes: taken.bytes() }),
-        // A server may respond before it has read everything; its response counts.
+        // A server may respond before it has read the whole body. Then its response is reported.
         (Err(failure), Ok(Err(error))) if is_broken(&error) => Err(failure),
         (_, Ok(Err(error))) => Err(Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe }),
         (Err(failure), _) => Err(failure),
@@ -92,7 +93,7 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
     ArchiveStat::decode(&*reported).map_err(|_| Failure::last("the status of the path is malformed"))
 }
 
-/// Sends the content of the archive's single file.
+/// Sends the content of the only file in the archive.
 fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), TarError> {
     let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default().without_total());
     let entry = reader.next_entry()?.filter(|entry| entry.is_plain_file() && entry.size == size);

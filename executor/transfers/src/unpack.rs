@@ -1,4 +1,4 @@
-//! Writes a file as a tar archive to the pipe of the unpacking process in the container.
+//! Writes a file as a tar archive to the pipe of the process in the container that unpacks it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write as _};
@@ -11,7 +11,7 @@ use crate::look::{Bounded, rewound, room, unreadable};
 use crate::remote::plain;
 use crate::zip;
 
-/// Write size in bytes.
+/// Write size, in bytes.
 const PIECE: usize = 64 << 10;
 /// Permissions of a file that is not an archive.
 const FILE_MODE: u32 = 0o644;

@@ -1,7 +1,7 @@
-//! Zip archives: every entry is checked before anything is unpacked, and converted to a tar entry.
+//! Reads zip archives. Every entry is checked before any entry is unpacked, and is converted to a tar entry.
 //!
-//! The number of entries is read from the end record, before any entry. Entries are read one at a time without a table,
-//! so that memory use does not depend on the archive.
+//! The number of entries is read from the end record, before the entries. Entries are read one at a time and not stored
+//! in a table, so that memory use does not depend on the archive.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::paths::check_path;
 use crate::remote::plain;
 
 const ENTRIES_MAX: usize = 1_000_000;
-/// Longest target of a symbolic link, in bytes.
+/// Maximum length of a symbolic link's target, in bytes.
 const LINK_MAX: u64 = 4095;
 /// Mask of the file type in Unix permissions, and the type of a symbolic link.
 const TYPE_MASK: u32 = 0o170_000;
@@ -67,7 +67,7 @@ pub(crate) fn to_tar(file: &File, out: &mut impl Write, bytes_max: u64) -> io::R
     let mut archive = open(file).map_err(|failure| io::Error::other(failure.why))?;
     let mut tar = Builder::new(out);
     let mut left = bytes_max;
-    // Both readers share the file's offset: each seeks before it reads.
+    // Both readers share the file's offset, so each of them seeks before it reads.
     let mut entries = archive.files_with_reader(file, ZipReadOptions::new()).map_err(failed)?;
     while let Some(entry) = entries.next() {
         let entry = entry.map_err(failed)?;
@@ -108,12 +108,12 @@ fn append(mut entry: ZipFile<'_, &File>, tar: &mut Builder<impl Write>) -> io::R
     header.set_entry_type(EntryType::Regular);
     header.set_mode(permissions(0o644));
     header.set_size(size);
-    // A file shorter than declared would take bytes of the next entry; a longer one would be read as the next entry.
+    // The tar format requires exactly the declared size: otherwise data of one entry would be read as part of another.
     let mut exact = Exact { inner: entry, left: size };
     tar.append_data(&mut header, &path, &mut exact).map_err(&named)
 }
 
-/// A reader that must provide an exact number of bytes.
+/// A reader that returns an error unless its source has exactly this number of bytes.
 struct Exact<R> {
     inner: R,
     left: u64,

@@ -1,4 +1,4 @@
-//! File formats, and archives that must not be unpacked.
+//! Tests file formats, and archives that must not be unpacked.
 
 use std::io::{Cursor, Write as _};
 
@@ -18,7 +18,7 @@ fn file(content: &[u8]) -> File {
     file
 }
 
-/// An archive with one entry, whose names are not modified.
+/// Creates an archive with one entry, whose names are not modified.
 fn archive_of(kind: EntryType, path: &str, link: &str, content: &[u8]) -> Vec<u8> {
     let mut header = Header::new_gnu();
     header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -101,7 +101,7 @@ fn what_leads_out_is_refused() {
             assert!(reported.contains(words), "{words}: {reported}");
         }
     }
-    // A symbolic link may have any target: nothing is written through one.
+    // A symbolic link may have any target, because no file is written through a link.
     assert_eq!(look_at(&archive_of(EntryType::Symlink, "a", "/etc", b""), None), Ok(FileFormat::Tar));
     let reported = look_at(&zip_of("../x", b"x", 0o644), None).unwrap_err();
     assert!(reported.contains("leads out"), "{reported}");
@@ -121,7 +121,8 @@ fn bombs_are_refused() {
     assert!(reported.contains("damaged"), "{reported}");
 }
 
-/// A zip archive whose central directory has this many entries without names, and whose end record declares `counted`.
+/// Creates a zip archive whose central directory has `entries` entries without names, and whose end record declares
+/// `counted` entries.
 fn zip_of_many(entries: u32, counted: u64) -> Vec<u8> {
     const HEADER: usize = 46;
     let mut archive = b"PK\x03\x04".to_vec();
@@ -146,7 +147,7 @@ fn zip_of_many(entries: u32, counted: u64) -> Vec<u8> {
 
 #[test]
 fn zip_of_too_many_entries_fails() {
-    // Only the first entries are complete: a reader that reached the rest would report damage.
+    // Only the first entries are valid. A reader that continued to the others would report a damaged archive.
     let mut archive = zip_of_many(1_000_001, 1_000_001);
     archive[30 + 46 * 1000..30 + 46 * 1_000_001].fill(0);
     let reported = look_at(&archive, None).unwrap_err();
