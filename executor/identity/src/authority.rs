@@ -1,4 +1,4 @@
-//! The CA: its certificate and key, checked before anything is signed.
+//! Loads the CA's certificate and key, checks them, and signs certificates.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -21,14 +21,14 @@ use zeroize::Zeroizing;
 use crate::certificate::{self, Algorithm, Leaf};
 use crate::pem;
 
-/// Largest CA file in bytes. The chain must fit in one packet.
+/// Maximum size of a CA file in bytes. The chain must fit in one packet.
 const FILE_MAX: u64 = 32 << 10;
-/// Certificates start this long before they are signed, for peers whose clock is behind.
+/// Time by which a certificate's validity starts before it is signed, for peers whose clocks are slow.
 const SKEW: Duration = Duration::from_secs(300);
-/// Bytes of a serial number; 126 bits of it are random (RFC 5280, section 4.1.2.2).
+/// Length of a serial number in bytes. 126 bits of it are random (RFC 5280, section 4.1.2.2).
 const SERIAL_LENGTH: usize = 16;
 
-/// Why the CA cannot be used. Errors contain no part of the key.
+/// Error for a CA that cannot be used. Contains no part of the key.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error("{}: {}", .0.display(), .1)]
@@ -38,19 +38,19 @@ pub enum AuthorityError {
     Unsuitable(PathBuf, String),
 }
 
-/// Why a certificate is not signed.
+/// Error for a certificate that is not signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The request is not allowed.
     #[error("the names or the validity period are not allowed")]
     Invalid(Vec<Violation>),
-    /// The public key has an unsupported form.
+    /// The public key has an unsupported type or encoding.
     #[error("the public key is not an uncompressed point of P-256")]
     PublicKey,
     /// The CA's certificate is not valid at this time.
     #[error("{0}")]
     Time(String),
-    /// The system returned no random numbers, or the key failed to sign.
+    /// The system returned no random numbers, or signing failed.
     #[error("cannot sign")]
     Failed,
 }
@@ -81,8 +81,8 @@ impl Authority {
     /// Reads and checks the CA's files.
     ///
     /// # Errors
-    /// Fails if a file cannot be read, the key file is readable by others, or the certificate is not a CA's, is not
-    /// valid now, or does not match the key.
+    /// Fails if a file cannot be read or other users can read the key file. Also fails if the certificate is not a CA
+    /// certificate, is not valid now, or does not match the key.
     pub fn load(settings: &IdentitySettings, now: SystemTime) -> Result<Self, AuthorityError> {
         let path = &settings.ca_certificate;
         let unsuitable = |why: String| AuthorityError::Unsuitable(path.clone(), why);
@@ -127,12 +127,12 @@ impl Authority {
         })
     }
 
-    /// Returns the CA's properties for executord.
+    /// Returns the properties of the CA that executord needs.
     pub fn ready(&self) -> SignerReady {
         SignerReady { subject: self.subject.clone(), not_after: self.not_after, chain: self.chain.clone() }
     }
 
-    /// Signs a certificate. It expires no later than the CA's.
+    /// Signs a certificate. The certificate expires no later than the CA's certificate.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -159,7 +159,7 @@ impl Authority {
         let not_after = now.saturating_add(ttl).min(self.not_after);
         let mut serial = vec![0; SERIAL_LENGTH];
         self.random.fill(&mut serial).map_err(|_| SignError::Failed)?;
-        // Positive, and always of the same length.
+        // Make the number positive and of constant length.
         serial[0] = (serial[0] & 0x7f) | 0x40;
         let leaf = Leaf {
             serial: &serial,
@@ -218,11 +218,11 @@ fn key_id(ca: &X509Certificate<'_>) -> Option<Vec<u8>> {
     })
 }
 
-/// Reads a file of the CA; a secret file must be accessible only to root (or this user).
+/// Reads a file of the CA. If `is_secret` is true, only root (or this user) may have access to the file.
 fn read(path: &Path, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
     let failed = |error| AuthorityError::Read(path.to_owned(), error);
     let unsuitable = |why: String| AuthorityError::Unsuitable(path.to_owned(), why);
-    // Opening a pipe would block.
+    // Check the type first, because opening a pipe would block.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(unsuitable("is not a regular file".into()));
     }
@@ -356,7 +356,8 @@ mod tests {
         SignRequest { container_id: id.into(), public_key, organizational_units: units, ..SignRequest::default() }
     }
 
-    /// Each kind of key signs a correct certificate; several units are in the subject, in order.
+    /// A key of each type signs a correct certificate. If there are several organizational units, the subject contains
+    /// them in order.
     #[test]
     fn a_certificate_is_signed_by_the_ca_with_each_kind_of_key() {
         let kinds: [(KeyPair, &dyn VerificationAlgorithm); 3] = [
@@ -395,7 +396,7 @@ mod tests {
         assert!(matches!(authority.sign(short, now), Err(SignError::PublicKey)));
     }
 
-    /// A certificate expires no later than its CA, and an expired CA signs nothing.
+    /// A certificate expires no later than its CA, and an expired CA signs no certificate.
     #[test]
     fn the_ca_is_the_end_of_what_it_signs() {
         let dir = tempfile::tempdir().unwrap();

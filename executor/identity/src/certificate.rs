@@ -1,4 +1,4 @@
-//! DER encoding of container certificates (RFC 5280): for digital signatures only, for clients and servers.
+//! Encodes container certificates in DER (RFC 5280). They are for digital signatures only, of clients and servers.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use yasna::models::{GeneralizedTime, ObjectIdentifier, UTCTime};
 use yasna::{DERWriter, DERWriterSeq, Tag};
 
-/// Last year that is encoded with two digits (RFC 5280, section 4.1.2.5).
+/// Last year that is encoded in two digits (RFC 5280, section 4.1.2.5).
 const UTC_TIME_YEAR_MAX: i32 = 2049;
 
 const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
@@ -24,7 +24,7 @@ const EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37];
 const SERVER_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 1];
 const CLIENT_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 2];
 
-/// Algorithm of the CA's signature.
+/// Algorithm with which the CA signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     EcdsaSha256,
@@ -53,7 +53,7 @@ impl Algorithm {
 /// Content of a certificate.
 pub(crate) struct Leaf<'a> {
     pub(crate) serial: &'a [u8],
-    /// DER-encoded subject of the issuer.
+    /// DER-encoded subject of the CA's certificate.
     pub(crate) issuer: &'a [u8],
     pub(crate) issuer_key_id: Option<&'a [u8]>,
     /// Seconds since the epoch.
@@ -62,11 +62,11 @@ pub(crate) struct Leaf<'a> {
     pub(crate) not_after: u64,
     pub(crate) common_name: &'a str,
     pub(crate) names: &'a IdentityNames,
-    /// Uncompressed point of P-256.
+    /// Public key as an uncompressed point of P-256.
     pub(crate) public_key: &'a [u8],
 }
 
-/// Encodes the signed part; `None` if a time or an address cannot be represented.
+/// Encodes the part that is signed. Returns `None` if a time or an address cannot be represented.
 pub(crate) fn to_be_signed(leaf: &Leaf<'_>, algorithm: Algorithm) -> Option<Vec<u8>> {
     let (not_before, not_after) = (date(leaf.not_before)?, date(leaf.not_after)?);
     let addresses: Vec<IpAddr> = leaf.names.ip_addresses.iter().map(|text| text.parse().ok()).collect::<Option<_>>()?;
@@ -112,7 +112,7 @@ fn write_time(writer: DERWriter<'_>, time: OffsetDateTime) {
     }
 }
 
-/// Writes organizational units first, each as a separate part, then the common name.
+/// Writes the organizational units, each as a separate part, and then the common name.
 fn write_subject(writer: DERWriter<'_>, leaf: &Leaf<'_>) {
     let part = |writer: DERWriter<'_>, id: &[u64], text: &str| {
         writer.write_set(|writer| {
@@ -141,7 +141,7 @@ fn write_public_key(writer: DERWriter<'_>, point: &[u8]) {
 }
 
 fn write_extensions(writer: &mut DERWriterSeq<'_>, leaf: &Leaf<'_>, addresses: &[IpAddr]) {
-    // Not a CA, which is the default, so the sequence is empty.
+    // The default is "not a CA", so the sequence is empty.
     extension(writer, BASIC_CONSTRAINTS, true, |writer| writer.write_sequence(|_| ()));
     // digitalSignature is the first bit.
     extension(writer, KEY_USAGE, true, |writer| writer.write_bitvec_bytes(&[0x80], 1));

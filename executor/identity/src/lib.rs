@@ -1,8 +1,8 @@
 //! Signs container certificates with the operator's CA.
 //!
-//! Input: the table `identity` of the configuration, then public keys with names; output: certificates. This crate is
-//! for the one process that may read the CA's key: it starts no process, opens only the two files of the CA, and never
-//! passes the key on. Names are checked here with the same rules as in executord.
+//! The input is the table `identity` of the configuration, and then public keys with names. The output is certificates.
+//! Only one process uses this crate and may read the CA's key. The crate starts no process, opens only the two files of
+//! the CA, and never passes the key to another process. It checks names by the same rules as executord.
 
 #![forbid(unsafe_code)]
 
