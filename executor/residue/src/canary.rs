@@ -1,16 +1,16 @@
-//! Canaries: random secrets to search for, so that every hit is certain to come from the test.
+//! Generates canaries: random secrets, so that every hit of a search is certain to come from the test.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// A longer canary repeats after this many bytes. A multiple of 48, so that base64 groups and windows align and a long
-/// canary needs no more needles than one period.
+/// Number of bytes after which a longer canary repeats. It is a multiple of 48, so that base64 groups and windows are
+/// aligned. So a long canary needs no more needles than one period.
 const PERIOD: usize = 48 * 85;
 /// Characters of canaries, which need no escaping in JSON, URLs and shells.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Random letters and digits. Prints as `[REDACTED]`; wiped on drop.
+/// A secret of random letters and digits. Prints as `[REDACTED]`; wiped on drop.
 pub struct Canary(Zeroizing<Vec<u8>>);
 
 impl Canary {
@@ -35,10 +35,10 @@ impl Canary {
         &self.0
     }
 
-    /// Returns the canary as text.
+    /// Returns the canary as a string.
     ///
     /// # Panics
-    /// Never: it is letters and digits.
+    /// Never panics, because the canary consists of letters and digits.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("letters and digits")
     }

@@ -1,4 +1,4 @@
-//! Searches contents of files: below directories, and behind the descriptors of a process.
+//! Searches the contents of files below directories, and of files that a process has open.
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
@@ -13,20 +13,20 @@ use crate::{Place, Search};
 
 /// Magic number of a proc file system (statfs(2)).
 const PROC_MAGIC: i64 = 0x9fa0;
-/// Most files and directories that one call visits.
+/// Maximum number of files and directories that one call visits.
 const ENTRIES_MAX: usize = 1_000_000;
-/// Most bytes that are read of one file.
+/// Maximum number of bytes that are read from one file.
 const BYTES_MAX: u64 = 64 << 30;
 
 impl Search<'_> {
-    /// Searches a file, or every regular file below a directory. Symbolic links are not followed; only contents are
-    /// searched, not names. A file that is removed meanwhile is not an error.
+    /// Searches a file, or every regular file below a directory. Does not follow symbolic links. Searches contents and
+    /// not names. Ignores files that are removed during the search.
     pub fn files(&mut self, path: &Path) {
         self.walk(path, &|path| Place::File(path.to_owned()));
     }
 
-    /// Searches files that only a process's descriptors lead to: memory files, deleted files, and files on file systems
-    /// that are not mounted in this process (a detached tmpfs).
+    /// Searches files that are accessible only by a process's descriptors: memory files, deleted files, and files on
+    /// file systems that are not mounted in this process (a detached tmpfs).
     pub(crate) fn descriptors(&mut self, process: &Process) {
         let mounted = mounted();
         let mut seen = HashSet::new();
@@ -39,11 +39,11 @@ impl Search<'_> {
             let link = entry.path();
             let (Ok(target), Ok(meta)) = (link.read_link(), link.metadata()) else { continue };
             let target = target.to_string_lossy().into_owned();
-            // `user:[4026531837]`: a namespace, a kernel file without readable content.
+            // A target such as `user:[4026531837]` is a namespace, a kernel object without readable content.
             if !target.starts_with('/') && target.contains(":[") {
                 continue;
             }
-            // A process's own /proc: its content is searched by process.
+            // Skip files in /proc: their contents are searched for each process.
             if rustix::fs::statfs(&link).is_ok_and(|stat| stat.f_type == PROC_MAGIC) {
                 continue;
             }
@@ -59,7 +59,7 @@ impl Search<'_> {
             if meta.is_file() {
                 self.file(&link, false, &place);
             } else if meta.is_dir() {
-                // The name of the link itself would not be followed.
+                // The link itself would not be followed, so append a component.
                 self.walk(&link.join("."), &place);
             }
         }
@@ -95,7 +95,7 @@ impl Search<'_> {
 
     fn file(&mut self, path: &Path, no_follow: bool, place: &dyn Fn(&Path) -> Place) {
         let follow = if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
-        // Without O_NONBLOCK, a pipe that replaced the file meanwhile would block.
+        // O_NONBLOCK prevents blocking if a pipe has replaced the file.
         let flags = (OFlags::NONBLOCK | follow).bits().cast_signed();
         let opened = File::options().read(true).custom_flags(flags).open(path);
         let searched = opened.and_then(|mut file| {
@@ -117,8 +117,8 @@ impl Search<'_> {
     }
 }
 
-/// Devices of the file systems that are mounted in this process, from mountinfo. The device field has no escapes, so it
-/// needs no parser.
+/// Returns the devices of the file systems that are mounted in this process, from mountinfo. The device field has no
+/// escapes, so it needs no parser.
 fn mounted() -> HashSet<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
@@ -167,7 +167,8 @@ mod tests {
             let report = search();
             assert_eq!(report.hits.len(), 1, "{before}: {report}");
             assert_eq!(report.hits[0].place, Place::File(path.clone()));
-            // 2500 is not a multiple of 16: the first whole window begins 12 bytes later, and every one is found once.
+            // 2500 is not a multiple of 16, so the first complete window begins 12 bytes later. Each window is found
+            // once.
             assert_eq!((report.hits[0].at, report.hits[0].windows), (before as u64 + 12, (2500 - 12) / 16));
         }
     }

@@ -1,4 +1,4 @@
-//! Searches the journal through `journalctl`: its files are compressed and cannot be searched directly.
+//! Searches the journal by `journalctl`, because its files are compressed and cannot be searched directly.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};

@@ -1,9 +1,10 @@
-//! Searches all memory of the machine through /proc/kcore, including free memory; and that of a virtual machine from outside.
+//! Searches all memory of the machine, including free memory, through /proc/kcore. Also searches the memory of a
+//! virtual machine from outside.
 //!
-//! Only kcore segments that represent physical memory are read; the others (modules, vmalloc) show the same pages
-//! again. Pages of the searching process are skipped: it has just read the secret, and an auditor has generated it. The
-//! owner of a page, as far as the kernel reports it, is part of the place: a free page still holds its last owner's
-//! data unless the kernel runs with `init_on_free=1`.
+//! Only segments of kcore that represent physical memory are read; other segments (modules, vmalloc) map the same
+//! pages. Pages of the searching process are skipped, because it has just read the secret, or generated it in an audit.
+//! The location of a hit includes the owner of the page, as far as the kernel reports it. A free page still has its
+//! last owner's data, unless the kernel runs with `init_on_free=1`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -16,10 +17,10 @@ use crate::report::Report;
 use crate::{CHUNK, Place, Search, WINDOW};
 
 pub const KCORE: &str = "/proc/kcore";
-/// Most program headers that are read.
+/// Maximum number of program headers that are read.
 const HEADERS_MAX: usize = 4096;
 
-/// A range of physical memory in the file.
+/// A range of physical memory in a core file.
 #[derive(Debug, PartialEq, Eq)]
 struct Segment {
     offset: u64,
@@ -28,7 +29,7 @@ struct Segment {
 }
 
 impl Search<'_> {
-    /// Searches all of the machine's memory, [`KCORE`]. Takes one to two seconds per gigabyte.
+    /// Searches all memory of the machine ([`KCORE`]). This takes one to two seconds per gigabyte.
     pub fn kernel_memory(&mut self) {
         self.core(Path::new(KCORE));
     }
@@ -57,8 +58,8 @@ impl Search<'_> {
         }
     }
 
-    /// Searches all memory of another machine, in a file that begins with its first byte. `flags` is a copy of that
-    /// machine's /proc/kpageflags, taken at the same time.
+    /// Searches all memory of another machine, in a file that contains it from physical address 0 on. `flags` is a copy
+    /// of that machine's /proc/kpageflags from the same time.
     ///
     /// # Errors
     /// Fails if a file cannot be opened.
@@ -69,7 +70,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Searches a segment. `flags` are those of another machine's pages.
+    /// Searches a segment. `flags` has the page flags if the memory belongs to another machine.
     fn segment(&mut self, file: &File, segment: &Segment, flags: Option<&File>) {
         let page = rustix::param::page_size() as u64;
         let mut at = 0;
@@ -77,10 +78,10 @@ impl Search<'_> {
             let wanted = (segment.size - at).min(CHUNK as u64) as usize;
             let count = file.read_at(&mut self.buffer[..wanted], segment.offset + at).unwrap_or(0);
             if count == 0 {
-                at += page; // memory that must not be touched
+                at += page; // memory that cannot be read
                 continue;
             }
-            // Hits are reported with their page, which is looked up after the search.
+            // A hit is reported with its page, so the pages are looked up after the search.
             let mut found = Vec::new();
             self.needles.find(&self.buffer[..count], |label, offset| found.push((label, offset as u64)));
             if !found.is_empty() {
@@ -94,7 +95,7 @@ impl Search<'_> {
                 }
             }
             self.report.bytes += count as u64;
-            // Overlap with the next chunk, except at the end.
+            // Chunks overlap by less than a window, except at the end.
             let seam = if at + (count as u64) < segment.size { (WINDOW as u64 - 1).min(count as u64 - 1) } else { 0 };
             at += count as u64 - seam;
         }
@@ -124,7 +125,7 @@ fn word(file: &File, index: u64) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// Returns the owner of a page by its flags (Documentation/admin-guide/mm/pagemap.rst).
+/// Returns the owner of a page according to its flags (Documentation/admin-guide/mm/pagemap.rst).
 fn owner(flags: Option<u64>) -> &'static str {
     let Some(flags) = flags else { return "unknown" };
     let is = |bit: u32| flags >> bit & 1 == 1;
@@ -138,7 +139,7 @@ fn owner(flags: Option<u64>) -> &'static str {
     }
 }
 
-/// Returns the numbers of this process's pages.
+/// Returns the page frame numbers of this process.
 fn own_pages(page: u64) -> io::Result<HashSet<u64>> {
     let (maps, pagemap) = (fs::read_to_string("/proc/self/maps")?, File::open("/proc/self/pagemap")?);
     let mut own = HashSet::new();
@@ -183,7 +184,8 @@ fn segments(file: &File) -> io::Result<Vec<Segment>> {
         physical: number(header, 24, 8),
         size: number(header, 32, 8),
     });
-    // The kernel's own text has a physical address, too, and is part of the direct map; searching it twice does no harm.
+    // The kernel's own code also has a physical address, although the direct map contains it. Searching it twice is
+    // harmless.
     Ok(pieces.filter(|segment| segment.physical != u64::MAX && segment.size > 0).collect())
 }
 
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
     use crate::{Canary, Needles};
 
-    /// A core file like the kernel's: a note, a segment without a physical address, two segments of memory.
+    /// Returns a core file like the kernel's: a note, a segment without a physical address, and two segments of memory.
     fn core(memory: [&[u8]; 3]) -> Vec<u8> {
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(64, 0);

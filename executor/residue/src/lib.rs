@@ -1,23 +1,25 @@
-//! Searches for residue of secrets; used by `agent-cli audit` and by tests that verify "nothing is left".
+//! Searches for residue of secrets. Used by `agent-cli audit`, and by tests that verify that no residue remains.
 //!
-//! Input: generated secrets ([`Canary`], [`Needles`]) and places: processes ([`Search::process`]: memory, descriptors,
-//! command line, environment, mount table), directories ([`Search::files`]), the journal ([`Search::journal`]), all of
-//! the machine's memory ([`Search::kernel_memory`]). Output: a [`Report`] with the hits and their places, the amount
-//! searched, and places that could not be searched, with the reason.
+//! The input is generated secrets ([`Canary`], [`Needles`]) and places to search: processes ([`Search::process`]:
+//! memory, descriptors, command line, environment, mount table), directories ([`Search::files`]), the journal
+//! ([`Search::journal`]), all memory of the machine ([`Search::kernel_memory`]). The output is a [`Report`] with the
+//! hits and their places, the amount searched, and places that could not be searched, with the reason.
 //!
 //! # What counts as found
-//! Any [`WINDOW`] bytes of a secret that begin at a multiple of [`WINDOW`] in it: so every part of at least 31 bytes,
-//! and every half of a secret of 64. Each in these forms: unchanged, in base64 (all three alignments; the URL-safe
-//! alphabet gives the same for a [`Canary`], whose text is letters and digits), and in lower-case hexadecimal. Forms
-//! that do not change letters and digits (JSON, percent, shell quoting) need no needles of their own. Compressed or
-//! encrypted copies are not found.
+//! The search finds every sequence of [`WINDOW`] bytes that begins at a multiple of [`WINDOW`] in a secret. So it finds
+//! every part of at least 31 bytes, and each half of a secret of 64 bytes. It finds these sequences unchanged, in
+//! base64 and in lower-case hexadecimal. In base64, all three alignments are covered; the URL-safe alphabet needs no
+//! needles, because it encodes a [`Canary`], which has only letters and digits, in the same way. Encodings that do not
+//! change letters and digits (JSON, percent, shell quoting) need no needles either. Compressed or encrypted copies are
+//! not found.
 //!
 //! # The search does not cause hits
-//! [`Needles`] stores no byte of a secret, only keyed hashes of the windows. Pages of the searching process itself are skipped, because its buffers hold what it has read.
+//! [`Needles`] stores no byte of a secret, only keyed hashes of the windows. Pages of the searching process itself are
+//! skipped, because its buffers contain the data that it has read.
 //!
 //! # Limits
-//! A search takes time, and data that moves meanwhile can be missed or found twice: search idle targets. Pages that
-//! were returned to the kernel belong to no process; only the search of kernel memory covers them.
+//! A search takes time. Data that is moved during the search can be missed or found twice, so search idle targets.
+//! Pages that were returned to the kernel belong to no process; only the search of kernel memory covers them.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +39,7 @@ pub use kernel::KCORE;
 pub use needles::{Needles, WINDOW};
 pub use report::{Hit, Place, Report, Unsearched};
 
-/// Bytes per read.
+/// Number of bytes per read.
 const CHUNK: usize = 1 << 20;
 
 /// A search in progress.
@@ -45,7 +47,7 @@ const CHUNK: usize = 1 << 20;
 pub struct Search<'a> {
     needles: &'a Needles,
     report: Report,
-    /// Last read bytes. They may contain the secret and are overwritten on drop.
+    /// The bytes read last. They may contain the secret, and are overwritten on drop.
     buffer: Zeroizing<Vec<u8>>,
 }
 
@@ -59,8 +61,8 @@ impl<'a> Search<'a> {
         self.report
     }
 
-    /// Searches a stream in chunks, including across chunk boundaries; returns its length. Hits are reported by their
-    /// offset plus `base`.
+    /// Searches a stream in chunks, including windows across chunk boundaries. Returns the length of the stream. Hits
+    /// are reported with their offset plus `base`.
     fn stream(
         &mut self,
         mut read: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
@@ -82,13 +84,13 @@ impl<'a> Search<'a> {
             let (needles, report) = (self.needles, &mut self.report);
             needles.find(&self.buffer[..filled], |label, offset| report.hit(label, begin + offset as u64, place()));
             at += count as u64;
-            // A window across a chunk boundary is seen with the next chunk only.
+            // A window across a chunk boundary is found only with the next chunk.
             kept = filled.min(WINDOW - 1);
             self.buffer.copy_within(filled - kept..filled, 0);
         }
     }
 
-    /// Searches bytes that are already in memory.
+    /// Searches bytes in memory.
     fn bytes(&mut self, bytes: &[u8], place: &Place) {
         let report = &mut self.report;
         self.needles.find(bytes, |label, offset| report.hit(label, offset as u64, place.clone()));

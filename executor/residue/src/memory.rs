@@ -1,4 +1,4 @@
-//! Searches the memory of a process: every readable mapping.
+//! Searches all readable memory mappings of a process.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use crate::process::{Process, gone};
 use crate::{Place, Search};
 
-/// Unreadable pages after which a mapping is skipped: it is of a device, or beyond the end of its file.
+/// Number of unreadable pages after which a mapping is skipped. Such a mapping belongs to a device, or is beyond the
+/// end of its file.
 const HOLES_MAX: u32 = 64;
 
 impl Search<'_> {
@@ -59,7 +60,7 @@ pub(crate) struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    /// Parses a line; `None` unless it is a readable mapping of process memory.
+    /// Parses a line. Returns `None` if it is not a readable mapping of process memory.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;

@@ -1,10 +1,10 @@
-//! Needles: secrets as keyed hashes, and the search for them in memory.
+//! Stores secrets as keyed hashes (needles), and searches for them in memory.
 //!
-//! Every window of a secret is stored as 128 bits: 64 for the lookup, 64 for confirmation. So the memory of the
+//! Every window of a secret is stored as 128 bits: 64 for the lookup, and 64 for confirmation. So the memory of the
 //! searching process contains no part of a secret.
 //!
-//! A filter with one bit per hash is checked first, so the cost is one to two nanoseconds per byte; pages of zeros,
-//! which are the majority, cost almost nothing.
+//! A filter with one bit per hash is checked first, so the search takes one to two nanoseconds per byte. Most pages
+//! contain only zeros, and take almost no time.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,12 +15,12 @@ use zeroize::Zeroizing;
 
 /// Length of a searched window of a secret in bytes.
 pub const WINDOW: usize = 16;
-/// Words of the filter; a power of two. 256 KiB.
+/// Number of words of the filter, a power of two. The filter has 256 KiB.
 const FILTER: usize = 1 << 15;
-/// Zeros are skipped in blocks of this many bytes.
+/// Size of the blocks in which zeros are skipped, in bytes.
 const ZEROS: usize = 512;
 
-/// Hashes of the secrets to search for, under a random key; no secret itself.
+/// Hashes of the secrets to search for, under a random key. The secrets themselves are not stored.
 pub struct Needles {
     keys: [u64; 4],
     filter: Box<[u64; FILTER]>,
@@ -42,7 +42,7 @@ impl Needles {
     }
 
     /// Adds a secret of at least 2 * [`WINDOW`] bytes under a name for reports. Several secrets may have the same name.
-    /// Content that two secrets share is reported for the first.
+    /// If two secrets have common content, it is reported for the first.
     ///
     /// # Panics
     /// Panics if the secret is shorter, because results would be meaningless.
@@ -70,17 +70,17 @@ impl Needles {
         }
     }
 
-    /// Names in the order in which they were added.
+    /// Returns the names in the order in which they were added.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// Calls `found` for every found window with its name and offset.
+    /// Calls `found` with the name and offset of every window that is found.
     pub(crate) fn find<'a>(&'a self, bytes: &[u8], mut found: impl FnMut(&'a str, usize)) {
         let mut at = 0;
         while at + WINDOW <= bytes.len() {
             if bytes.len() - at >= ZEROS && is_zero(&bytes[at..at + ZEROS]) {
-                // The last bytes may begin a window that continues after the block.
+                // The last bytes of the block may begin a window that continues after the block.
                 at += ZEROS - (WINDOW - 1);
                 continue;
             }
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// A long canary costs no more than its period, and the needles contain nothing of it.
+    /// If a canary is long, its number of needles is limited by the period, and they contain no part of it.
     #[test]
     fn needles_are_few_and_no_needle() {
         let canary = Canary::random(900_000).unwrap();

@@ -1,4 +1,4 @@
-//! Processes: listing them, and searching their contents.
+//! Lists processes, and searches their contents.
 
 use std::fmt;
 use std::fs;
@@ -12,14 +12,14 @@ pub struct Process {
     /// Pid on the host.
     pub pid: u32,
     pub parent: u32,
-    /// Name, at most 15 bytes.
+    /// Name of the process, at most 15 bytes.
     pub name: String,
-    /// True if the process is in another pid namespace than the searching one.
+    /// True if the process is in another pid namespace than the searching process.
     pub contained: bool,
 }
 
 impl Process {
-    /// Reads a process; `None` if it has exited or is a zombie.
+    /// Reads a process. Returns `None` if it has exited or is a zombie.
     pub fn from_pid(pid: u32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
@@ -71,8 +71,8 @@ impl fmt::Display for Process {
 }
 
 impl Search<'_> {
-    /// Searches a process: its memory, files that only its descriptors lead to, its command line, environment and mount
-    /// table. The searching process itself is skipped. A process that exits meanwhile is not an error.
+    /// Searches a process: its memory, files that are accessible only by its descriptors, its command line, environment
+    /// and mount table. Skips the searching process itself. Ignores processes that exit during the search.
     pub fn process(&mut self, process: &Process) {
         if process.pid == std::process::id() {
             return;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::{Canary, Needles};
 
-    /// A shell that holds a canary only in its environment, its arguments and a deleted file.
+    /// If a process has a canary in its memory, environment, arguments or a deleted file, the canary is found there.
     #[test]
     fn a_process_is_searched_in_all_its_places() {
         let canaries = ["variable", "argument", "file", "memory"].map(|label| (label, Canary::random(64).unwrap()));

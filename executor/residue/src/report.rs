@@ -1,9 +1,9 @@
-//! Results of a search: hits, coverage, and places that could not be searched.
+//! Defines the result of a search: hits, coverage, and places that could not be searched.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Most hits listed individually; further ones are only counted.
+/// Maximum number of hits that are listed individually. Further hits are only counted.
 const HITS_MAX: usize = 4096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,10 +12,10 @@ pub enum Place {
         /// Process id on the host.
         pid: u32,
         name: String,
-        /// Mapping as in /proc/PID/maps: `[heap]`, `[stack]`, a file; empty for anonymous memory.
+        /// Mapping as in /proc/PID/maps: `[heap]`, `[stack]`, or a file. Empty for anonymous memory.
         mapping: String,
     },
-    /// A file that only descriptors of a process lead to: a memory file, a deleted file, a detached mount.
+    /// A file that is accessible only by descriptors of a process: a memory file, a deleted file, a detached mount.
     Descriptor {
         /// Process id on the host.
         pid: u32,
@@ -46,7 +46,7 @@ pub enum Place {
     Journal,
     /// The machine's physical memory.
     Kernel {
-        /// Owner of the page by /proc/kpageflags: `free`, `slab`, `anonymous`, `file`.
+        /// Owner of the page according to /proc/kpageflags, such as `free`, `slab`, `anonymous` or `file`.
         page: &'static str,
     },
 }
@@ -67,12 +67,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A secret that was found somewhere.
+/// A secret that was found at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit {
     pub label: String,
     pub place: Place,
-    /// Number of its windows found there, in any form.
+    /// Number of windows of the secret that were found there, in any encoding.
     pub windows: u64,
     /// Address or offset of the first hit.
     pub at: u64,
@@ -92,16 +92,16 @@ pub struct Unsearched {
     pub why: String,
 }
 
-/// Hits and coverage of a search.
+/// Hits of a search, and what was searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Hits, one for each name and place.
+    /// One hit for each name and place.
     pub hits: Vec<Hit>,
     /// Number of further hits that are not listed.
     pub further: u64,
     /// Number of searched processes.
     pub processes: u64,
-    /// Number of searched files, including those behind descriptors.
+    /// Number of searched files, including files that were opened by descriptor.
     pub files: u64,
     /// Number of searched bytes.
     pub bytes: u64,
@@ -128,7 +128,7 @@ impl Report {
     }
 }
 
-/// Prints one hit per line; empty if there are none.
+/// Prints one hit per line, or nothing if there are no hits.
 impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for hit in &self.hits {
