@@ -10,7 +10,7 @@
 //!   the calls.
 //! - **Masked values**: see [`Redaction`]. If two names have the same content, the first name is used. White space
 //!   around a value is not masked with the value, and a value of only white space is not masked at all.
-//! - **Time** is linear in the length of the output, whatever output and values a tenant chooses. A position usually
+//! - **Time** is linear in the length of the output, for any output and values of a tenant. A position usually
 //!   costs one table lookup, and at most a binary search over the forms that compares 256 bytes in each step.
 //! - **Memory**: the redactor stores up to 64 MiB of values, and 16 MiB of their lines and encodings; smaller values
 //!   come first. A warning names values that do not fit.

@@ -11,7 +11,7 @@
 //! /1                        mount point 1, a single file
 //! /files/0/..gen1/db/user   the files (0600) of mount point 0; `files` shows at /dev/executor-files
 //! /files/0/..data -> ..gen1
-//! /inputs/values            variables and arguments, if the container may ask for them again (0600, root)
+//! /inputs/values            variables and arguments, if the container may request them again (0600, root)
 //! ```
 //! This is the layout of Kubernetes' AtomicWriter, so one rename replaces a generation by a later one (see the module
 //! `generation`). Unlike AtomicWriter, generations are stored outside the visible directory, which has only the
@@ -22,9 +22,9 @@
 //! ```text
 //! /0/db/user                the file, in a directory that the process may write to
 //! /1                        mount point 1, a single file
-//! /files/0, /files/1        second names (0700, root) of the same files, so that a file that the process deletes is wiped
-//!                           like the others; numbered as in the plan
-//! /inputs/0                 original content from the request, if the container may ask for it again
+//! /files/0, /files/1        second names (0700, root) of the same files, so that files that the process deletes
+//!                           are wiped, too; numbered as in the plan
+//! /inputs/0                 original content from the request, if the container may request it again
 //! ```
 //! The size of the file system bounds the data that the process may write; all of that data is wiped too.
 //!
@@ -162,7 +162,8 @@ impl Volume {
     /// Fails if the volume is full or the cgroup's memory limit is reached.
     ///
     /// # Panics
-    /// Panics if `contents` or `access` is shorter than the indices in `mounts` require; the caller checks the lengths first.
+    /// Panics if `contents` or `access` is shorter than the indices in `mounts` require; the caller checks the lengths
+    /// first.
     pub fn fill(
         &self,
         mounts: &[MountPoint],

@@ -29,7 +29,8 @@ const KINDS: [(&str, CloneFlags); 7] = [
 pub struct Namespaces(CloneFlags);
 
 impl Namespaces {
-    /// Compares the namespaces of `pid` with the caller's. The caller must check afterwards that the pid was not reused.
+    /// Compares the namespaces of `pid` with the caller's. The caller must check afterwards that the pid was not
+    /// reused.
     ///
     /// # Errors
     /// Fails if the process does not exist or the caller lacks privilege.

@@ -15,7 +15,8 @@ use crate::mount::{Follow, attach, detach, open_dir, open_in_root};
 /// outside of it.
 ///
 /// # Errors
-/// Fails if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or not a mount.
+/// Fails if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or not a
+/// mount.
 pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result<()> {
     attach(root, open_dir(stage)?.as_fd())?;
     let new = open_dir(stage)?;

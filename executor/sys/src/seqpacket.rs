@@ -147,7 +147,8 @@ impl Seqpacket {
         let received = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | wait) {
                 Err(rustix::io::Errno::INTR) => {}
-                // The peer closed its end with unread data. The kernel reports this once, before data that the peer sent.
+                // The peer closed its end with unread data. The kernel reports this once, before data that the peer
+                // sent.
                 Err(rustix::io::Errno::CONNRESET) => {}
                 Err(error) => return Err(error.into()),
                 Ok(received) => break received,

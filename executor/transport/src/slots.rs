@@ -16,7 +16,7 @@ use crate::wire::Calls;
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A user of the host.
+    /// A host user.
     User(u32),
     /// A container with its own user namespace, identified by its range of host ids. Its processes can have any of
     /// these ids.

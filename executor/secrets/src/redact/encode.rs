@@ -102,7 +102,8 @@ pub(super) const PERCENT: [Percent; 12] = {
     const fn style(keep: &'static [u8], plus: bool, upper: bool) -> Percent {
         Percent { keep, plus, upper }
     }
-    // RFC 3986; Python's quote; encodeURIComponent; encodeURI; forms as in Go and Python; forms as in browsers and Java.
+    // RFC 3986; Python's quote; encodeURIComponent; encodeURI; forms as in Go and Python; forms as in browsers and
+    // Java.
     const RFC: &[u8] = b"-._~";
     const PATH: &[u8] = b"-._~/";
     const COMPONENT: &[u8] = b"-._~!*'()";

@@ -6,8 +6,8 @@
 //!          ..gen2/db/user -> the same inode   unchanged files are hard links and use no page
 //!          ..gen2/db/password                 new content is written
 //!          ..data_new -> ..gen2               one rename onto `..data` changes all of them
-//! /0/db/..., /0..gen2/                        visible to the container; missing entries are made aside and moved there right
-//!                                             before the swap, removed ones leave right after it
+//! /0/db/..., /0..gen2/                        visible to the container; missing entries are created aside and moved
+//!                                             there just before the swap, removed ones are moved out just after it
 //! /0..gen2..links/0                           second link to a new file: renamed over the visible one after the swap
 //! /1, /1..gen2                                a single file: the names are exchanged; the caller updates its mounts
 //! ```

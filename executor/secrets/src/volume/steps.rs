@@ -67,7 +67,8 @@ impl Volume {
     /// Fails if the volume is full or the cgroup's memory limit is reached.
     ///
     /// # Panics
-    /// Panics if `contents` or `access` is shorter than the indices in the mounts require; the caller checks the lengths first.
+    /// Panics if `contents` or `access` is shorter than the indices in the mounts require; the caller checks the
+    /// lengths first.
     pub fn fill_step(&self, steps: BorrowedFd<'_>, step: &StepSecrets<'_>, pass: &mut Pass<'_>) -> io::Result<()> {
         let StepSecrets { process, payload, mounts, contents, access, owner } = *step;
         let name = process.to_string();
