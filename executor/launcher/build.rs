@@ -1,5 +1,5 @@
-//! Lays the program out so that huge pages of its file can be mapped as such (`memfd_exec.rs`): each segment has the same
-//! place within a huge page in the file and in memory.
+//! Links the program so that the kernel can map it with huge pages (`memfd_exec.rs`): the file offset and the address
+//! of each segment are equal modulo 2 MiB.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,9 +1,9 @@
-//! AppArmor profiles of a container's processes.
+//! Checks and sets AppArmor profiles of container processes.
 //!
-//! A process sets its profile in its own last steps, for the program that it executes next. libcontainer's method would
-//! cover only the first process and its children, not processes that are executed later. The profile is written into a
-//! file of the container's /proc that is opened within this one file system: a mount over that file would swallow the
-//! name and leave the program without its profile (CVE-2019-16884, CVE-2025-52881).
+//! Each process sets its profile shortly before execve, for the program that it executes. libcontainer would set the
+//! profile only for the first process and its children, not for processes that are executed later. The profile is
+//! written to a file in the container's /proc, which is opened without crossing a mount point: a mount over that file
+//! would discard the profile, and the program would run without it (CVE-2019-16884, CVE-2025-52881).
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs};
 const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
 /// Loaded profiles, one `NAME (MODE)` per line.
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
-/// Process file for the profile of the next executed program.
+/// File below /proc for the profile of the program that the process executes next.
 const ON_EXEC: &str = "self/attr/apparmor/exec";
 
 /// Checks that the host has a profile.
@@ -44,7 +44,7 @@ fn evaluate(profile: &str, enabled: &str, loaded: Option<&str>) -> Result<(), Fi
 /// Sets the profile of the program that the calling process executes next.
 ///
 /// # Errors
-/// Returns an error if the kernel has no such profile or /proc is not the process's own.
+/// Returns an error if the kernel has no such profile or /proc is not a proc file system.
 pub(crate) fn set_on_exec(profile: &str) -> io::Result<()> {
     let proc = open_dir(Path::new("/proc"))?;
     if fstatfs(&proc)?.f_type != PROC_SUPER_MAGIC {

@@ -1,7 +1,7 @@
-//! Devices of the Container Device Interface (CDI): their files on the host, and the nodes that the files describe.
+//! Reads the files of the Container Device Interface (CDI) on the host, and resolves the CDI devices of a plan.
 //!
-//! The shim reads the files from the directories in the launcher's configuration for each container that has such a
-//! device. Files are applied with root's privilege: a file is ignored if any user but root can change it.
+//! For each container with CDI devices, the shim reads the files in the directories of the launcher's configuration.
+//! The edits in the files are applied as root, so a file is ignored if any user but root can change it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -26,11 +26,11 @@ use crate::host::Host;
 const ENTRIES_MAX: usize = 1000;
 /// Maximum number of CDI files.
 const FILES_MAX: usize = 64;
-/// Longest file, in bytes.
+/// Maximum size of a CDI file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Deepest nesting of a YAML file.
 const DEPTH_MAX: usize = 16;
-/// Maximum number of faults of files in a message.
+/// Maximum number of ignored files that a warning lists.
 const FAULTS_SHOWN: usize = 3;
 
 /// CDI edits of a container, with the nodes found on the host.
@@ -38,7 +38,7 @@ const FAULTS_SHOWN: usize = 3;
 pub(crate) struct DeviceEdits {
     pub nodes: Vec<DeviceNode>,
     pub mounts: Vec<Edit<HostMount>>,
-    /// Variables, `NAME=VALUE`.
+    /// Environment variables, `NAME=VALUE`.
     pub environment: Vec<String>,
     /// Supplementary groups.
     pub groups: Vec<u32>,
@@ -102,7 +102,7 @@ fn look_up(
         gid: node.gid.unwrap_or(0),
     });
     let reads_and_writes = permissions.read && permissions.write;
-    // Root of the container bypasses the permissions of a node that belongs to the container's users.
+    // The container's root bypasses the mode of a node that a container user owns.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     let is_roots = access.is_some() || plan.isolation.user_namespace == UserNamespace::Host;
     if by_mode_alone && !reads_and_writes && is_roots {
@@ -157,10 +157,10 @@ fn read_dirs(dirs: &[PathBuf]) -> (Vec<LocatedCdiFile>, Vec<String>) {
     (sources, faults)
 }
 
-/// Returns the paths of the CDI files of a directory, in the order of their names; none if there is no directory.
+/// Returns the paths of the CDI files in a directory, sorted by name. Returns no paths if the directory does not exist.
 fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let words = |error: io::Error| plain(&error);
-    // /var/run is a link.
+    // /var/run is a symbolic link, so resolve the path.
     let dir = match dir.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         dir => dir.map_err(words)?,

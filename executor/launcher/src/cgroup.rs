@@ -1,7 +1,7 @@
-//! Cgroups of containers: paths, counters and removal.
+//! Creates, limits, joins, reads, kills and removes the cgroups of containers.
 //!
-//! This module makes, limits, joins, reads, kills and removes cgroups, by path only. On a version 1 host a container
-//! has one directory in each hierarchy, with the same relative path.
+//! A cgroup is identified by its relative path. On a version 1 host a container has one directory with this path in
+//! each hierarchy.
 
 mod devices;
 mod hierarchy;
@@ -33,11 +33,11 @@ pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 controllers that containers use. Other hierarchies are detached from the launcher's mount namespace.
 const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
 
-/// Part of a container's version 2 cgroup for all processes without their own part: there, only a cgroup without its
-/// own processes can have parts with limits.
+/// Name of the child cgroup, on version 2, for container processes without a child cgroup of their own. Version 2
+/// permits children with limits only in a cgroup that contains no processes itself.
 const REST: &str = "rest";
 
-/// Returns the cgroup of a sidecar with its own limits, below its container's.
+/// Returns the path of the cgroup of a sidecar with its own limits, below the container's cgroup.
 pub(crate) fn part_of(container: &Path, sidecar: usize) -> PathBuf {
     container.join(format!("sidecar-{sidecar}"))
 }
@@ -52,8 +52,8 @@ pub(crate) enum Hierarchies {
         all: Vec<Hierarchy>,
         /// Mount point of the memory hierarchy.
         memory: PathBuf,
-        /// Mount point of the cpuset hierarchy, if the host has it. Only containers that ask for processors join a
-        /// cgroup there.
+        /// Mount point of the cpuset hierarchy, if the host has one. Only containers that request CPUs join a cgroup
+        /// there.
         cpuset: Option<PathBuf>,
     },
     /// Version 2: a single tree.
@@ -67,7 +67,7 @@ enum MountedHierarchies {
 }
 
 impl Hierarchies {
-    /// Finds the mounted hierarchies, and remounts those of version 1 in the caller's own mount namespace.
+    /// Finds the mounted hierarchies. Remounts version 1 hierarchies in the caller's mount namespace.
     ///
     /// # Errors
     /// Returns an error if there is no memory controller or a mount fails.
@@ -123,10 +123,11 @@ impl Hierarchies {
         version1.iter().map(|one| &one.mount).chain(version2).map(move |mount| mount.join(path))
     }
 
-    /// Makes a container's cgroup. On version 2 libcontainer makes it, and there are no device rules.
+    /// Creates a container's cgroup on version 1. Does nothing on version 2: libcontainer creates the cgroup, and there
+    /// are no device rules.
     ///
     /// # Errors
-    /// Returns an error if it exists, or the file that the kernel refused.
+    /// Returns an error with the path if the cgroup exists or the kernel rejects a device rule.
     pub(crate) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
         match self {
             Self::V1 { all, .. } => all.iter().try_for_each(|one| one.make(path, devices)),
@@ -134,8 +135,8 @@ impl Hierarchies {
         }
     }
 
-    /// Runs `act` while the calling, single-threaded process is in a container's cgroup: a process that it makes
-    /// meanwhile is in that cgroup from the start.
+    /// Runs `act` while the calling, single-threaded process is in a container's cgroup: processes that `act` creates
+    /// start in that cgroup. On version 2 this only runs `act`.
     ///
     /// # Errors
     /// Returns an error if the cgroup cannot be joined or left.
@@ -167,7 +168,7 @@ impl Hierarchies {
         }
     }
 
-    /// Returns true if a swap limit can be set: the kernel accounts swap.
+    /// Returns true if the kernel of a version 1 host accounts swap, so that a swap limit can be set.
     pub(crate) fn swap_limit(&self) -> bool {
         match self {
             Self::V1 { memory, .. } => memory.join("memory.memsw.limit_in_bytes").exists(),
@@ -175,8 +176,8 @@ impl Hierarchies {
         }
     }
 
-    /// Returns true if buffers of TCP and UDP sockets are accounted separately and only if they have a limit, as in
-    /// version 1. Version 2 accounts them like other memory.
+    /// Returns true if a limit on the buffers of TCP and UDP sockets can be set. Version 1 accounts these buffers only
+    /// if they have a limit. Version 2 accounts them like other memory.
     pub(crate) fn socket_limit(&self) -> bool {
         match self {
             Self::V1 { memory, .. } => memory.join("memory.kmem.tcp.limit_in_bytes").exists(),
@@ -184,7 +185,7 @@ impl Hierarchies {
         }
     }
 
-    /// Returns true if the kernel accounts swap or there is none: a memory limit then holds despite swapping.
+    /// Returns true if swapping cannot bypass a memory limit: the kernel accounts swap, or the host has no swap.
     pub(crate) fn holds_swap(&self) -> bool {
         let has_none = || has_no_swap(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
         matches!(self, Self::V2 { .. }) || self.swap_limit() || has_none()
@@ -201,21 +202,23 @@ impl Hierarchies {
         }
     }
 
-    /// Moves the calling process into a cgroup's memory accounting: pages that it touches from now on are charged to
-    /// the container.
+    /// Moves the calling process into a container's memory cgroup: pages that the process touches from now on are
+    /// charged to the container.
     pub(crate) fn join_memory(&self, path: &Path) -> io::Result<()> {
         self.enter(&self.memory_dir(path))
     }
 
-    /// Returns true if moving between cgroups does not make the kernel wait: only version 1 can move a single thread.
+    /// Returns true if a move between cgroups needs no grace period of the kernel. Only version 1 can move a single
+    /// thread.
     pub(crate) fn moves_at_once(&self) -> bool {
         matches!(self, Self::V1 { .. })
     }
 
-    /// Runs `act` while memory that the calling, single-threaded process touches is charged to a container's cgroup.
+    /// Runs `act`, and charges memory that the calling, single-threaded process touches meanwhile to a container's
+    /// cgroup.
     ///
     /// # Errors
-    /// Returns an error if the cgroup cannot be joined or left, and on version 2.
+    /// Returns an error on version 2, and if the cgroup cannot be joined or left.
     pub(crate) fn within_memory<T>(&self, path: &Path, act: impl FnOnce() -> T) -> io::Result<T> {
         let Self::V1 { all, memory, .. } = self else { return Err(io::ErrorKind::Unsupported.into()) };
         let own = all.iter().find(|one| one.mount == *memory).ok_or(io::ErrorKind::NotFound)?;
@@ -225,7 +228,7 @@ impl Hierarchies {
         Ok(done)
     }
 
-    /// Makes parts of a container's cgroup for sidecars with their own limits.
+    /// Creates a child of a container's cgroup for each sidecar with its own limits.
     ///
     /// # Errors
     /// Returns an error if a controller is missing.
@@ -274,23 +277,24 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Moves the calling process from the container's cgroup into one of its parts.
+    /// Moves the calling process into the cgroup of a sidecar, in each hierarchy that has one.
     pub(crate) fn join_part(&self, path: &Path) -> io::Result<()> {
         self.dirs(path).filter(|dir| dir.exists()).try_for_each(|dir| self.enter(&dir))
     }
 
-    /// Makes a cgroup without limits, only to track its processes. [`Self::join_memory`] enters it.
+    /// Creates a cgroup without limits that only tracks processes. [`Self::join_memory`] joins it.
     pub(crate) fn make_memory(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(self.memory_dir(path))
     }
 
-    /// Moves the calling process into a cgroup in every hierarchy: the cgroup's limits and its kill apply from now on.
+    /// Moves the calling process into a cgroup in every hierarchy. The cgroup's limits then apply to the process, and
+    /// killing the cgroup kills the process.
     pub(crate) fn join(&self, path: &Path) -> io::Result<()> {
         self.dirs(path).try_for_each(|dir| self.enter(&dir))
     }
 
-    /// Moves the calling, single-threaded process into a directory's cgroup: on version 2 into the [`REST`] part, if
-    /// the cgroup has parts.
+    /// Moves the calling, single-threaded process into the cgroup of a directory. On version 2, moves it into the child
+    /// [`REST`] if that exists.
     fn enter(&self, dir: &Path) -> io::Result<()> {
         if let Self::V1 { .. } = self {
             return hierarchy::enter(dir);
@@ -301,7 +305,8 @@ impl Hierarchies {
         }
     }
 
-    /// Sets the swap limit of a cgroup, if the launcher must do that: none by default, unlimited for -1.
+    /// Sets the swap limit of a cgroup on version 2: `None` forbids swap, and -1 means no limit. Does nothing on
+    /// version 1.
     pub(crate) fn limit_swap(&self, path: &Path, bytes: Option<i64>) -> io::Result<()> {
         let limit = limits::swap_limit(bytes);
         match self {
@@ -313,7 +318,7 @@ impl Hierarchies {
         }
     }
 
-    /// Returns the number of OOM kills in the cgroup and its parts.
+    /// Returns the number of OOM kills in a cgroup and its children.
     pub(crate) fn oom_kills(&self, path: &Path) -> u64 {
         let of_parts = match self {
             Self::V1 { .. } => {
@@ -324,7 +329,7 @@ impl Hierarchies {
         self.kills_reported(path) + of_parts.iter().map(|part| self.kills_reported(part)).sum::<u64>()
     }
 
-    /// Returns the number of OOM kills in the cgroup without its parts.
+    /// Returns the number of OOM kills in a cgroup without its children.
     pub(crate) fn own_oom_kills(&self, path: &Path) -> u64 {
         let rest = path.join(REST);
         let has_rest = matches!(self, Self::V2 { .. }) && self.memory_dir(&rest).exists();
@@ -340,8 +345,8 @@ impl Hierarchies {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the bytes that a cgroup's memory limit still leaves, including reclaimable page cache. `None` if there
-    /// is no limit or the value is unknown.
+    /// Returns how many bytes of its memory limit a cgroup has not used. Page cache counts as unused because the kernel
+    /// can reclaim it. Returns `None` if there is no limit or a value is unknown.
     pub(crate) fn memory_room(&self, path: &Path) -> Option<u64> {
         let (limit, usage, prefix) = match self {
             Self::V1 { .. } => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -378,8 +383,8 @@ impl Hierarchies {
         }
     }
 
-    /// Kills all processes in a cgroup in any hierarchy, and waits until they are gone: a privileged process can have
-    /// left one of the hierarchies.
+    /// Kills all processes in a cgroup, in every hierarchy, and waits until they have exited. Each hierarchy is checked
+    /// because a privileged process may have left one of them.
     ///
     /// # Errors
     /// Returns an error if a process does not exit within `patience`.
@@ -399,8 +404,8 @@ impl Hierarchies {
     /// Kills the processes in a cgroup and removes its directories.
     ///
     /// # Errors
-    /// Returns an error if a directory cannot be removed within `patience`: the kernel blocks a process that cannot
-    /// exit.
+    /// Returns an error if a directory cannot be removed within `patience`, for example because a process is blocked in
+    /// the kernel.
     pub(crate) fn remove(&self, path: &Path, patience: Duration) -> io::Result<()> {
         self.dirs(path).try_for_each(|dir| remove_dir(&dir, patience))
     }
@@ -416,8 +421,8 @@ impl Hierarchies {
             }
         }
         if self.socket_limit() {
-            // The kernel patches its own code when the first cgroup accounts socket buffers, and back after the last
-            // one is gone: so keep one that accounts them, without a limit.
+            // The kernel patches its code when the first cgroup accounts socket buffers, and again after the last such
+            // cgroup is removed. To avoid this, the parent cgroup accounts socket buffers without a limit.
             fs::write(self.memory_dir(parent).join("memory.kmem.tcp.limit_in_bytes"), "-1")?;
         }
         Ok(())
@@ -452,7 +457,7 @@ pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
     }
 }
 
-/// Kills the processes of one directory, removes cgroups below it, and gives the kernel time.
+/// Kills the processes in one directory, removes the cgroups below it, and sleeps for a millisecond.
 fn empty(dir: &Path) {
     let procs = kernel_file::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     procs.lines().filter_map(|line| line.parse().ok()).for_each(kill);

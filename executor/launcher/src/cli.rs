@@ -1,4 +1,4 @@
-//! The command line, and the part of the configuration file that the launcher uses.
+//! Defines the command line, and reads the part of the configuration file that the launcher uses.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -71,7 +71,7 @@ pub(crate) struct Args {
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub(crate) struct Config {
-    /// Limits on what requests may ask for.
+    /// Limits on the options of requests.
     pub policy: Policy,
     /// Images that may run.
     pub images: ImageRules,
@@ -88,7 +88,7 @@ pub(crate) struct Config {
     pub warm_pool: WarmPoolSettings,
     /// Built-in bridge networks.
     pub networks: NetworksSettings,
-    /// The networks, checked.
+    /// Checked networks.
     #[serde(skip)]
     pub bridges: BTreeMap<String, BridgeNetwork>,
     /// Settings for container certificates.
@@ -118,8 +118,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     read(args, |_| true)
 }
 
-/// Reads the configuration again in a running launcher. The file must belong to root: the daemon, which has no
-/// privilege, chooses when the file is read.
+/// Reads the configuration again in a running launcher. The file must belong to root, because the unprivileged daemon
+/// chooses when the file is read.
 pub(crate) fn config_again(args: &Args) -> Result<Config, ConfigError> {
     let is_roots = |file: &Metadata| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0;
     read(args, is_roots)

@@ -1,8 +1,8 @@
-//! Cpuset cgroups for containers that ask for processors and memory nodes.
+//! Manages cpuset cgroups of containers that request CPUs and memory nodes.
 //!
-//! On version 1 cpuset is a separate hierarchy, which other containers do not join: libcontainer joins every hierarchy
-//! that it sees, so this one is hidden from it and held open here. On version 2 the settings are files of the
-//! container's cgroup.
+//! On version 1 cpuset is a separate hierarchy, which other containers do not join. libcontainer joins every hierarchy
+//! that is mounted, so this hierarchy is hidden from libcontainer and kept open here. On version 2 the settings are
+//! files of the container's cgroup.
 
 use std::fs;
 use std::io;
@@ -17,26 +17,26 @@ use executor_sys::mountinfo::{self, Mount};
 
 use crate::cgroup::{ROOT, remove_dir};
 
-/// Files of version 1, each with the file that shows the effective value.
+/// Version 1 files, each with the file of the effective value.
 const FILES_V1: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.effective_cpus"), ("cpuset.mems", "cpuset.effective_mems")];
-/// Files of version 2, each with the file that shows the effective value.
+/// Version 2 files, each with the file of the effective value.
 const FILES_V2: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.cpus.effective"), ("cpuset.mems", "cpuset.mems.effective")];
 
-/// Empty cgroup below the containers' parent, visible to containers without their own cpuset. No container id begins
-/// like this.
+/// Name of an empty cgroup below the parent cgroup. Containers without their own cpuset see this cgroup. No container
+/// id begins with a dot.
 pub(crate) const SHOWN: &str = ".shown";
 
 #[derive(Debug)]
 pub(crate) struct Cpusets {
     root: OwnedFd,
-    /// True if it is a separate hierarchy, whose cgroups are made here.
+    /// True if cpuset is a separate hierarchy, in which this module creates the cgroups.
     separate: bool,
 }
 
 impl Cpusets {
-    /// Opens the hierarchy, if there is one. Call this before hierarchies are detached.
+    /// Opens the cpuset hierarchy, if there is one. Must be called before hierarchies are detached.
     pub(crate) fn find() -> io::Result<Option<Self>> {
         let found = Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?));
         let Some((mount, separate)) = found else { return Ok(None) };
@@ -65,10 +65,10 @@ impl Cpusets {
         Path::new("/proc/self/fd").join(self.root.as_raw_fd().to_string()).join(cgroup)
     }
 
-    /// Returns the processors and the memory nodes available to cgroups below a parent.
+    /// Returns the CPUs and memory nodes that are available to cgroups below a parent.
     pub(crate) fn available(&self, parent: &Path) -> io::Result<[CpuList; 2]> {
         let one = |effective: &str| {
-            // If the parent does not exist yet or has no such file, the nearest ancestor's applies.
+            // If the parent does not exist yet or has no such file, use its nearest ancestor.
             let read = parent.ancestors().find_map(|cgroup| {
                 let text = fs::read_to_string(self.dir(cgroup).join(effective)).ok()?;
                 Some(text).filter(|text| !text.trim().is_empty())
@@ -80,7 +80,7 @@ impl Cpusets {
         Ok([one(cpus)?, one(mems)?])
     }
 
-    /// Sets the processors and memory nodes of a container whose only process is its init.
+    /// Sets the CPUs and memory nodes of a container whose only process is its init.
     pub(crate) fn confine(&self, cgroup: &Path, init: i32, options: &HostOptions) -> io::Result<()> {
         let dir = self.dir(cgroup);
         for ((file, _), list) in self.files().iter().zip([&options.cpus, &options.memory_nodes]) {
@@ -94,8 +94,8 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Makes a cgroup and its ancestors. A new cgroup has no processors and nodes, and accepts no process before they
-    /// are set.
+    /// Creates a cgroup and its ancestors. Copies CPUs and memory nodes from the parent: a new cgroup has none, and
+    /// accepts no process until they are set.
     fn make(&self, cgroup: &Path) -> io::Result<()> {
         let mut above: Vec<&Path> = cgroup.ancestors().collect();
         above.reverse();
@@ -115,15 +115,15 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Makes the parent cgroup of containers, and the cgroup that other containers see.
+    /// Creates the parent cgroup of containers, and the cgroup that containers without their own cpuset see.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
         if self.separate { self.make(&parent.join(SHOWN)) } else { Ok(()) }
     }
 
-    /// Makes the cgroup of a container before it is confined.
+    /// Creates the cgroup of a container. Must be called before `confine`.
     ///
     /// # Errors
-    /// Returns an error if the parent has no processors.
+    /// Returns an error if the parent has no CPUs.
     pub(crate) fn prepare(&self, cgroup: &Path) -> io::Result<()> {
         if self.separate { self.make(cgroup) } else { Ok(()) }
     }
@@ -141,7 +141,7 @@ impl Cpusets {
         if self.separate { remove_dir(&self.dir(cgroup), patience) } else { Ok(()) }
     }
 
-    /// Removes the parent of containers' cgroups, and its empty ancestors.
+    /// Removes the parent cgroup of containers and its empty ancestors.
     pub(crate) fn remove_parent(&self, parent: &Path) {
         if self.separate {
             let _ = fs::remove_dir(self.dir(&parent.join(SHOWN)));
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!((among(&[cpu, unified, elsewhere]), among(&[])), (None, None));
     }
 
-    /// Ordinary directories stand in for cgroups: files that the kernel would make are made first.
+    /// Uses ordinary directories as cgroups. The test creates the files that the kernel would create.
     #[test]
     fn a_new_cgroup_has_what_its_parent_has() {
         let dir = tempfile::tempdir().unwrap();

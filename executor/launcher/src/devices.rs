@@ -1,10 +1,10 @@
-//! Host devices in a container.
+//! Provides host devices to a container.
 //!
-//! A device is looked up in the operator's list, without following links, and identified by its numbers from then on.
-//! The container gets a new node with these numbers. The node belongs to root of the host, who is unmapped in a user
-//! namespace: every process in the container can open it with the permissions of the request, but not change it. A CDI
-//! device ([`crate::cdi`]) can have an owner in the container instead. The node lies on a tmpfs of the host, because
-//! the kernel opens no device on a tmpfs that a user namespace has mounted, and is mounted individually.
+//! A device is looked up once in the operator's list, without following links. From then on its device numbers identify
+//! it. The container gets a new node with these numbers. The node belongs to the host's root, who is unmapped in a user
+//! namespace: every process in the container can open the node with the requested permissions, but cannot change it.
+//! The node of a CDI device ([`crate::cdi`]) can belong to a container user instead. Each node is mounted individually
+//! from a tmpfs of the host, because the kernel opens no device on a tmpfs that was mounted in a user namespace.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,7 +34,7 @@ use crate::host::Host;
 pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut nodes = Vec::new();
-    // CDI devices are found through their files.
+    // The CDI module looks up CDI devices.
     let listed = plan.host_options.devices.iter().enumerate().filter(|(_, device)| !device.is_cdi());
     for (index, device) in listed {
         let violation = |(name, fault): (&str, FieldFault)| Violation::new(format!("devices[{index}].{name}"), fault);
@@ -53,7 +53,7 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'s
     let path = &listed.path;
     let permissions: DevicePermissions = device.permissions.parse().unwrap_or_default();
     let reads_and_writes = permissions.read && permissions.write;
-    // Capabilities over host files bypass the permissions of a node, and without a device cgroup there is no other
+    // With capabilities over host files, processes bypass the mode of a node. Without a device cgroup there is no other
     // check.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     if by_mode_alone && !reads_and_writes && plan.isolation.user_namespace == UserNamespace::Host {
@@ -86,8 +86,8 @@ pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
     }
 }
 
-/// Makes a detached mount of each node. `ids` maps the container's ids; `staging` is a directory in the caller's own
-/// mount namespace.
+/// Creates a detached mount of each node. `ids` maps container ids to host ids. `staging` is a directory in the
+/// caller's mount namespace.
 pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Result<Vec<OwnedFd>> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let tmpfs = detached("tmpfs", "devices", &[("size", Some("64k")), ("mode", Some("700"))], flags)?;
@@ -116,7 +116,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
         views => views,
     }?;
     for view in &views {
-        // Makes the node read-only, not the device.
+        // This makes the node read-only, not the device.
         let fixed = Attributes { read_only: true, no_suid: true, no_exec: true, ..Attributes::default() };
         set_attributes(view.as_fd(), fixed)?;
         set_private(view.as_fd())?;
@@ -124,7 +124,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
     Ok(views)
 }
 
-/// Mounts a node in the container's /dev, from within the container.
+/// Mounts a node in the container's /dev. The caller is in the container.
 pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
     let below = node.path.strip_prefix("/dev").map_err(io::Error::other)?;
     let mut above: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();

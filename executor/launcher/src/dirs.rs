@@ -1,19 +1,21 @@
-//! The directories of a container and their files.
+//! Manages the directories of a container and their files.
 //!
 //! ```text
-//! RUN_DIR/containers/ID/     0750 root:daemon    while it runs
+//! RUN_DIR/containers/ID/     0750 root:daemon    while the container runs
 //!    container.json          0640                plan and state (replaced by rename)
-//!    shim.sock               0660                its shim listens here
-//!    bundle/ oci/            0700                libcontainer's
-//! RUN_DIR/root/              0711                every shim mounts its container's root here, in its own namespace only
-//! STATE_DIR/containers/ID/   0750 root:daemon    until it is deleted
+//!    shim.sock               0660                socket of the container's shim
+//!    bundle/ oci/            0700                directories for libcontainer
+//! RUN_DIR/root/              0711                every shim mounts its container's root here, in its own mount
+//! namespace
+//! STATE_DIR/containers/ID/   0750 root:daemon    until the container is deleted
 //!    container.json          0640                the request: the only record left after a reboot
 //!    log, log.1              0640                output
-//!    exit.json               0640                exit record (preallocated: a full disk cannot lose it; not synced)
+//!    exit.json               0640                exit record (preallocated for the case of a full disk; not synced)
 //!    outputs/                0750 root:daemon    captured outputs (core's `outputs`), files 0640
-//!    upper/ work/            0700                writable layer, until it ends; below disk/ if it has a limit
+//!    upper/ work/            0700                writable layer, until the container ends; below disk/ if it has a
+//! limit
 //! ```
-//! The directories of a warm container are made before it has a container id ([`crate::warm`]).
+//! The directories of a warm container are created before it has a container id ([`crate::warm`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -35,7 +37,7 @@ use crate::host::Host;
 
 /// Bytes reserved for an exit record in addition to the size of the container record.
 const EXIT_ROOM: u64 = 8 << 10;
-/// Bytes reserved if the container is not known yet: enough for most.
+/// Bytes reserved while the container is not known yet. This is enough for most containers.
 pub(crate) const EXIT_ROOM_AHEAD: u64 = 12 << 10;
 /// Name of a container's record in both of its directories.
 const CONTAINER: &str = "container.json";
@@ -44,7 +46,7 @@ const EXIT: &str = "exit.json";
 const EXIT_AHEAD: &str = ".exit.json";
 /// Mode of a directory that the daemon may read.
 const SHARED: u32 = 0o750;
-/// Prefix of the name of a state directory that is being removed. No container id begins like this.
+/// Prefix of the name of a state directory that is being removed. No container id begins with a dot.
 const REMOVED: &str = ".removed-";
 
 /// The directories of one container.
@@ -54,7 +56,7 @@ pub(crate) struct Dirs {
     pub run: PathBuf,
     /// Directory below STATE_DIR.
     pub state: PathBuf,
-    /// Mount point of the root in the shim's mount namespace.
+    /// Mount point of the container's root in the shim's mount namespace.
     pub stage: PathBuf,
     /// Directory of the writable layer.
     pub layer: PathBuf,
@@ -62,7 +64,7 @@ pub(crate) struct Dirs {
 }
 
 impl Dirs {
-    /// Returns the directories of a container. Makes nothing.
+    /// Returns the directories of a container, without creating them.
     pub(crate) fn new(host: &Host, id: &ContainerId) -> Self {
         let state = host.containers_state().join(id.as_str());
         Self {
@@ -74,7 +76,7 @@ impl Dirs {
         }
     }
 
-    /// Returns the directories of a warm container, below its own names.
+    /// Returns the directories of a warm container, which have their own names.
     pub(crate) fn from_warm(host: &Host, run: PathBuf, state: PathBuf) -> Self {
         Self { run, layer: state.clone(), state, stage: host.stage(), gid: host.daemon_gid }
     }
@@ -92,10 +94,11 @@ impl Dirs {
         Self { run, layer: state.clone(), state, stage: home.join("root"), gid: 0 }
     }
 
-    /// Makes both directories.
+    /// Creates the run directory and the state directory.
     ///
     /// # Errors
-    /// Returns `AlreadyExists` with nothing changed, or a full disk with its path.
+    /// Returns `AlreadyExists` if one of them exists; nothing is changed then. Returns an error with the path if the
+    /// disk is full.
     pub(crate) fn create(&self) -> io::Result<()> {
         self.make_shared_dir(&self.run)?;
         self.make_shared_dir(&self.state).inspect_err(|_| {
@@ -103,7 +106,7 @@ impl Dirs {
         })
     }
 
-    /// Makes a directory that the daemon may read.
+    /// Creates a directory that the daemon may read.
     ///
     /// # Errors
     /// Returns an error if the directory exists or the disk is full.
@@ -119,32 +122,32 @@ impl Dirs {
         self.share_path(path, SHARED)
     }
 
-    /// Path of the record in the run directory.
+    /// Returns the path of the record in the run directory.
     pub(crate) fn record(&self) -> PathBuf {
         self.run.join(CONTAINER)
     }
 
-    /// Path of the record in the state directory.
+    /// Returns the path of the record in the state directory.
     pub(crate) fn record_ahead(&self) -> PathBuf {
         self.state.join(CONTAINER)
     }
 
-    /// Path of the log.
+    /// Returns the path of the log.
     pub(crate) fn log(&self) -> PathBuf {
         self.state.join("log")
     }
 
-    /// Directory for mounts that only the shim sees.
+    /// Returns the directory for mounts that only the shim sees.
     pub(crate) fn staging(&self) -> PathBuf {
         self.run.join("bundle")
     }
 
-    /// Upper and work directory of the writable layer.
+    /// Returns the upper and work directories of the writable layer.
     pub(crate) fn layers(&self) -> (PathBuf, PathBuf) {
         (self.layer.join("upper"), self.layer.join("work"))
     }
 
-    /// Listens on the shim's socket for daemons.
+    /// Listens on the shim's socket. Daemons connect to it.
     ///
     /// # Errors
     /// Returns an error if the socket exists.
@@ -184,7 +187,7 @@ impl Dirs {
         self.allocate(&file.map_err(|error| at(&path, &error))?, room)
     }
 
-    /// Returns the space to reserve for the exit record of a container whose record has this many bytes.
+    /// Returns the bytes to reserve for the exit record of a container whose container record has `bytes` bytes.
     pub(crate) fn exit_room(record: &ContainerRecord, bytes: usize) -> u64 {
         // A character of a message takes up to six bytes in JSON.
         let message = record.plan.termination_message.as_ref().map_or(0, |message| u64::from(message.bytes_max) * 6);
@@ -214,7 +217,7 @@ impl Dirs {
         self.replace(&self.record(), record)
     }
 
-    /// Returns the newest record, if there is one.
+    /// Returns the newest record, if there is one: from the run directory, else from the state directory.
     pub(crate) fn read_record(&self) -> Option<ContainerRecord> {
         let read = |dir: &Path| read_json(&dir.join(CONTAINER), RECORD_MAX);
         read(&self.run).or_else(|_| read(&self.state)).ok()
@@ -223,8 +226,8 @@ impl Dirs {
     /// Returns the exit record, if there is one.
     ///
     /// # Errors
-    /// Returns `InvalidData` or `UnexpectedEof` if the record is incomplete, as after a power failure, or the error of
-    /// the disk.
+    /// Returns `InvalidData` or `UnexpectedEof` if the record is incomplete, for example after a power failure, and an
+    /// error if the record cannot be read.
     pub(crate) fn read_exit(&self) -> io::Result<Option<ExitRecord>> {
         let path = self.state.join(EXIT);
         match read_json(&path, RECORD_MAX) {
@@ -238,11 +241,11 @@ impl Dirs {
         self.read_exit().is_ok_and(|record| record.is_some())
     }
 
-    /// Writes the exit record into the reserved space and renames it, so that it is whole or absent for every process.
-    /// It is not synced: the daemon syncs the result in its ledger, once for many containers.
+    /// Writes the exit record into the reserved space and renames the file, so that readers never see a partial record.
+    /// The file is not synced: the daemon syncs the result in its ledger, once for many containers.
     ///
     /// # Errors
-    /// Returns the error of the disk.
+    /// Returns an error if the record cannot be written.
     pub(crate) fn write_exit(&self, record: &ExitRecord) -> io::Result<()> {
         let (ahead, path) = (self.state.join(EXIT_AHEAD), self.state.join(EXIT));
         let bytes = serde_json::to_vec(record)?;
@@ -259,10 +262,10 @@ impl Dirs {
         fs::rename(&ahead, &path).map_err(|error| at(&path, &error))
     }
 
-    /// Frees the rest of the reserved space. Separate, because this takes the file system a while.
+    /// Frees the rest of the reserved space. This is a separate step because file systems need some time for it.
     ///
     /// # Errors
-    /// Returns the error of the disk.
+    /// Returns an error if the record cannot be truncated.
     pub(crate) fn give_back_room(&self) -> io::Result<()> {
         let path = self.state.join(EXIT);
         let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
@@ -270,7 +273,7 @@ impl Dirs {
         given.map_err(|error| at(&path, &error))
     }
 
-    /// Makes the directory of the captured outputs, which the daemon may read.
+    /// Creates the directory of captured outputs, which the daemon may read.
     ///
     /// # Errors
     /// Returns an error if the disk is full.
@@ -296,7 +299,7 @@ impl Dirs {
         remove_tree(&self.outputs())
     }
 
-    /// Makes a directory of the container that only root sees.
+    /// Creates a directory that only root can enter.
     ///
     /// # Errors
     /// Returns an error if the disk is full.
@@ -321,8 +324,8 @@ impl Dirs {
         file.set_permissions(fs::Permissions::from_mode(0o640))
     }
 
-    /// Appends text of the executor to the log unless it is already the last entry. A line that the previous writer
-    /// left incomplete stays separate.
+    /// Appends a message of the executor to the log, unless the message is already the last entry. If the last line is
+    /// incomplete, the message starts a new line.
     ///
     /// # Errors
     /// Returns an error if there is no log or the disk is full.
@@ -345,7 +348,7 @@ impl Dirs {
         file.write_all(&line)
     }
 
-    /// Gives a path to the daemon's group, with this mode.
+    /// Changes a path's group to the daemon's group, and sets its mode.
     fn share_path(&self, path: &Path, mode: u32) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(self.gid))?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -390,12 +393,13 @@ impl Dirs {
         let mut name = OsString::from(REMOVED);
         name.push(id);
         let removed = parent.join(name);
-        // Atomic, by a rename first: a partial directory would look like that of a container without an exit record.
+        // Rename first, so that the removal is atomic: a partial directory would look like a container without an exit
+        // record.
         remove_tree(&removed)?;
         let rename = || absent_is_fine(fs::rename(&self.state, &removed));
         match rename() {
             Err(error) if is_full(&error) => {
-                // A longer name can need disk space. The records, which show that the container has ended, are removed
+                // A longer name can need disk space. The records show that the container has ended, so they are removed
                 // last.
                 self.remove_all_but_records()?;
                 match rename() {

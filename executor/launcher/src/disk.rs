@@ -1,15 +1,15 @@
-//! Location and disk limit of a container's writable layer.
+//! Sets up a container's writable layer and empty volumes, and enforces their disk limits.
 //!
 //! ```text
 //! no limit        STATE_DIR/containers/ID/{upper,work}
-//! project quota   STATE_DIR/containers/ID/disk/{upper,work}   its own project, whose id is that of the container's root
-//! image           the same path, with a file system of this size mounted on it in the shim's own mount namespace
+//! project quota   STATE_DIR/containers/ID/disk/{upper,work}   the project id is unique on the host
+//! image           the same path, as mount point of a file system of the limit's size, in the shim's mount namespace
 //! volumes         volumes/N/data next to upper: an empty volume without its own limit
-//!                 STATE_DIR/containers/ID/volumes/N/data: one with a limit, by its own project or image
+//!                 STATE_DIR/containers/ID/volumes/N/data: a volume with a limit, enforced by a project or image
 //! ```
-//! The image is an unnamed file below the state directory, on an autoclear loop device: it disappears with the last
-//! process and mount namespace that has the file system mounted, whichever process is killed. Projects are only for
-//! containers with a user namespace, because root of the host could leave its project.
+//! The image is an unnamed file below the state directory, on a loop device with autoclear. It disappears when the last
+//! process and the last mount namespace that use it are gone, even if the shim was killed. Project quotas are used only
+//! for containers with a user namespace, because the host's root can move files to another project.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,15 +29,16 @@ use rustix::mount::MountAttrFlags;
 use crate::errors::{failed, plain};
 use crate::files::{ensure_dir, make_dir, remove_tree};
 
-/// Directory of a layer with a limit, in the container's state directory.
+/// Name of the directory of a layer with a limit, in the container's state directory.
 const DISK: &str = "disk";
-/// Directory of empty volumes, in the layer's directory or in the container's state directory.
+/// Name of the directory of empty volumes, in the layer's directory or in the container's state directory.
 const VOLUMES: &str = "volumes";
-/// Root of an empty volume in its directory.
+/// Name of the root directory of an empty volume.
 const DATA: &str = "data";
-/// Paths of mkfs.ext4, which makes the file system of an image.
+/// Paths of mkfs.ext4, which creates the file system of an image.
 const MAKERS: [&str; 4] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4", "/bin/mkfs.ext4"];
-/// Fast options: no journal, because nothing outlives the container, and no early writes.
+/// Options for speed: no journal, because the data is needed only until the container ends, and no initialization of
+/// inode tables.
 const MAKER_OPTIONS: [&str; 9] = [
     "-q",
     "-F",
@@ -49,15 +50,15 @@ const MAKER_OPTIONS: [&str; 9] = [
     "lazy_itable_init=1,nodiscard",
     "-Lexecutor",
 ];
-/// Longest report of a failure of mkfs, in bytes.
+/// Maximum length of a reported mkfs error, in characters.
 const WORDS_MAX: usize = 300;
 
-/// Makes the directory of a container's writable layer. Returns it with a warning, if any. `project` is a project id
-/// that no other container has.
+/// Creates the directory of a container's writable layer. Returns its path, and a warning if the limit is not enforced.
+/// `project` is a project id that no other container has.
 ///
 /// # Errors
-/// Returns a violation of `limits.disk_bytes` if the limit cannot be enforced here, unless the operator accepts a
-/// warning, and an error if the disk is full.
+/// Returns a violation of `limits.disk_bytes` if the host cannot enforce the limit and the policy does not accept a
+/// warning. Returns an error if the disk is full.
 pub(crate) fn lay_out(
     policy: &Policy,
     plan: &Plan,
@@ -65,7 +66,7 @@ pub(crate) fn lay_out(
     project: Option<u32>,
 ) -> Result<(PathBuf, Option<String>), Refused> {
     let bytes = plan.limits.disk_bytes;
-    // The host's programs are read-only: only such volumes write to the disk.
+    // With a read-only root of the host, only empty volumes without their own limit write to the layer.
     let shares = |empty: &EmptyVolume| empty.medium == Medium::Disk && empty.bytes == 0;
     let is_written =
         !matches!(plan.rootfs, Rootfs::Host | Rootfs::Pod) || plan.volumes.iter().filter_map(Volume::empty).any(shares);
@@ -78,12 +79,12 @@ pub(crate) fn lay_out(
     Ok((place, unheld))
 }
 
-/// Makes the directory of an empty volume on the disk. Returns a detached mount of it with a warning, if any. `layer`
-/// is the directory of the writable layer, whose limit is shared by volumes without their own. `projects` are project
-/// ids that no other container has.
+/// Creates the directory of an empty volume on the disk. Returns a detached mount of the volume, and a warning if the
+/// limit is not enforced. `layer` is the directory of the writable layer: volumes without their own limit share its
+/// limit. `projects` is the first of a range of project ids that no other container has.
 ///
 /// # Errors
-/// As [`lay_out`], for the volume's `empty.size_bytes`.
+/// Returns the same errors as [`lay_out`], for the volume's `empty.size_bytes`.
 pub(crate) fn lay_out_volume(
     policy: &Policy,
     (layer, state): (&Path, &Path),
@@ -99,7 +100,7 @@ pub(crate) fn lay_out_volume(
     let unheld = match bytes {
         0 => None,
         _ => {
-            // The first id of the range is the writable layer's.
+            // The first id of the range is for the writable layer.
             let project = projects.and_then(|first| first.checked_add(u32::try_from(index).ok()? + 1));
             hold(policy, &place, state, (bytes, project), &format!("volumes[{index}].empty.size_bytes"))?
         }
@@ -110,12 +111,12 @@ pub(crate) fn lay_out_volume(
     view.map(|view| (view, unheld)).map_err(system)
 }
 
-/// Limits the size of an empty directory by a project, or by a file system of this size mounted on it. Returns a
+/// Limits the size of an empty directory by a project quota, or by mounting a file system of this size on it. Returns a
 /// warning if the limit cannot be enforced.
 ///
 /// # Errors
-/// Returns a violation of `field` if the limit cannot be enforced here, unless the operator accepts a warning, and an
-/// error if the disk is full.
+/// Returns a violation of `field` if the host cannot enforce the limit and the policy does not accept a warning.
+/// Returns an error if the disk is full.
 fn hold(
     policy: &Policy,
     place: &Path,
@@ -151,8 +152,8 @@ fn hold(
     }
 }
 
-/// Returns the most files of a project: as many as mke2fs gives a file system of this size. Empty files use almost none
-/// of the bytes, and the host's file system has a fixed number of inodes.
+/// Returns the maximum number of inodes of a project: as many as mke2fs creates in a file system of this size. Empty
+/// files use almost no bytes, but the host's file system has a fixed number of inodes.
 fn inodes(bytes: u64) -> u64 {
     bytes / if bytes < 512 << 20 { 4096 } else { 16_384 }
 }
@@ -162,10 +163,10 @@ pub(crate) fn place(state: &Path) -> PathBuf {
     state.join(DISK)
 }
 
-/// Removes the limited layer and volumes, with their limits.
+/// Removes the layer and volumes that have limits, and their project limits.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a directory cannot be removed.
 pub(crate) fn remove(state: &Path) -> io::Result<()> {
     let volumes = state.join(VOLUMES);
     let mut places = vec![place(state)];
@@ -207,6 +208,6 @@ fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     }
     let source = device.path().to_string_lossy();
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    // Discard returns removed blocks to the host; no background initialization.
+    // `discard` returns removed blocks to the host. `noinit_itable` disables background initialization.
     detached("ext4", &source, &[("discard", None), ("noinit_itable", None)], flags).map_err(words("ext4"))
 }

@@ -1,4 +1,4 @@
-//! System errors with their context, and as refusals of a request.
+//! Adds context to system errors, and converts them to refusals of a request.
 
 use std::io;
 use std::path::Path;
@@ -8,10 +8,10 @@ use executor_core::shortage::{self, Shortage};
 
 use crate::memfd_exec::{SERVING, STARTING};
 
-/// Most descriptors that libcontainer needs in addition to those open before and after.
+/// Minimum number of free descriptors that libcontainer needs.
 const DESCRIPTORS_NEEDED: u64 = 32;
 
-/// Returns true if a disk or quota has no byte or inode left.
+/// Returns true if the error means that a disk or quota has no free byte or inode.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -43,7 +43,7 @@ pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
     }
 }
 
-/// As [`failed`], for an error that is only text, from a library or a helper.
+/// Returns a refusal like [`failed`], for an error message of a library or a helper.
 pub(crate) fn failed_by(words: String) -> Refused {
     match shortage::named(&words) {
         Some(what) => exhausted(what, words),
@@ -51,8 +51,8 @@ pub(crate) fn failed_by(words: String) -> Refused {
     }
 }
 
-/// As [`failed`], for libcontainer, which reports a file that cannot be opened as missing: if this process has hardly
-/// any descriptors left, that is the reason.
+/// Returns a refusal like [`failed`], for an error message of libcontainer. libcontainer reports a file that cannot be
+/// opened as missing. So if this process has almost no free descriptors, the refusal reports that instead.
 pub(crate) fn failed_by_libcontainer(words: String) -> Refused {
     if shortage::named(&words).is_none() && descriptors_are_short() {
         return exhausted(Shortage::Descriptors, words);

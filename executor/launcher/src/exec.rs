@@ -1,15 +1,16 @@
 //! Executes a process in a running container, with a supervisor.
 //!
 //! ```text
+//! ```text
 //! fork from the launcher (never from a shim, which holds masked values)
-//!   supervisor   finds the container, resolves the user, makes the pipes           (exec/target.rs)
+//!   supervisor   finds the container, resolves the user, creates the pipes        (exec/target.rs)
 //!     fork         joins the cgroups, enters the namespaces, drops privileges       (exec/within.rs)
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
 //! ```
-//! The process's input and output go over its own descriptors directly to executord. The supervisor stays outside of
-//! the container and reports the exit of the process. If executord exits, the supervisor ends the process; if the
-//! supervisor exits, the kernel does.
+//! executord reads and writes the process's pipes or terminal directly. The supervisor stays outside of the container
+//! and reports the exit of the process. If executord exits, the supervisor ends the process. If the supervisor exits,
+//! the kernel kills the process.
 
 mod archive;
 mod target;
@@ -52,9 +53,9 @@ use within::MADE;
 use within::TERMINAL;
 pub(crate) use within::{Entrant, GO, made_pid};
 
-/// Time from SIGHUP to SIGKILL for a process whose client is gone.
+/// Time between SIGHUP and SIGKILL for a process whose client has disconnected.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
-/// Interval between SIGKILLs of a group that does not exit.
+/// Interval between SIGKILLs of a process group that does not exit.
 const KILL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Input of a supervisor.
@@ -66,11 +67,11 @@ pub(crate) struct ExecInput {
     /// Connection to executord.
     pub(crate) session: Seqpacket,
     pub(crate) payload: MemFile,
-    /// Environment of the container's process, if the new process gets it. Only the new process reads it.
+    /// Environment of the container's process, if requested. Only the new process reads it.
     pub(crate) environment: Option<Stored>,
 }
 
-/// Executes a process and supervises it until its exit. Returns the exit status of the supervisor.
+/// Executes a process and supervises it until it exits. Returns the supervisor's exit status.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline: &Seqpacket) -> i32 {
     let signals = match set_up() {
         Ok(signals) => signals,
@@ -118,10 +119,11 @@ impl From<Refused> for NotBegun {
     }
 }
 
-/// Reason for not starting a process, as the event to send.
+/// The report for a process that could not be started.
 struct NotBegun(ExecNews);
 
-/// Makes a process that has executed its program. Returns it with this side of its input and output.
+/// Starts a process and waits until it has executed its program. Returns the process and the supervisor's ends of its
+/// pipes or terminal.
 fn start(
     host: &Host,
     filter: &Arc<Filter>,
@@ -190,13 +192,13 @@ fn try_to_start(
     helper.until_executed(&target, process, ends)
 }
 
-/// Returns the refusal for a container that does not keep its environment.
+/// Returns the refusal for a container whose environment is not kept.
 pub(crate) fn no_environment(id: &ContainerId) -> Refused {
     let why = format!("container {id} does not keep its environment: it was run without keep_environment");
     Refused::from_fields(Reason::Precondition, &[Violation::new("start.container_environment", why)])
 }
 
-/// The two processes that make a process in a container.
+/// The two helper processes that create a process in a container.
 struct ExecHelper<'a> {
     /// Pid of the process that enters the container.
     first: i32,
@@ -209,7 +211,7 @@ struct ExecHelper<'a> {
 }
 
 impl ExecHelper<'_> {
-    /// Waits until the first process has made the second process.
+    /// Waits until the first helper process has created the second.
     fn process(&self, target: &ExecTarget) -> Result<ExecProcess, NotBegun> {
         let Self { first, id, .. } = *self;
         let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
@@ -238,7 +240,8 @@ impl ExecHelper<'_> {
         })
     }
 
-    /// Lets the second process become its program, and waits until it has. Receives its terminal, if it has one.
+    /// Lets the second process execute its program, and waits until it has done so. Receives the terminal, if the
+    /// process has one.
     fn until_executed(
         &self,
         target: &ExecTarget,
@@ -278,7 +281,7 @@ fn window(exec: &Exec) -> Window {
 /// Returns the refusal for a process that could not enter its container.
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
-        // Its first process has exited, its cgroup is gone, or its pid namespace accepts no process any more.
+        // The container's init has exited, its cgroup is gone, or its pid namespace accepts no new process.
         libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
         _ if shortage::named(words) == Some(Shortage::Processes) => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
@@ -287,19 +290,19 @@ fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     }
 }
 
-/// Descriptors of a process, and this side of them in the order in which they are sent.
+/// Standard descriptors of a process, and the supervisor's ends in the order in which they are sent.
 struct Stdio {
     theirs: [OwnedFd; 3],
     ours: Vec<OwnedFd>,
 }
 
 impl Stdio {
-    /// For a process that will get a terminal.
+    /// Returns the descriptors of a process that will open a terminal.
     fn none() -> io::Result<Self> {
         Ok(Self { theirs: [null()?, null()?, null()?], ours: Vec::new() })
     }
 
-    /// The pipes belong to the process's user, so that it can reopen /dev/stdout.
+    /// Creates pipes that belong to the process's user, so that the process can reopen /dev/stdout.
     fn pipes(input: bool, (uid, gid): (u32, u32)) -> io::Result<Self> {
         let owned = |fd: OwnedFd| -> io::Result<OwnedFd> {
             fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
@@ -323,7 +326,7 @@ fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Reason for not receiving a message.
+/// Error while waiting for a message.
 enum ExecRecvError {
     /// The client is gone.
     Nobody,
@@ -345,19 +348,19 @@ impl ExecRecvError {
     }
 }
 
-/// A packet and its descriptors.
+/// Content of a packet, and its descriptors.
 type ReceivedMessage = (Vec<u8>, Vec<OwnedFd>);
 
-/// Events while a process is made.
+/// Events while a process is created.
 #[derive(Clone, Copy)]
 enum StartEvent {
-    /// A message of one of the two processes, or end of file.
+    /// A helper process sent a message or closed its socket.
     Word,
     /// The daemon has disconnected.
     HangUp,
 }
 
-/// Returns the next message of one of the two processes; `None` at end of file.
+/// Returns the next message of a helper process, or `None` at end of file.
 fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<ReceivedMessage>, ExecRecvError> {
     loop {
         let mut events = Events::default();
@@ -380,14 +383,14 @@ fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Op
     }
 }
 
-/// The process in the container: a child of this one, and the leader of its own session.
+/// The process in the container. It is a child of the supervisor and the leader of its own session.
 struct ExecProcess {
     pid: i32,
     pidfd: OwnedFd,
 }
 
 impl ExecProcess {
-    /// Supervises the process until its exit, and reports that.
+    /// Supervises the process until it exits, and reports its exit status.
     fn supervise(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
         let mut kill_at = None;
         if abandoned {
@@ -428,7 +431,7 @@ impl ExecProcess {
         events.read(signals.as_fd(), ());
         match kill_at {
             None => events.read(session.as_fd(), ()),
-            // Repeat after the deadline, with a pause.
+            // After the deadline, repeat at intervals.
             Some(at) => events.due([at.max(Instant::now() + KILL_PAUSE)]),
         }
         let _ = events.wait(); // the caller polls all sources
@@ -454,7 +457,7 @@ impl ExecProcess {
         }
     }
 
-    /// Starts to end a process whose client is gone.
+    /// Sends SIGHUP to a process whose client has disconnected, and sets the time of SIGKILL.
     fn hang_up(&self, kill_at: &mut Option<Instant>) {
         if kill_at.is_none() {
             self.signal_all(Signal::SIGHUP);

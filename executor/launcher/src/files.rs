@@ -1,4 +1,4 @@
-//! The executor's files and directories: creating with modes, bounded reads, locks, removal.
+//! Files and directories of the executor: creates them with modes, reads and locks files, and removes trees.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use crate::errors::at;
 /// Pause between two attempts to lock a file: flock(2) has no timeout.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Makes a directory with exactly this mode.
+/// Creates a directory with exactly this mode.
 ///
 /// # Errors
 /// Returns an error if the directory exists or the disk is full.
@@ -29,7 +29,7 @@ pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Makes a directory with this mode, unless it exists.
+/// Creates a directory with this mode, if it does not exist.
 ///
 /// # Errors
 /// Returns an error if the disk is full.
@@ -40,8 +40,8 @@ pub(crate) fn ensure_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Removes a tree that a container may have made. The standard library needs a descriptor and a stack frame per level,
-/// and the tree may have any depth.
+/// Removes a directory tree that a container may have created. Such a tree can have any depth, and the standard library
+/// needs a descriptor and a stack frame for each level.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -52,7 +52,7 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the UTF-8 names in a directory; none if it does not exist.
+/// Returns the UTF-8 names in a directory. Returns no names if the directory does not exist.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read.
@@ -72,7 +72,7 @@ pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reads a JSON file of at most `bytes_max` bytes. Follows no link.
+/// Reads a JSON file of at most `bytes_max` bytes. Does not follow a link.
 ///
 /// # Errors
 /// Returns an error if the file does not exist, is larger, or has unexpected content (`InvalidData`, `UnexpectedEof`).

@@ -1,4 +1,4 @@
-//! Device rules of a version 1 cgroup.
+//! Writes the device rules of a version 1 cgroup.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -10,8 +10,8 @@ use crate::errors::at;
 
 /// Every device with every access.
 const ALL: &str = "a";
-/// Devices that every container may use: the nodes that libcontainer makes below /dev, and terminals. A node may be
-/// made for any device, which only a privileged process can do.
+/// Devices that every container may use: the nodes that libcontainer creates below /dev, and terminals. The rules with
+/// `m` permit creating a node for any device, which the kernel limits to privileged processes.
 const OF_EVERY_CONTAINER: [&str; 12] = [
     "c *:* m",
     "b *:* m",
@@ -37,7 +37,7 @@ pub(crate) enum Devices<'a> {
 }
 
 impl Devices<'_> {
-    /// Permits the devices in a new cgroup, which has its parent's rules.
+    /// Permits the devices in a new cgroup. A new cgroup inherits its parent's rules.
     pub(super) fn open(&self, dir: &Path) -> io::Result<()> {
         match self {
             Self::All => write(dir, "devices.allow", &[ALL]),
@@ -57,7 +57,7 @@ fn rule(node: &DeviceNode) -> String {
     format!("{kind} {}:{} {}", node.major, node.minor, node.permissions)
 }
 
-/// Writes rules, each with its own call.
+/// Writes each rule with its own write call.
 fn write(dir: &Path, file: &str, rules: &[impl AsRef<str>]) -> io::Result<()> {
     if rules.is_empty() {
         return Ok(());

@@ -1,9 +1,9 @@
-//! A version 1 hierarchy, mounted where libcontainer does not find it.
+//! Mounts version 1 hierarchies at paths where libcontainer does not find them.
 //!
-//! libcontainer makes and joins a cgroup in every hierarchy that it finds mounted under the name of a controller, each
-//! by the pid of the process, for which the kernel waits for a grace period of 5 ms and more. So the launcher mounts
-//! the used hierarchies under other names, in its own mount namespace. The shim makes the container's cgroup itself,
-//! and is in it while libcontainer makes the container's processes, which inherit it.
+//! libcontainer creates and joins a cgroup in every hierarchy that is mounted under the name of a controller. It joins
+//! by pid, and each time the kernel waits for a grace period of 5 ms or more. So the launcher mounts the hierarchies
+//! that it uses under other names, in its own mount namespace. The shim creates the container's cgroup and is in it
+//! while libcontainer creates the container's processes, which inherit the cgroup.
 
 use std::fs;
 use std::io;
@@ -28,11 +28,12 @@ pub(crate) struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Mounts hierarchies under other names, and detaches them and the `unused` ones from their original mount points.
-    /// `own` is the text of /proc/self/cgroup. Returns the hierarchies in use, and the mount point of cpuset.
+    /// Mounts the `used` hierarchies under other names, and detaches the `used` and `unused` hierarchies from their
+    /// original mount points. `own` is the content of /proc/self/cgroup. Returns the used hierarchies, and the new
+    /// mount point of cpuset if it is among the unused hierarchies.
     ///
     /// # Errors
-    /// Returns the mount that cannot be made, with the reason.
+    /// Returns an error if a mount fails.
     pub(super) fn take(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<(Vec<Self>, Option<PathBuf>)> {
         let clone = |mount: &Mount| clone_tree(open_dir(&mount.point)?.as_fd(), Path::new(""), false);
         let trees: Vec<OwnedFd> = used.iter().map(clone).collect::<io::Result<_>>()?;
@@ -66,7 +67,7 @@ impl Hierarchy {
             let (names, path) = line.split_once(':')?.1.split_once(':')?;
             names.split(',').any(|name| controllers.iter().any(|one| one == name)).then_some(path)
         });
-        // A path outside of the mount cannot be entered: the root of the mount is the nearest accessible one.
+        // If the launcher's cgroup is outside of the mount, use the root of the mount.
         let home = own.and_then(|path| Path::new(path).strip_prefix(&mount.root).ok()).unwrap_or(Path::new(""));
         let home = if home.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
             point.join(home)
@@ -88,7 +89,7 @@ impl Hierarchy {
         enter(&self.home)
     }
 
-    /// Makes a cgroup, with its device rules in the devices hierarchy.
+    /// Creates a cgroup. In the devices hierarchy, also writes the device rules.
     pub(super) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
         let dir = self.mount.join(path);
         fs::create_dir(&dir).map_err(|error| at(&dir, &error))?;
@@ -96,7 +97,7 @@ impl Hierarchy {
     }
 }
 
-/// Mounts a small file system for mount points, with a name and a mode in octal digits.
+/// Mounts a small tmpfs named `name` for mount points. `mode` has octal digits.
 pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<OwnedFd> {
     let flags =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -105,10 +106,11 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
     Ok(points)
 }
 
-/// Moves the calling process into a directory's cgroup, by its single thread: moving a process makes the kernel wait.
+/// Moves the calling, single-threaded process into the cgroup of a directory. A write to `tasks` moves only the thread,
+/// which needs no grace period of the kernel.
 ///
 /// # Errors
-/// Returns the kernel's error number. With ENOENT the cgroup is gone: its container is ending.
+/// Returns the kernel's error. ENOENT means that the cgroup was removed because its container is ending.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("tasks"), "0")
 }
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(enter(&dir.path().join("c1")).unwrap_err().raw_os_error(), Some(libc::ENOENT));
     }
 
-    /// The mount has another name than its controllers', and `home` is limited to what the mount shows.
+    /// The mount point has a different name than its controllers, and `home` is always inside the mount.
     #[test]
     fn a_hierarchy_is_found_where_libcontainer_does_not_look() {
         let own = "4:memory:/a/b\n2:cpuacct,cpu:/\n1:name=systemd:/x\n0::/y\n";

@@ -1,4 +1,4 @@
-//! Limits of a cgroup.
+//! Sets and updates the limits of a cgroup.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use executor_sys::kernel_file;
 use super::Hierarchies;
 use crate::errors::at;
 
-/// Period of the processor quota, in microseconds.
+/// Period of the CPU quota, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
 /// Version 2 file of the swap limit.
@@ -19,14 +19,14 @@ pub(super) const SWAP_MAX: &str = "memory.swap.max";
 /// Version 1 controller, file, and value to write.
 type Setting = (&'static str, &'static str, String);
 
-/// Former contents of files after an update of limits, in the order of writing.
+/// Old contents of the files that an update of limits has written, in the order of writing.
 pub(crate) struct Replaced(Vec<(PathBuf, String)>);
 
 impl Replaced {
-    /// Restores all files, the last one first.
+    /// Restores all files in reverse order.
     ///
     /// # Errors
-    /// Returns the first file that could not be written. The others are written in any case.
+    /// Returns the first error. The other files are still written.
     pub(crate) fn undo(self) -> io::Result<()> {
         let mut result = Ok(());
         for (file, value) in self.0.into_iter().rev() {
@@ -37,17 +37,17 @@ impl Replaced {
 }
 
 impl Hierarchies {
-    /// Replaces the limits `old` of a container's cgroup and of its workers' by `new`, which the host can enforce.
-    /// Returns the former values.
+    /// Changes the limits of a container's cgroup and of its workers' cgroup from `old` to `new`, which the host can
+    /// enforce. Returns the old values.
     ///
     /// # Errors
-    /// Returns the file that the kernel refused, with the reason; all limits are the old ones then.
+    /// Returns an error with the path if the kernel rejects a value. The old limits are then restored.
     pub(crate) fn replace_limits(&self, path: &Path, old: &Limits, new: &Limits) -> io::Result<Replaced> {
         let mut files = Vec::new();
         for (controller, file, value) in self.changed_settings(path, old, new) {
             files.push((self.controller_dir(controller, path)?.join(file), value));
         }
-        // It exists while a transfer's worker runs.
+        // The workers' cgroup exists only while a worker runs.
         if let Ok(workers) = self.workers_dir(path) {
             for (_, file, value) in self.changed_settings(path, &old.processors(), &new.processors()) {
                 files.extend(workers.exists().then(|| (workers.join(file), value)));
@@ -71,8 +71,8 @@ impl Hierarchies {
         Ok(replaced)
     }
 
-    /// Returns the settings that differ, in an order that the kernel accepts: in version 1 the memory limit may not
-    /// exceed that of memory and swap together.
+    /// Returns the settings that differ, in an order that the kernel accepts: in version 1 the memory limit must not
+    /// exceed the limit on memory and swap.
     fn changed_settings(&self, path: &Path, old: &Limits, new: &Limits) -> Vec<Setting> {
         let settings = |limits: &Limits| match self {
             Self::V1 { .. } => of_version_1(limits, self.swap_limit(), self.socket_limit()),
@@ -92,11 +92,11 @@ impl Hierarchies {
         changed
     }
 
-    /// Sets these limits, which the host can enforce; 0 leaves a limit unchanged. The swap limit of version 2 is
-    /// separate: see [`Self::limit_swap`].
+    /// Sets these limits, which the host can enforce. A limit of 0 is not written. [`Self::limit_swap`] sets the swap
+    /// limit of version 2.
     ///
     /// # Errors
-    /// Returns the file that the kernel refused, with the reason.
+    /// Returns an error with the path if the kernel rejects a value.
     pub(crate) fn limit(&self, path: &Path, limits: &Limits) -> io::Result<()> {
         let settings = match self {
             Self::V1 { .. } => of_version_1(limits, self.swap_limit(), self.socket_limit()),
@@ -130,7 +130,7 @@ fn of_version_1(limits: &Limits, swap_limit: bool, socket_limit: bool) -> Vec<Se
         let bytes = limits.memory_bytes.to_string();
         all.push(("memory", "memory.limit_in_bytes", bytes.clone()));
         if swap_limit {
-            // Never below the limit on memory alone, which is set first.
+            // Never lower than the memory limit, which is set first.
             let both = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
             let both = memory_and_swap(both, limits.swap_bytes).to_string();
             all.push(("memory", "memory.memsw.limit_in_bytes", both));
@@ -172,12 +172,12 @@ fn of_version_2(limits: &Limits) -> Vec<Setting> {
     is_set.map(|(_, controller, file, value)| (controller, file, value)).collect()
 }
 
-/// Returns the processor time of a container in each [`CPU_PERIOD_US`], in microseconds.
+/// Returns the CPU time of a container in each [`CPU_PERIOD_US`], in microseconds.
 fn cpu_quota(cpu_millis: u64) -> u64 {
     cpu_millis.saturating_mul(CPU_PERIOD_US) / 1000
 }
 
-/// Returns the limit on memory and swap together: -1 for none.
+/// Returns the limit on memory and swap together. -1 means no limit.
 fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
     match swap_bytes {
         Some(-1) => -1,
@@ -185,9 +185,9 @@ fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
     }
 }
 
-/// Converts a weight of cgroup v2 (1 to 10000, default 100) to shares of v1 (2 to 262144, default 1024): the largest
-/// number of shares that OCI runtimes convert to this weight, by a quadratic function of logarithms that maps limits
-/// and defaults to each other.
+/// Converts a weight of cgroup v2 (1 to 10000, default 100) to shares of v1 (2 to 262144, default 1024). Returns the
+/// largest number of shares that OCI runtimes convert back to this weight. Their conversion is a quadratic function of
+/// logarithms that maps the minimum, default and maximum of shares to the minimum, default and maximum weight.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
 fn shares(weight: u32) -> u64 {
     let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
@@ -277,8 +277,8 @@ mod tests {
         }
     }
 
-    /// A weight survives the conversion to shares and back, as runc and libcgroups do it; the default of one version
-    /// maps to that of the other.
+    /// If a weight is converted to shares, and back by the formula of runc and libcgroups, then it is unchanged. The
+    /// default weight is converted to the default shares.
     #[test]
     fn every_weight_comes_out_as_it_went_in() {
         let turned_back = |shares: u64| {

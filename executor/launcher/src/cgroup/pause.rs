@@ -1,8 +1,8 @@
 //! Stops and continues all processes of a cgroup, by signals.
 //!
-//! The freezer is not used: on version 1 SIGKILL does not end a frozen process before it is thawed, and the wipe of
-//! secrets must never wait for that ([ADR 50](../../../../docs/adr/0050-a-pause-stops-processes-by-signals.md)). A
-//! process can neither block SIGSTOP nor make another process while it is pending.
+//! The freezer is not used: on version 1 a frozen process exits on SIGKILL only after a thaw, and the wipe of secrets
+//! must never wait for a thaw ([ADR 50](../../../../docs/adr/0050-a-pause-stops-processes-by-signals.md)). A process
+//! cannot block SIGSTOP, and cannot fork while SIGSTOP is pending.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,18 +16,18 @@ use super::{Hierarchies, signal};
 /// Bit of SIGSTOP in the masks of /proc/PID/status.
 const SIGSTOP_BIT: u64 = 1 << (libc::SIGSTOP - 1);
 
-/// Processes that were stopped.
+/// Result of stopping the processes of a cgroup.
 #[derive(Debug)]
 pub(crate) struct StoppedProcesses {
-    /// Processes that were stopped before, by job control or a debugger, and stay stopped.
+    /// Processes that job control or a debugger had stopped before. They are not continued.
     before: BTreeSet<i32>,
 }
 
 impl Hierarchies {
-    /// Stops all processes of a cgroup and its descendants, including new ones.
+    /// Stops all processes of a cgroup and its descendants, including processes that are created meanwhile.
     ///
     /// # Errors
-    /// Returns an error if new processes keep appearing for all of `patience`. All processes are then continued.
+    /// Returns an error if some processes do not stop within `patience`. All processes are then continued.
     pub(crate) fn stop_processes(&self, path: &Path, patience: Duration) -> io::Result<StoppedProcesses> {
         let deadline = Instant::now() + patience;
         let mut stopped = StoppedProcesses { before: BTreeSet::new() };
@@ -55,7 +55,7 @@ impl Hierarchies {
         }
     }
 
-    /// Continues stopped processes, the newest first, so that a shell program finds its children running.
+    /// Continues the stopped processes, the highest pid first, so that a shell finds its children running.
     pub(crate) fn continue_processes(&self, path: &Path, stopped: &StoppedProcesses) {
         let mut pids = self.pids(path);
         pids.sort_unstable_by(|one, other| other.cmp(one));
@@ -72,12 +72,13 @@ fn value<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
 }
 
-/// Returns true if a process runs nothing: it is stopped or has exited.
+/// Returns true if a process executes no code: it is stopped or has exited.
 fn is_stopped(status: &str) -> bool {
     value(status, "State").is_none_or(|state| state.starts_with(['T', 't', 'Z', 'X']))
 }
 
-/// Returns true if a process will stop before it runs user code: it waits in the kernel, as for a child of vfork.
+/// Returns true if a process will stop before it executes user code: SIGSTOP is pending while the process waits in the
+/// kernel, for example for a child of vfork.
 fn has_pending_stop(status: &str) -> bool {
     ["SigPnd", "ShdPnd"].into_iter().any(|name| {
         let mask = value(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());

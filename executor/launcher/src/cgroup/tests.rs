@@ -88,7 +88,7 @@ fn parts_have_limits_of_their_own() {
     assert_eq!(read("v2/c/sidecar-1/memory.max") + &read("v2/c/sidecar-1/pids.max"), "643");
     assert_eq!(read("v2/c/sidecar-1/memory.swap.max"), "0");
     assert_eq!(read("v2/c/rest/cgroup.procs") + &read("v2/c/cgroup.subtree_control"), "7+memory +pids");
-    // Processes are found in all parts; OOM kills are counted for one part or for all.
+    // Processes are found in all children. OOM kills are counted with or without children.
     write("v2/c/cgroup.procs", "");
     write("v2/c/sidecar-1/cgroup.procs", "9\n");
     let mut pids = v2.pids(container);
@@ -101,7 +101,7 @@ fn parts_have_limits_of_their_own() {
     for hierarchies in [&v1, &v2] {
         assert_eq!((hierarchies.oom_kills(container), hierarchies.own_oom_kills(container)), (5, 2));
     }
-    // A process that joins a container's cgroup goes into the part for processes without their own.
+    // A process that joins a container's cgroup is moved into the child for processes without a cgroup of their own.
     v1.join_memory(container).unwrap();
     v2.join_memory(container).unwrap();
     assert_eq!(read("memory/c/tasks"), "0");

@@ -1,6 +1,6 @@
-//! Counters of a container's cgroup, for both versions.
+//! Reads the usage counters of a container's cgroup, for both cgroup versions.
 //!
-//! If a file is missing or malformed, its counter stays unset or 0: available counters are still reported.
+//! If a file is missing or malformed, its counter is unset or 0. The other counters are still reported.
 
 use std::path::{Path, PathBuf};
 

@@ -1,16 +1,17 @@
-//! The read-only view of a container's cgroup at its /sys/fs/cgroup.
+//! Shows a container the read-only view of its own cgroup at /sys/fs/cgroup.
 //!
-//! Programs size themselves by the limits there. On version 1 a shim mounts the container's directory of each hierarchy
-//! below [`crate::host::Host::cgroup_view`] in its own mount namespace, and libcontainer binds the whole tree into the
-//! container:
+//! Programs size themselves by the limits in this view. On version 1 a shim mounts the container's directory of each
+//! hierarchy below [`crate::host::Host::cgroup_view`], in its own mount namespace, and libcontainer binds the whole
+//! tree into the container:
 //!
 //! ```text
 //! RUN_DIR/cgroup/             tmpfs, read-only, mounted by the launcher and shared by all containers
-//! RUN_DIR/cgroup/v1-memory/   the container's directory of the hierarchy
-//! RUN_DIR/cgroup/memory       link to it, by the name that programs use
-//! RUN_DIR/cgroup/v1-cpuset/   the directory of a container with its own processors; else a shared empty cgroup
+//! RUN_DIR/cgroup/v1-memory/   the container's directory of the memory hierarchy
+//! RUN_DIR/cgroup/memory       link to v1-memory, with the name that programs use
+//! RUN_DIR/cgroup/v1-cpuset/   directory of a container with its own CPUs, or an empty cgroup that all others share
 //! ```
-//! libcontainer would mistake a mount point with the name of a controller for the hierarchy itself: hence the links.
+//! The links are needed because libcontainer would take a mount point with a controller's name for the hierarchy
+//! itself.
 //!
 //! On version 2 libcontainer mounts the file system in the container's cgroup namespace.
 
@@ -40,15 +41,15 @@ impl Hierarchies {
         all.chain(cpuset.map(|mount| (mount, vec![CPUSET])))
     }
 
-    /// Returns true if the view is made by [`Self::mount_view`].
+    /// Returns true if [`Self::mount_view`] mounts the view.
     pub(crate) fn has_view(&self) -> bool {
         matches!(self, Self::V1 { .. })
     }
 
-    /// Mounts the file system with the mount points of views. Called once, by the launcher.
+    /// Mounts the tmpfs with the mount points of the views. The launcher calls this once.
     ///
     /// # Errors
-    /// Returns the mount point or name that cannot be made.
+    /// Returns an error with the mount point or link that cannot be created.
     pub(crate) fn make_view_points(&self, view: &Path) -> io::Result<()> {
         if !self.has_view() {
             return Ok(());
@@ -66,16 +67,16 @@ impl Hierarchies {
         set_attributes(points.as_fd(), Attributes { read_only: true, ..Attributes::default() })
     }
 
-    /// Mounts a container's directories in the calling process's own mount namespace. `cpuset` is its cgroup of
-    /// processors.
+    /// Mounts a container's directories in the calling process's mount namespace. `cpuset` is the container's cgroup in
+    /// the cpuset hierarchy.
     ///
     /// # Errors
-    /// Returns the directory that cannot be mounted.
+    /// Returns an error with the directory that cannot be mounted.
     pub(crate) fn mount_view(&self, cgroup: &Path, cpuset: &Path, view: &Path) -> io::Result<()> {
         if !self.has_view() {
             return Ok(());
         }
-        // Makes one mount, so that a single call detaches all of them.
+        // Put all views below one mount, so that a single call detaches them.
         let points = open_dir(view).and_then(|points| {
             let own = clone_tree(points.as_fd(), Path::new(""), false)?;
             attach(own.as_fd(), points.as_fd())
@@ -85,7 +86,7 @@ impl Hierarchies {
             let is_cpuset = controllers == [CPUSET];
             let dir = mount.join(if is_cpuset { cpuset } else { cgroup });
             let tree = match open_dir(&dir) {
-                // The launcher could not make the shared cgroup, and has logged why.
+                // The launcher could not create the shared cgroup, and has logged the error.
                 Err(error) if is_cpuset && error.kind() == io::ErrorKind::NotFound => continue,
                 opened => opened.and_then(|dir| clone_tree(dir.as_fd(), Path::new(""), false)),
             };
@@ -100,7 +101,7 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Detaches the mounts of [`Self::mount_view`]. Needed only in a process that makes another container.
+    /// Detaches the mounts of [`Self::mount_view`]. Only a process that starts another container needs this.
     ///
     /// # Errors
     /// Returns an error if they were not mounted.

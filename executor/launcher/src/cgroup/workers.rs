@@ -1,11 +1,12 @@
-//! Cgroups of transfer workers, which are executord's processes but work for a container.
+//! Manages cgroups of transfer workers. Workers are processes of executord that work for a container.
 //!
 //! ```text
 //! CGROUP_PARENT/ID             cgroup of the container
-//! CGROUP_PARENT/.workers-ID    cgroup of its workers: the processor limits of the container, no memory limit
+//! CGROUP_PARENT/.workers-ID    cgroup of its workers: the CPU limits of the container, no memory limit
 //! ```
-//! It is next to the container's cgroup, so that the container's own view, counters and end do not include the workers.
-//! On version 1 it exists only in the cpu hierarchy. The dot separates the name from container ids.
+//! The workers' cgroup is a sibling of the container's cgroup. So the container does not see the workers, and its
+//! counters and its removal do not include them. On version 1 the workers' cgroup exists only in the cpu hierarchy.
+//! Container ids do not begin with a dot.
 
 use std::fs;
 use std::io;
@@ -17,22 +18,21 @@ use executor_core::plan::Limits;
 use super::{Hierarchies, remove_dir};
 use crate::errors::at;
 
-/// Controller of processor time.
+/// Controller of CPU time.
 const CPU: &str = "cpu";
 
-/// Returns the cgroup of a container's workers.
+/// Returns the path of the cgroup of a container's workers.
 fn workers_of(container: &Path) -> PathBuf {
     let name = container.file_name().unwrap_or_default().to_string_lossy();
     container.with_file_name(format!(".workers-{name}"))
 }
 
 impl Hierarchies {
-    /// Moves a worker into the cgroup of its container's workers, which is made if it is missing. Its processor limits
-    /// are those of the container. On a host without the controller there are no such limits, and the worker is not
-    /// moved.
+    /// Moves a worker into the cgroup of its container's workers, with the container's CPU limits. Creates the cgroup
+    /// if it does not exist. On a host without the cpu controller the worker is not moved.
     ///
     /// # Errors
-    /// Returns the file that the kernel refused, with the reason.
+    /// Returns an error with the path if the kernel rejects a value.
     pub(crate) fn admit_worker(&self, container: &Path, limits: &Limits, worker: i32) -> io::Result<()> {
         if !self.controllers().contains(CPU) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Hierarchies {
         }
     }
 
-    /// Kills the workers of a container that has ended, and removes their cgroup.
+    /// Kills the workers of an ended container, and removes their cgroup.
     ///
     /// # Errors
     /// See [`Hierarchies::remove`].

@@ -1,16 +1,19 @@
 //! Copies files out of and into a running container, as a tar archive.
 //!
 //! ```text
-//!  get   stdout: the kind of the path, and then the path with everything below it as an archive   (archive/get.rs)
-//!  put   stdin: an archive, which is unpacked below a directory; stdout: its size                 (archive/put.rs)
+//!  get   stdout: the file type of the path, and then the path with everything below it as an archive
+//! (archive/get.rs)
+//!  put   stdin: an archive, which is unpacked below a directory; stdout: its size
+//! (archive/put.rs)
 //! ```
-//! This is done by a process that enters the container like an exec process but executes nothing: it runs this program,
-//! so that no program or library of the image is involved (CVE-2019-14271). It has the container's root, mounts, user,
-//! capabilities, filter and limits from its first step on, so that no link or rename leads to a file of the host
-//! (CVE-2018-15664), and its access is that of the container's user. No process in the container may inspect it.
+//! A process does this that enters the container like an exec process but executes no program. It runs only the
+//! executor's code, so that no program or library of the image is involved (CVE-2019-14271). From the start it has the
+//! container's root, mounts, user, capabilities, filter and limits. So no link or rename leads to a file of the host
+//! (CVE-2018-15664), and the process can access only files that the container user can access. No process in the
+//! container may inspect it.
 //!
-//! An early failure is reported like that of a program that cannot be executed, a later one as one line on standard
-//! error with exit status 1. Files of the secret volume and of pseudo file systems are left out.
+//! A failure before copying is reported like that of a program that cannot be executed. A later failure is reported as
+//! one line on standard error, with exit status 1. Files of secret volumes and of pseudo file systems are not copied.
 
 mod get;
 mod put;
@@ -34,22 +37,22 @@ use rustix::fs::Mode;
 use crate::errors::plain;
 use crate::program::{Confinement, StartFailure, confine};
 
-/// Longest failure report, in bytes.
+/// Maximum length of a failure report, in bytes.
 const REPORTED_MAX: usize = 4096;
 
 /// A request to copy files.
 pub(super) struct ArchiveRequest {
     work: ArchiveWork,
     path: PathBuf,
-    /// True if a link at the end of the path is followed.
+    /// True if a link as the last component of the path is followed.
     follow: bool,
-    /// True if only the kind of the path is requested.
+    /// True if only the file type of the path is requested.
     stat: bool,
-    /// True for a download: a missing directory is made, and device nodes are refused.
+    /// True for a download: a missing directory is created, and device nodes are rejected.
     download: bool,
 }
 
-/// Reason for the failure, in one line.
+/// Error message, in one line.
 struct ArchiveFailure(String);
 
 impl ArchiveFailure {
@@ -66,7 +69,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Maximum number and total bytes of reported entries.
+    /// Maximum number of reported entries, and of their bytes.
     const MAX: (usize, usize) = (50, REPORTED_MAX - 128);
 
     fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
@@ -78,7 +81,7 @@ impl LeftOut {
         }
     }
 
-    /// Returns all entries in one line as an error, if there are any.
+    /// Returns an error that lists all entries in one line, if there are any.
     fn into_result(self) -> Result<(), ArchiveFailure> {
         let more = self.count - self.reported.len();
         match (self.count, more) {
@@ -98,7 +101,7 @@ fn shown(path: &Path) -> String {
 }
 
 impl ArchiveRequest {
-    /// Reads a payload: the path, and flags as arguments.
+    /// Reads a copy request from a payload: the path, and flags as arguments.
     ///
     /// # Errors
     /// Returns an error if the payload is malformed.
@@ -119,7 +122,7 @@ impl ArchiveRequest {
         asked.map_err(|error| StartFailure::new("map the copy request", error))?
     }
 
-    /// Copies the files. Returns only if it could not start; `socket` is closed once it has started.
+    /// Copies the files and exits. Returns only if copying could not start. `socket` is closed when copying starts.
     pub(super) fn execute(
         &self,
         socket: &Seqpacket,
@@ -133,8 +136,8 @@ impl ArchiveRequest {
         let root = open_dir(Path::new("/")).map_err(failed)?;
         let done = match self.work {
             ArchiveWork::Put => {
-                // Block SIGHUP, which is sent when the sender of the archive is gone: the input ends then, and a
-                // partial entry is removed.
+                // Block SIGHUP, which is sent when the client disconnects. The input then ends, and the partial entry
+                // must be removed.
                 let mut hangup = SigSet::empty();
                 hangup.add(Signal::SIGHUP);
                 hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;
@@ -157,7 +160,7 @@ impl ArchiveRequest {
     }
 }
 
-/// Closes the socket, which reports that copying has started.
+/// Closes the socket: this reports that copying has started.
 fn begun(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
     process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))
 }

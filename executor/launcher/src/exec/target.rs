@@ -1,7 +1,7 @@
-//! The container of an exec process, and the user that the process runs as.
+//! Finds the container of an exec process, and the user that the process runs as.
 //!
-//! Everything is looked up through the container's first process, which its record identifies by pid, start time and
-//! boot: a bare pid could belong to another process by now.
+//! Everything is looked up through the container's init, which its record identifies by pid, start time and boot. A pid
+//! alone is not enough: it could be reused by another process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -32,13 +32,14 @@ use crate::rootfs::read_small;
 pub(crate) struct ExecTarget {
     pub(crate) record: ContainerRecord,
     pub(crate) prepared: PreparedContainer,
-    /// pidfd of its first process.
+    /// pidfd of the container's init.
     pub(crate) init: OwnedFd,
     pub(crate) namespaces: Namespaces,
     root: OwnedFd,
-    /// Maps of its ids to the host's: `/proc/PID/uid_map` and `gid_map`.
+    /// Id maps of the container: `/proc/PID/uid_map` and `gid_map`.
     maps: [String; 2],
-    /// Score of its first process, so that the OOM killer's choice among the processes does not change.
+    /// OOM score adjustment of the container's init. New processes get it, so that the OOM killer treats all processes
+    /// equally.
     pub(crate) oom_score_adj: String,
 }
 
@@ -56,7 +57,7 @@ impl ExecTarget {
         let ended = || not_running(id, "is ending");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
-        // Open the pidfd first: it cannot change any more, and the record then shows whether it is the right process.
+        // Open the pidfd first: it keeps its process. The record then shows whether the pidfd is the container's init.
         let init = process::pidfd(pid).map_err(|_| ended())?;
         if identity::read(pid).ok().as_ref() != Some(&prepared.init) {
             return Err(ended());
@@ -64,7 +65,7 @@ impl ExecTarget {
         let looked = Self::new(record, prepared, init);
         let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
         match looked {
-            // All of the above belongs to this process if it has not exited meanwhile.
+            // If the process has not exited by now, all data read above belongs to it.
             Ok(target) if is_readable(&target.init) => Err(ended()),
             Ok(target) => Ok(target),
             Err(error) if gone(&error) => Err(ended()), // it is exiting and has released its resources
@@ -72,7 +73,7 @@ impl ExecTarget {
         }
     }
 
-    /// Reads the properties of the container of this record; `init` is the pidfd of its first process.
+    /// Reads the properties of the container of this record. `init` is the pidfd of the container's init.
     ///
     /// # Errors
     /// Returns an error if the process is exiting.
@@ -85,7 +86,7 @@ impl ExecTarget {
         Ok(Self { namespaces: Namespaces::other_than_own(pid)?, record, prepared, init, root, maps, oom_score_adj })
     }
 
-    /// Resolves the user of the process by the container's own files.
+    /// Resolves the user of the process with the container's own /etc/passwd and /etc/group.
     ///
     /// # Errors
     /// Returns a refusal if the user does not exist or is not allowed.
@@ -105,7 +106,7 @@ impl ExecTarget {
         Ok(user)
     }
 
-    /// Returns the credentials of a process of this user, like those of the container's own processes.
+    /// Returns the credentials of a process of this user, with the given capability sets.
     ///
     /// # Errors
     /// Returns an error for a capability that this program does not know.
@@ -119,7 +120,7 @@ impl ExecTarget {
         })
     }
 
-    /// Returns the devices of the container's secret file systems, by their mount points.
+    /// Returns the device numbers of the file systems with the container's secret files.
     ///
     /// # Errors
     /// Returns an error if a mount point cannot be inspected.
@@ -137,10 +138,10 @@ impl ExecTarget {
         Ok(devices)
     }
 
-    /// Maps a user and group of the container to the host's.
+    /// Maps a container user and group to host ids.
     ///
     /// # Errors
-    /// Returns a refusal if they are not mapped.
+    /// Returns a refusal if an id is not mapped.
     pub(super) fn on_host(&self, user: &ResolvedUser) -> Result<(u32, u32), Refused> {
         let one = |map: &str, id: u32| {
             mapped(map, id).ok_or_else(|| {
@@ -157,7 +158,7 @@ pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
     Refused::new(Reason::Precondition, format!("container {id} {how}; exec needs a running container"))
 }
 
-/// Maps an id of a user namespace to the host's, by lines of `inside outside count`.
+/// Maps an id of a user namespace to a host id, by lines of `inside outside count`.
 fn mapped(map: &str, id: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);

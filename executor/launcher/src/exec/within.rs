@@ -1,9 +1,9 @@
-//! The two short-lived processes that make a process in a container.
+//! Runs the two short-lived processes that create a process in a container.
 //!
-//! The first one joins the container's cgroups, enters its namespaces and drops what the container does not have. Its
-//! child, the second one, is the first process that the container can see. The second process has only the executor's
-//! program (a sealed memory file), the socket for reporting a failure, and the payload. The container's processes
-//! cannot inspect any of that, because it allows no tracing until it has become the program.
+//! The first process joins the container's cgroups, enters its namespaces and drops all privileges that the container
+//! does not have. Its child, the second process, is the first that the container can see. The second process has only
+//! the executor's program (a sealed memory file), the socket for reporting a failure, and the payload. The container's
+//! processes cannot inspect any of these, because the second process allows no tracing before it executes its program.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,7 +31,8 @@ use crate::rootfs::place_view;
 use crate::seccomp::Filter;
 use crate::ulimits;
 
-/// Message of the first process about the second one; the pid follows. No error number looks like it.
+/// Prefix of the message in which the first process reports the second process. The pid follows. It differs from all
+/// error numbers.
 pub(crate) const MADE: &[u8; 4] = b"made";
 /// Returns the pid of the second process if the message is [`MADE`].
 pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
@@ -39,12 +40,12 @@ pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
     pid.try_into().ok().map(i32::from_le_bytes)
 }
 
-/// Message of the second process that carries its terminal.
+/// Message in which the second process sends its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
-/// Message that the second process waits for: the supervisor tracks it.
+/// Message for which the second process waits. It is sent when the supervisor tracks the second process.
 pub(crate) const GO: &[u8] = b"go";
 
-/// Input for making a process in a container.
+/// Parameters for creating a process in a container.
 pub(crate) struct Entrant<'a> {
     pub(crate) host: &'a Host,
     pub(crate) filter: &'a Filter,
@@ -53,18 +54,18 @@ pub(crate) struct Entrant<'a> {
     pub(crate) home: &'a Path,
     /// Limit on open files.
     pub(crate) nofile: u64,
-    /// Size of its terminal, if it gets one.
+    /// Size of the process's terminal, if it gets one.
     pub(crate) terminal: Option<Window>,
     pub(crate) supervisor: u32,
-    /// Environment of the container's process, if this one gets it.
+    /// Environment of the container's process, if the new process gets it.
     pub(crate) environment: Option<&'a Stored>,
     /// `Some` if files are copied and nothing is executed.
     pub(crate) archive: Option<ArchiveWork>,
-    /// Devices of the container's secret file systems.
+    /// Device numbers of the file systems with secret files.
     pub(crate) secret_devices: &'a [u64],
-    /// Views of secret files that only this process sees, and their mount points.
+    /// Detached mounts of secret files that only this process sees, and their mount points.
     pub(crate) mounts: &'a [(&'a MountPoint, BorrowedFd<'a>)],
-    /// Part of the container's cgroup with its own limits.
+    /// Cgroup of the sidecar, if it has its own limits.
     pub(crate) part: Option<&'a Path>,
 }
 
@@ -94,7 +95,7 @@ impl Entrant<'_> {
     ) -> Result<Fork, (&'static str, io::Error)> {
         let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
         process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
-        // First of all: from here on the container's limits apply, and the container's end ends this process.
+        // First of all: from now on the container's limits apply, and killing the container kills this process.
         self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
         let options = &record.plan.host_options;
         if let Some(cpusets) = self.host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
@@ -134,7 +135,7 @@ impl Entrant<'_> {
         let kept = [socket.as_fd(), payload.as_fd()].into_iter().chain(self.environment.map(Stored::as_fd));
         process::close_all_but(&kept.collect::<Vec<_>>())
             .map_err(|error| StartFailure::new("close descriptors", error))?;
-        // Before waiting: if the supervisor has already exited, `go` never arrives.
+        // Set this before waiting: if the supervisor has already exited, `go` never arrives.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| StartFailure::new("supervisor", error))?;
         let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("supervisor", error))?;

@@ -1,8 +1,9 @@
-//! Copies out of a container: sends the kind of a path, and then the path with everything below it as a GNU tar
-//! archive.
+//! Copies files out of a container: sends the file type of a path, and then the path with everything below it as a GNU
+//! tar archive.
 //!
-//! The tree may change meanwhile. A file that became shorter is padded with zeros, a longer one is cut, and vanished
-//! entries are left out. Links are sent as links, and further names of a file as hard links.
+//! The tree may change during the copy. A file that became shorter is padded with zeros, a file that grew is cut, and
+//! entries that no longer exist are left out. Symbolic links are sent as links, and further names of a file as hard
+//! links.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -23,18 +24,19 @@ use crate::kernel_files::is_of_the_kernel;
 
 /// Block size of an archive in bytes.
 const BLOCK: usize = 512;
-/// Most further names of files that are remembered; beyond that each is sent as a separate file.
+/// Maximum number of files with several names that are remembered. Further names of other files are sent as separate
+/// files.
 const LINKS_MAX: usize = 100_000;
-/// Name in an archive of a path without a file name.
+/// Archive name for a path without a file name.
 const NAMELESS: &[u8] = b".";
 
-/// Reason for not sending a secret file.
+/// Error message for a secret file.
 const SECRET: &str = "is on the volume of secret files, which is not copied";
 
 /// The opened source of an archive.
 pub(super) struct ArchiveSource<'a> {
     found: InspectedEntry,
-    /// Path descriptor, if there is no content to read.
+    /// Path descriptor, if no content is read.
     place: Option<OwnedFd>,
     name: Vec<u8>,
     path: PathBuf,
@@ -45,7 +47,7 @@ impl<'a> ArchiveSource<'a> {
     /// Opens the requested path.
     ///
     /// # Errors
-    /// Returns an error if it does not exist or must not be read.
+    /// Returns an error if the path does not exist or must not be read.
     pub(super) fn open(root: BorrowedFd<'_>, request: &ArchiveRequest, secret_devices: &'a [u64]) -> io::Result<Self> {
         let at_end = if request.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let open =
@@ -87,12 +89,12 @@ impl<'a> ArchiveSource<'a> {
         })
     }
 
-    /// Returns the only descriptor that it needs.
+    /// Returns the descriptor that must stay open.
     pub(super) fn kept(&self) -> Option<BorrowedFd<'_>> {
         self.found.content.as_ref().or(self.place.as_ref()).map(AsFd::as_fd)
     }
 
-    /// Sends the kind of the path, and the archive unless only the kind is requested.
+    /// Sends the file type of the path. Unless only the file type is requested, also sends the archive.
     pub(super) fn send(self, stat_only: bool) -> Result<(), ArchiveFailure> {
         let failed = |error: io::Error| ArchiveFailure::new(&self.path, error);
         let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
@@ -120,7 +122,7 @@ impl<'a> ArchiveSource<'a> {
 struct Archive<'a> {
     out: BufWriter<File>,
     secret_devices: &'a [u64],
-    /// First sent name of files with several names.
+    /// For each file with several names: the name that was sent first.
     known: HashMap<(u64, u64), Vec<u8>>,
     left_out: LeftOut,
 }
@@ -190,19 +192,19 @@ impl<'a> Archive<'a> {
         Ok(())
     }
 
-    /// Sends exactly this many bytes, whatever the file's present size.
+    /// Sends exactly `size` bytes, even if the file's size has changed.
     fn content(&mut self, file: &OwnedFd, size: u64) -> io::Result<()> {
         let file = File::from(file.try_clone()?);
         io::copy(&mut file.take(size).chain(io::repeat(0)).take(size), &mut self.out)?;
         self.fill(size)
     }
 
-    /// Pads the last block.
+    /// Pads the last block with zeros.
     fn fill(&mut self, size: u64) -> io::Result<()> {
         self.out.write_all(&[0; BLOCK][..(size.wrapping_neg() % BLOCK as u64) as usize])
     }
 
-    /// Sends a header, preceded by entries for values that are too long for it.
+    /// Sends a header. Values that are too long for the header are sent in entries before it.
     fn header(&mut self, name: &[u8], link: &[u8], kind: u8, size: u64, stat: &Stat) -> io::Result<()> {
         for (long, kind) in [(link, b'K'), (name, b'L')] {
             if long.len() > 100 {
@@ -230,7 +232,7 @@ struct InspectedEntry {
     link: Vec<u8>,
 }
 
-/// Inspects a name; `None` if it is not sent.
+/// Inspects an entry of a directory. Returns `None` if the entry is not sent.
 fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<InspectedEntry>> {
     let mut stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
@@ -300,7 +302,7 @@ impl Header<'_> {
     }
 }
 
-/// Writes octal digits and a zero byte, or GNU's binary form if they do not fit.
+/// Writes a number as octal digits and a zero byte, or in GNU's binary encoding if the number has too many digits.
 fn number(field: &mut [u8], value: u64) {
     let digits = field.len() - 1;
     let text = format!("{value:0digits$o}");
@@ -320,7 +322,7 @@ mod tests {
     use super::*;
     use executor_tar::{Kind, Limits, Reader};
 
-    /// Written archives are read back by a strict reader.
+    /// A strict reader can read the written archives.
     #[test]
     fn entries_of_any_length_are_read_again() {
         let home = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Copies into a container: unpacks an archive below a directory.
+//! Copies files into a container: unpacks an archive below a directory.
 //!
-//! Each entry is made under a temporary name and then renamed, so that a file exists whole or not at all. No link is
-//! followed below the directory, whether the archive or the container made it. An existing directory stays; any other
-//! entry is replaced by a new entry that is not a directory.
+//! Each entry is created under a temporary name and then renamed, so that no partial file is visible under its name. No
+//! link below the directory is followed, neither a link of the archive nor one of the container. An existing directory
+//! is kept. Any other existing entry is replaced, except by a directory.
 
 use std::fs::File;
 use std::io;
@@ -23,21 +23,21 @@ use rustix::io::Errno;
 
 use super::{ArchiveFailure, LeftOut, own, shown};
 
-/// Bytes written at a time.
+/// Size of a write, in bytes.
 const PIECE: usize = 64 << 10;
 /// Prefix of the name of an incomplete entry.
 const PARTIAL: &str = ".executor-archive-";
-/// Permissions of a directory that no entry describes.
+/// Permissions of a directory that has no entry in the archive.
 const DIR_MODE: u32 = 0o755;
 
-/// The open directory to unpack below.
+/// The open directory below which an archive is unpacked.
 pub(super) struct UnpackTarget {
     root: OwnedFd,
     path: PathBuf,
-    /// True if the archive is a download: device nodes are refused.
+    /// True if the archive is a download: device nodes are rejected.
     download: bool,
-    /// New directories whose permissions and times are not set yet, each below the one before: their contents are made
-    /// first.
+    /// New directories, each below the previous one. Their permissions and times are set after their contents are
+    /// created.
     unmarked: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
     left_out: LeftOut,
@@ -50,10 +50,10 @@ impl AsFd for UnpackTarget {
 }
 
 impl UnpackTarget {
-    /// Opens the directory. For a download a missing one is made.
+    /// Opens the directory. For a download, creates it if it does not exist.
     ///
     /// # Errors
-    /// Returns an error if it does not exist or is not a directory.
+    /// Returns an error if the directory does not exist or the path is not a directory.
     pub(super) fn open(root: BorrowedFd<'_>, path: &Path, download: bool) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = || open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot);
@@ -74,7 +74,7 @@ impl UnpackTarget {
         })
     }
 
-    /// Unpacks standard input and reports its size.
+    /// Unpacks standard input, and reports the number of entries and bytes.
     pub(super) fn unpack(mut self) -> Result<(), ArchiveFailure> {
         let input = own(rustix::stdio::stdin()).map_err(|error| ArchiveFailure::new(&self.path, error))?;
         let mut reader = Reader::new(input, Limits::default().without_total());
@@ -99,7 +99,8 @@ impl UnpackTarget {
         reported.map_err(|error| ArchiveFailure::new(&self.path, error))
     }
 
-    /// Makes an entry. The inner error is one of the archive.
+    /// Creates an entry. The outer result's error is `Err` if the archive is invalid and `Ok` if the entry cannot be
+    /// created.
     fn entry(
         &mut self,
         path: &Path,
@@ -117,7 +118,7 @@ impl UnpackTarget {
         Ok(())
     }
 
-    /// Returns the parent directory of an entry; missing parts are made.
+    /// Returns the parent directory of an entry. Creates missing directories.
     fn parent(&self, path: &Path) -> io::Result<OwnedFd> {
         let open = |path: &Path| {
             open_in_root(self.root.as_fd(), path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
@@ -138,7 +139,8 @@ impl UnpackTarget {
         open(path).map_err(behind_a_link)
     }
 
-    /// Makes a directory that only its owner may enter until its permissions are set. Returns false if it exists.
+    /// Creates a directory that only its owner may enter until its permissions are set. Returns false if the directory
+    /// exists.
     fn directory(&self, parent: &OwnedFd, name: &Path) -> io::Result<bool> {
         match mkdirat(parent, name, Mode::RWXU) {
             Ok(()) => Ok(true),
@@ -153,7 +155,7 @@ impl UnpackTarget {
         }
     }
 
-    /// Makes an entry that is not a directory in place of an existing one. The inner error is one of the archive.
+    /// Creates an entry that is not a directory, and replaces an existing entry. Errors are nested as in `entry`.
     fn replace(
         &self,
         parent: &OwnedFd,
@@ -169,7 +171,7 @@ impl UnpackTarget {
                 error => Ok(error.into()),
             })
         });
-        // A rename does nothing between two names of the same file.
+        // If both names belong to the same file, the rename does nothing.
         if made.is_err() || entry.kind == Kind::HardLink {
             let _ = unlinkat(parent, &*partial, AtFlags::empty());
         }
@@ -192,7 +194,7 @@ impl UnpackTarget {
                 let mut buffer = vec![0; PIECE];
                 while let Some((at, length)) = reader.content(&mut buffer).map_err(Err)? {
                     let piece = &buffer[..length];
-                    // Zeros become a hole: a sparse file needs no more space than before.
+                    // Skip zeros: this leaves a hole, so that sparse files stay sparse.
                     if piece.iter().any(|byte| *byte != 0) {
                         file.write_all_at(piece, at).map_err(Ok)?;
                     }
@@ -231,7 +233,7 @@ impl UnpackTarget {
         utimensat(parent, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
     }
 
-    /// Sets permissions and times of directories, the deepest first, except those above `path`.
+    /// Sets the permissions and times of new directories, the deepest first, except of directories that contain `path`.
     fn mark_but_above(&mut self, path: &Path) {
         while let Some((made, mode, mtime)) = self.unmarked.pop_if(|(made, ..)| !path.starts_with(made)) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -247,7 +249,7 @@ impl UnpackTarget {
     }
 }
 
-/// Makes the missing directories of a path. Links are followed within the root.
+/// Creates the missing directories of a path. Follows links within the root.
 fn make(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let mut above: Vec<&Path> = path.ancestors().filter(|path| path.file_name().is_some()).collect();
     above.reverse();
@@ -263,7 +265,7 @@ fn make(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if no other entry could be made, either.
+/// Returns true if the error would occur for all further entries, too.
 fn is_of_all(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), OutOfMemory | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
@@ -275,7 +277,8 @@ fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// Returns a path of an archive relative to the directory; `None` if it leads outside. Empty for the directory itself.
+/// Returns the path of an archive entry, relative to the directory. Returns `None` if the path leads outside, and an
+/// empty path for the directory itself.
 fn names(path: &[u8]) -> Option<PathBuf> {
     let mut names = PathBuf::new();
     for name in path.split(|byte| *byte == b'/') {
