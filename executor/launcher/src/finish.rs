@@ -1,15 +1,15 @@
-//! The end of a container, by its shim or the launcher, always in this order.
+//! Ends a container. The shim or the launcher does this, always in this order.
 //!
 //! ```text
 //! complete   wipe the secrets, kill leftover processes in the cgroup, detach the container from a CNI network, deliver
 //!            the last output to clients, write the exit record
 //!            ── here the exit is reported ──
-//! leave      remove the cgroup and the writable layer, the run directory last
+//! leave      remove the cgroup, the writable layer and, last, the run directory
 //! ```
-//! A reported exit is therefore final: no secret is left, no process runs, the result is written. Only the executor's
-//! own files remain: the container counts as present while its run directory exists, and a deletion waits for that.
-//! Each step can be repeated: the launcher continues after a killed shim, and the next launcher's sweep after a killed
-//! launcher. A launcher that continues for a shim kills the container's processes first.
+//! A reported exit is therefore final: all secrets are wiped, no process runs, and the result is written. Only the
+//! executor's own files remain. The container exists until its run directory is removed, and a deletion waits for that.
+//! Each step can be repeated: the launcher continues after a killed shim, and the next launcher's sweep continues after
+//! a killed launcher. A launcher that continues for a shim first kills the container's processes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -39,48 +39,48 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// Poll interval for released leases.
 const LEASE_LOOK: Duration = Duration::from_millis(20);
 
-/// Value of [`Remains::by`] for a shim that finishes its own container.
+/// Value of [`Remains::by`] if the container's own shim ends it.
 pub(crate) const SHIM: &str = "shim";
 
 /// Resources of a container whose process has exited or never ran.
 pub(crate) struct Remains {
-    /// Process that finishes the container: `shim` or `launcher`.
+    /// Process that ends the container: `shim` or `launcher`.
     pub by: &'static str,
     pub dirs: Dirs,
     /// Cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
-    /// Handles on the secret files: one, or several that each cover a part.
+    /// Handles on the secret files. Each handle can cover a part of the files.
     pub volumes: Vec<Volume>,
     /// Start payloads, until they are wiped.
     pub inputs: Vec<MemFile>,
-    /// Results of updates of the container's files.
+    /// Results of updates of the container's secret files.
     pub rotated: Rotated,
-    /// Views of the layers below the root.
+    /// Views of the layers of the root file system.
     pub views: Vec<OwnedFd>,
-    /// True if the container may be on a network.
+    /// True if the container may be attached to a network.
     pub on_network: bool,
 }
 
 /// Results of updates of a container's files, for the exit record.
 #[derive(Default)]
 pub(crate) struct Rotated {
-    /// Receipt of wiped old files.
+    /// Receipt for the wipe of replaced files.
     pub wiped: Receipt,
     /// Number of helpers that the kernel killed because the container's cgroup was out of memory.
     pub helpers_killed: u64,
 }
 
-/// Result of the process, as far as it is known.
+/// Result of the process. Unknown fields are unset.
 #[derive(Default)]
 pub(crate) struct ProcessOutcome {
     pub exit: Option<Exit>,
     pub failure: Option<Failure>,
-    /// Durations, except that of finishing.
+    /// Durations except `finish`.
     pub timings: Timings,
     pub outputs: Option<OutputsRecord>,
     /// True if the last output may be missing in the log.
     pub output_incomplete: bool,
-    /// Traffic of the container's own network.
+    /// Traffic of the container's network, if it has its own.
     pub network: Option<NetworkUsage>,
     /// Counters of the log.
     pub log: Option<LogUsage>,
@@ -92,21 +92,22 @@ pub(crate) struct ProcessOutcome {
 
 /// Whether the exit record was written.
 pub(crate) enum ExitRecorded {
-    /// The exit record is on disk: the exit is known from now on.
+    /// The exit record is on disk, so the exit is known from now on.
     Yes,
     /// This record could not be written.
     No(Box<ExitRecord>),
 }
 
 impl Remains {
-    /// Returns true if finishing this container needs no waiting: no process, no port, no large files.
+    /// Returns true if the container can be ended without waiting: it has no process, no published port and no writable
+    /// layer.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         let has_ports = !plan.connectivity.ports.is_empty();
         plan.writable_files.is_none() && !has_ports && host.hierarchies.pids(&self.cgroup).is_empty()
     }
 
-    /// Overwrites every secret that this process can reach. Secrets that could not be overwritten stay in `volumes`.
+    /// Overwrites all secrets that this process can access. Secrets that could not be overwritten stay in `volumes`.
     ///
     /// # Errors
     /// Returns an error if a secret could not be overwritten, after logging it.
@@ -131,10 +132,10 @@ impl Remains {
         if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
-    /// Ends the container up to its exit record, which is written even if an earlier step failed; failures are in the
-    /// log, and the record then has no receipt. `last` runs after the wipe and before the exit is reported. Returns
-    /// whether the record was written, so that the exit may be reported. Call [`Self::leave`] afterwards in either
-    /// case.
+    /// Executes the first half of the end: all steps up to the exit record. The record is written even if an earlier
+    /// step failed. Failures are logged, and if the wipe failed, the record has no receipt. `last` runs after the wipe
+    /// and before the exit is reported. The exit may be reported if this returns `Yes`. Call [`Self::leave`] afterwards
+    /// in either case.
     pub(crate) fn complete(
         &mut self,
         host: &Host,
@@ -150,7 +151,7 @@ impl Remains {
         let oom_kills = reported.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));
         let oom_killed = oom_kills > self.rotated.helpers_killed;
         let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
-        // Files that were no longer reachable disappeared with their last holder: there is no receipt for that.
+        // Files without a handle have disappeared with their last user. There is no receipt for them.
         let had_files = |prepared: &PreparedContainer| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()
             || container.plan.has_hidden_secrets()
@@ -161,7 +162,7 @@ impl Remains {
             log::line(Level::Error, &id, format_args!("{error}"));
         }
         self.on_network &= leaves_a_network(&container.plan);
-        // A client may ask for its ports again once the exit is reported; its address is the network's to give.
+        // A client may request the ports again as soon as the exit is reported.
         if !container.plan.connectivity.ports.is_empty() && self.on_network {
             let free = |id| network::free_ports(host, &id, self.patience(host));
             if let Err(why) = id.parse().map_or(Ok(()), free) {
@@ -202,7 +203,7 @@ impl Remains {
         }
     }
 
-    /// Removes everything without a record, as if the container had never existed.
+    /// Removes everything without an exit record, as if the container had never existed.
     pub(crate) fn discard(&mut self, host: &Host, id: &str) {
         let _ = self.wipe(id); // logged
         self.detach(host, id);
@@ -214,9 +215,9 @@ impl Remains {
         }
     }
 
-    /// Removes what is left of an ended container. If its exit record was not written, tries again, since there may be
-    /// disk space now; without a record the run directory stays, and the next process tries again. Returns whether the
-    /// record is written.
+    /// Executes the second half of the end: removes the resources of the container. If the exit record was not written,
+    /// tries again, as the disk may have space now. If that fails, too, the run directory is kept, and the next
+    /// launcher tries again. Returns whether the record is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: ExitRecorded) -> ExitRecorded {
         self.views.clear();
         if matches!(recorded, ExitRecorded::Yes)
@@ -242,7 +243,7 @@ impl Remains {
         recorded
     }
 
-    /// Detaches the container from its network. If a plugin fails now, a later launcher tries again.
+    /// Detaches the container from its network. If a plugin fails, a later launcher tries again.
     pub(crate) fn detach(&mut self, host: &Host, id: &str) {
         if !std::mem::take(&mut self.on_network) {
             return;
@@ -272,7 +273,7 @@ impl Remains {
     }
 }
 
-/// Returns true if a container must be detached from a network at its end.
+/// Returns true if the end of the container must detach it from a network.
 fn leaves_a_network(plan: &Plan) -> bool {
     plan.network == Network::Cni && plan.makes_network()
 }
@@ -288,12 +289,13 @@ fn wipe_by(volume: &Volume, deadline: Instant, receipt: &mut Receipt) -> io::Res
     }
 }
 
-/// Returns the present time.
+/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// Returns the failure of a container with a single `run`, by its exit status; none if a client has stopped it.
+/// Returns the failure of a container with a single `run`, derived from its exit status. Returns `None` if a client
+/// stopped the container.
 fn lone_failure(container: &ContainerRecord, exit: Exit, out_of_memory: bool) -> Option<Failure> {
     if container.stopped || container.plan.actions.is_some() {
         return None;

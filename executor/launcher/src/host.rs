@@ -1,4 +1,4 @@
-//! Properties of the host and the configuration, determined once at start and inherited by every shim.
+//! Properties of the host and of the configuration. They are determined once at start, and every shim inherits them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,7 +34,7 @@ pub(crate) struct Host {
     pub daemon_uid: u32,
     /// Group that may read records and logs.
     pub daemon_gid: u32,
-    /// Limits on what requests may ask for.
+    /// Limits on the options of requests.
     pub policy: Policy,
     /// Built-in networks by name.
     pub networks: BTreeMap<String, BridgeNetwork>,
@@ -50,7 +50,7 @@ pub(crate) struct Host {
     pub nofile_max: u64,
     /// Out-of-memory score adjustment of the launcher and its shims.
     pub oom_score_adj: i32,
-    /// Number of processors that containers can run on.
+    /// Number of CPUs that containers can run on.
     pub processors: u64,
     /// Page size in bytes.
     pub page: u64,
@@ -58,9 +58,9 @@ pub(crate) struct Host {
     pub log_bytes_max: u64,
     /// True if image layers may contain device nodes.
     pub image_devices: bool,
-    /// Mount namespace that this process was started in, which CNI plugins see.
+    /// Mount namespace in which this process was started. CNI plugins run in it.
     pub mounts: OwnedFd,
-    /// Detached proc file system for sysctls.
+    /// Detached proc file system, used to set sysctls.
     pub proc: OwnedFd,
     /// Time limit for a CNI plugin.
     pub cni_patience: Duration,
@@ -70,9 +70,9 @@ pub(crate) struct Host {
     pub watchdog: Option<Duration>,
     /// Settings for container certificates.
     pub identity: IdentitySettings,
-    /// Wanted number of warm containers.
+    /// Configured number of warm containers without a network.
     pub warm_pool_size: usize,
-    /// Network to which as many further warm containers are attached; none when empty.
+    /// Network for further warm containers, as many as without a network. If empty, there are no such containers.
     pub warm_pool_network: String,
     /// Digests of the sections of the configuration in force.
     pub configuration: SectionDigests,
@@ -117,8 +117,8 @@ impl Host {
         })
     }
 
-    /// Shows the role of the calling process in its command line, with the run directory, by which [`crate::orphans`]
-    /// finds it.
+    /// Shows the role of the calling process and the run directory in its command line. [`crate::orphans`] finds
+    /// processes by this run directory.
     pub(crate) fn show_role(&self, role: &[&str]) {
         let role = role.iter().map(|word| word.as_bytes());
         let run_dir = [&b"--run-dir"[..], self.run_dir.as_os_str().as_encoded_bytes()];
@@ -126,10 +126,10 @@ impl Host {
         title::set_arguments(&line);
     }
 
-    /// Adopts a new configuration for containers that are made from now on.
+    /// Adopts a new configuration. It applies to containers that are created from now on.
     ///
     /// # Errors
-    /// Returns the changed keys that need a restart of the launcher. Nothing is adopted then.
+    /// Returns the changed keys that require a restart of the launcher. In this case nothing is adopted.
     pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Vec<&'static str>> {
         let (old, new) = (&self.policy, &config.policy);
         let fixed = [
@@ -163,7 +163,7 @@ impl Host {
         self.run_dir.join("shells")
     }
 
-    /// Returns the directory of the future state directories of warm containers.
+    /// Returns the directory of the state directories of warm containers.
     pub(crate) fn warm_state(&self) -> PathBuf {
         self.state_dir.join("shells")
     }
@@ -178,13 +178,13 @@ impl Host {
         self.state_dir.join("layers")
     }
 
-    /// Returns the mount point for the container's root in each shim's own mount namespace: an empty directory that
-    /// every user may pass through, because root of a container may be an ordinary user of the host.
+    /// Returns the mount point for the container's root in each shim's mount namespace. It is an empty directory that
+    /// every user can enter, because the container's root may be an ordinary user on the host.
     pub(crate) fn stage(&self) -> PathBuf {
         self.run_dir.join("root")
     }
 
-    /// Returns the mount point for the view of the container's cgroup in each shim's own mount namespace.
+    /// Returns the mount point for the view of the container's cgroup in each shim's mount namespace.
     pub(crate) fn cgroup_view(&self) -> PathBuf {
         self.run_dir.join("cgroup")
     }
@@ -195,14 +195,14 @@ impl Host {
     }
 }
 
-/// Returns the parent cgroup of all containers of a launcher, which is named after its run directory.
+/// Returns the parent cgroup of all containers of a launcher. Its name is derived from the run directory.
 fn cgroup_parent(config: &Config, run_dir: &Path) -> PathBuf {
     let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
     Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4]))
 }
 
-/// Raises the hard limit on core files to 1, if it is below as in a unit with `LimitCORE=0`: containers need the value
-/// 1, which keeps the kernel from piping core dumps.
+/// Raises the hard limit on core files to 1 if it is 0, for example by `LimitCORE=0` in a unit. Containers need the
+/// limit 1, with which the kernel does not pipe core dumps.
 fn allow_core_limit() -> io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_CORE)?;
     if hard >= CORE_FILE_MAX {
@@ -215,7 +215,7 @@ fn allow_core_limit() -> io::Result<()> {
     })
 }
 
-/// Returns the daemon's ids from the host's own files: this binary is static and uses no name service.
+/// Returns the daemon's user and group ids from the host's /etc/passwd. This binary is static and uses no name service.
 fn daemon_user(text: &str) -> io::Result<(u32, u32)> {
     let principal = text.parse().map_or_else(|_| Principal::Name(text.to_owned()), Principal::Id);
     let file = |path| {

@@ -1,9 +1,9 @@
-//! The process that signs certificates of containers: the only one that reads the CA's key.
+//! Signs container certificates, in a process of its own. Only this process reads the CA's private key.
 //!
-//! It is forked (`server/signers.rs`) when executord asks for it, reads the CA's two files, drops every privilege, and
-//! answers over its own connection until executord closes that. The launcher never opens the key file, so no other
-//! process forked from it has the key. After a change of the CA executord asks for another signer, and drops the old
-//! one when the new one is ready.
+//! The launcher forks the process when executord requests it (`server/signers.rs`). The process reads the CA's
+//! certificate and key files, drops every privilege, and replies on its own connection until executord closes it. The
+//! launcher never opens the key file, so no other process that it forks has the key. If the CA has changed, executord
+//! requests another signer and closes the connection to the old signer when the new signer is ready.
 
 use std::io;
 use std::time::SystemTime;
@@ -25,7 +25,8 @@ use crate::seccomp::Filter;
 
 /// Limit on the address space in bytes. Includes the launcher's program and its memory at the fork.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Limit on processor time in seconds: thousands of signatures. executord then asks for another process.
+/// Limit on CPU time in seconds. It is enough for thousands of signatures. After that executord requests another
+/// signer.
 const PROCESSOR_SECONDS_MAX: u64 = 60;
 /// Limit on open descriptors.
 const FILES_MAX: u64 = 32;
@@ -60,7 +61,7 @@ const CALLS: [i64; 26] = [
     libc::SYS_write, // panics write to standard error
 ];
 
-/// Reads the CA, reports whether it can sign, and signs until the daemon has disconnected.
+/// Reads the CA, reports whether it can sign, and signs requests until the daemon disconnects.
 pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u32) -> io::Result<()> {
     connection.set_nonblocking(false);
     let authority = match prepare(settings, parent) {
@@ -96,7 +97,7 @@ fn refused(error: &SignError) -> Refused {
     }
 }
 
-/// Makes this process unreadable for others, reads the CA, and drops all privileges.
+/// Protects this process from inspection by others, reads the CA, and drops all privileges.
 fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refused> {
     let start = || -> io::Result<()> {
         process::die_with(parent)?;
@@ -115,7 +116,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
     executor_secrets::scrub_stack(); // reading and using the key left copies there
-    // Later memory locks need it; it grants nothing else.
+    // Later memory locks need this capability. It grants nothing else.
     let has_lock = is_effective(Capability::CAP_IPC_LOCK).unwrap_or(false);
     let kept: CapsHashSet = has_lock.then_some(Capability::CAP_IPC_LOCK).into_iter().collect();
     let confine = || -> io::Result<()> {

@@ -1,7 +1,8 @@
-//! Ids of a container's users on the host: a range of the pool, a user namespace that maps it, and views of directories
-//! in which files show the owners that they have in an image.
+//! Maps the ids of container users to host ids: with a range of the pool, a user namespace for this range, and
+//! id-mapped views of directories, in which files show the owners that they have in an image.
 //!
-//! The launcher manages the ranges; a shim makes the namespace of its own container and closes it when init is in it.
+//! The launcher manages the ranges. A shim creates the user namespace of its container and closes it when init is in
+//! it.
 
 mod claims;
 
@@ -20,13 +21,13 @@ use executor_sys::userns;
 
 pub(crate) use claims::Claims;
 
-/// Files of the host that list users, groups and their subordinate ids.
+/// Host files that list users, groups and their subordinate ids.
 const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"];
 
-/// Returns the pool of the policy, which must not overlap ids of the host's users.
+/// Returns the policy's pool of ids, which must not contain ids of host users.
 ///
 /// # Errors
-/// Returns an error with the numbers if users of the host have ids of the pool or the numbers do not fit.
+/// Returns an error with the ids if host users have ids of the pool or the pool is invalid.
 pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     let pool = policy.userns_pool().map_err(|why| io::Error::other(format!("policy.{why}")))?;
     let files = HOSTS_FILES.map(|name| (name, std::fs::read(name).unwrap_or_default()));
@@ -42,11 +43,11 @@ pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     Err(io::Error::other(why))
 }
 
-/// Checks that every user may pass through all parents of `path`: root of a container has no more rights than that
-/// here.
+/// Checks that every user can enter all parents of `path`. The container's root needs this, because it has no more
+/// rights there.
 ///
 /// # Errors
-/// Returns an error if a directory cannot be passed through or does not exist.
+/// Returns an error if a directory cannot be entered or does not exist.
 pub(crate) fn reachable(path: &Path) -> io::Result<()> {
     for dir in path.ancestors().skip(1) {
         let mode = std::fs::metadata(dir)?.permissions().mode();
@@ -64,7 +65,7 @@ pub(crate) fn reachable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Ids of one container while its shim makes it.
+/// Ids of a container while its shim creates it.
 #[derive(Debug)]
 pub(crate) struct Ids {
     map: IdMap,
@@ -72,15 +73,15 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Returns the ids of a pod for one of its members; the namespace is the pod's, if it has one.
+    /// Returns the ids of a pod for one of its members: the id map, and the pod's user namespace if it has one.
     pub(crate) fn from_pod((map, namespace): (IdMap, Option<OwnedFd>)) -> Self {
         Self { map, namespace }
     }
 
-    /// Returns the ids that the plan asks for, from this range.
+    /// Returns the ids that the plan requests. `range` is the first host id of the assigned range.
     ///
     /// # Errors
-    /// Returns a refusal if no range is left or the kernel makes no user namespace.
+    /// Returns a refusal if no range was assigned or the kernel cannot create a user namespace.
     pub(crate) fn new(plan: &Plan, range: Option<u32>, policy: &Policy) -> Result<Self, Refused> {
         if plan.isolation.user_namespace == UserNamespace::Host {
             return Ok(Self { map: IdMap::HOST, namespace: None });
@@ -96,10 +97,10 @@ impl Ids {
         Self::from_range(start)
     }
 
-    /// Returns the ids of this range, with their own user namespace.
+    /// Returns the ids of the range that starts at `start`, with a new user namespace.
     ///
     /// # Errors
-    /// Returns a refusal if the kernel makes no user namespace.
+    /// Returns a refusal if the kernel cannot create a user namespace.
     pub(crate) fn from_range(start: u32) -> Result<Self, Refused> {
         match userns::create(start, RANGE_IDS) {
             Ok(namespace) => Ok(Self { map: IdMap::from_start(Some(start)), namespace: Some(namespace) }),
@@ -113,7 +114,7 @@ impl Ids {
         }
     }
 
-    /// Returns the map of ids to the host's.
+    /// Returns the map from container ids to host ids.
     pub(crate) fn map(&self) -> IdMap {
         self.map
     }
@@ -123,7 +124,7 @@ impl Ids {
         self.namespace.as_ref().map(|namespace| format!("/proc/self/fd/{}", namespace.as_raw_fd()).into())
     }
 
-    /// Maps a detached mount to the container's owners. Does nothing if the ids are the host's.
+    /// Maps the owners in a detached mount to the container's ids. Does nothing if the container uses host ids.
     ///
     /// # Errors
     /// See [`map_ids`].
@@ -131,11 +132,12 @@ impl Ids {
         self.namespace.as_ref().map_or(Ok(()), |namespace| map_ids(mount, namespace.as_fd(), recursive))
     }
 
-    /// Returns detached, read-only views of directories with the container's owners, in order; `None` if the ids are
-    /// the host's, so that the directories can be used directly.
+    /// Returns detached, read-only views of directories with the container's owners, in the same order. Returns `None`
+    /// if the container uses host ids: the directories can then be used directly.
     ///
     /// # Errors
-    /// Returns a violation of `rootfs` if a file system does not support id maps; `about` is the name in the request.
+    /// Returns a violation of `rootfs` if a file system does not support id maps. `about` is the value of the field in
+    /// the request.
     pub(crate) fn views(&self, about: &str, dirs: &[BorrowedFd<'_>]) -> Result<Option<Vec<OwnedFd>>, Refused> {
         if self.namespace.is_none() {
             return Ok(None);

@@ -1,11 +1,12 @@
-//! Pseudo file systems of the kernel: their files are not a container's content, and are neither captured nor copied.
+//! Detects pseudo file systems of the kernel. Their files are not content of a container, so they are neither captured
+//! nor copied.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::fstatfs;
 
-/// Magic numbers of these file systems.
+/// Magic numbers of the pseudo file systems.
 const OF_THE_KERNEL: [i64; 13] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -22,7 +23,7 @@ const OF_THE_KERNEL: [i64; 13] = [
     0xde5e_81e4, // efivarfs
 ];
 
-/// Returns true if an open file or path descriptor is on one of them.
+/// Returns true if an open file or path descriptor is on a pseudo file system.
 pub(crate) fn is_of_the_kernel(place: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(OF_THE_KERNEL.contains(&fstatfs(place)?.f_type))
 }

@@ -1,8 +1,8 @@
-//! Image layers, unpacked and removed by separate processes: the launcher itself never blocks on them.
+//! Unpacks and removes image layers in separate processes, so that the launcher never blocks on them.
 //!
-//! A request waits until fewer than [`RUNNING_MAX`] processes are running and none works on the same layer; then a
-//! process is forked for it (see [`worker`]). After its exit the client gets the answer if it is still connected.
-//! Leftovers of a killed process are removed by another one.
+//! A request waits until fewer than [`RUNNING_MAX`] processes run and no process works on the same layer. Then a
+//! process is forked for the request (see [`worker`]). After the process has exited, the client gets the reply if it is
+//! still connected. If a process was killed, another process removes its leftovers.
 
 mod worker;
 
@@ -30,22 +30,22 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::sweep;
 
-/// Maximum number of running processes. Each can keep a processor and a disk busy.
+/// Maximum number of running processes. Each process can use a CPU and a disk completely.
 const RUNNING_MAX: usize = 2;
-/// Maximum number of waiting requests; each holds a descriptor.
+/// Maximum number of waiting requests. Each request holds a descriptor.
 const WAITING_MAX: usize = 64;
-/// Longest answer of a process, in bytes.
+/// Maximum size of a process's report, in bytes.
 const ANSWER_MAX: usize = 8192;
 
 /// Work for a process.
 pub(crate) enum LayerWork {
     /// Unpack a layer.
     Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
-    /// Remove directories that are not referenced any more.
+    /// Remove directories that are no longer referenced.
     Clear(Vec<String>),
 }
 
-/// Destination of an answer.
+/// Destination of a reply.
 pub(crate) struct ReplyDestination {
     connection: Weak<Seqpacket>,
     sequence: u64,
@@ -56,17 +56,18 @@ impl ReplyDestination {
         Self { connection: Rc::downgrade(connection), sequence }
     }
 
-    /// Returns the same client and request.
+    /// Returns another value for the same client and request.
     pub(crate) fn again(&self) -> Self {
         Self { connection: Weak::clone(&self.connection), sequence: self.sequence }
     }
 
-    /// Sends the answer. Returns true if the daemon is still connected; otherwise it asks again and finds the layer.
+    /// Sends the reply. Returns true if the daemon is still connected. After a reconnect the daemon repeats the request
+    /// and finds the layer.
     pub(crate) fn answer(&self, answer: LauncherAnswer) -> bool {
         self.answer_with_fds(answer, &[])
     }
 
-    /// Sends the answer with descriptors. Returns true if the daemon is still connected.
+    /// Sends the reply with descriptors. Returns true if the daemon is still connected.
     pub(crate) fn answer_with_fds(&self, answer: LauncherAnswer, fds: &[BorrowedFd<'_>]) -> bool {
         let reply = LauncherReply { sequence: self.sequence, answer: Some(answer) };
         self.connection.upgrade().is_some_and(|daemon| daemon.send(&reply.encode_to_vec(), fds).is_ok())
@@ -80,7 +81,7 @@ struct WaitingWork {
 
 struct RunningWork {
     layer: Option<DiffId>,
-    /// Layers below it.
+    /// Layers below the layer.
     parents: Vec<DiffId>,
     client: Option<ReplyDestination>,
     pid: i32,
@@ -93,13 +94,13 @@ pub(crate) struct Layers {
     store: Store,
     waiting: VecDeque<WaitingWork>,
     running: Vec<RunningWork>,
-    /// True if a process may have left files.
+    /// True if a process may have left files behind.
     untidy: bool,
 }
 
 impl Layers {
-    /// Opens the store in the state directory. Leftovers in it are removed as soon as there is time: the processes that
-    /// made them must have exited.
+    /// Opens the store in the state directory. Leftovers in the store are removed by a later process. The processes
+    /// that created them must have exited.
     pub(crate) fn open(host: &Host) -> Self {
         let store = Store::at(&host.layers());
         Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true }
@@ -120,7 +121,7 @@ impl Layers {
         self.running.iter().map(|running| running.pid)
     }
 
-    /// Requests a layer. Returns `None` if the answer comes later.
+    /// Requests a layer. Returns `None` if the reply is sent later.
     pub(crate) fn unpack(
         &mut self,
         request: &UnpackLayer,
@@ -147,7 +148,7 @@ impl Layers {
         self.wait(work, Some(client)).map(|()| None)
     }
 
-    /// Removes a layer from the store, if no container uses it. Returns `None` if the answer comes after the removal.
+    /// Removes a layer from the store, if no container uses it. Returns `None` if the reply is sent after the removal.
     pub(crate) fn remove(
         &mut self,
         host: &Host,
@@ -169,7 +170,7 @@ impl Layers {
         self.wait(LayerWork::Clear(taken), Some(client)).map(|()| None)
     }
 
-    /// Returns the answer for an existing layer, always with its omitted parts.
+    /// Returns the reply for an existing layer. It always contains the warning about omitted parts.
     fn there(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
         match self.store.warning(layer, parents) {
             Some(warning) => LauncherAnswer::Unpacked(Unpacked { warning }),
@@ -185,7 +186,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Reaps processes that have exited, and answers their requests.
+    /// Reaps processes that have exited, and replies to their requests.
     pub(crate) fn reap(&mut self) {
         let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
@@ -212,7 +213,7 @@ impl Layers {
         if self.running.len() >= RUNNING_MAX {
             return None;
         }
-        // No process is running: anything that no request waits for is a leftover.
+        // No process is running, so a removed directory without a waiting request is a leftover.
         if self.untidy && self.running.is_empty() {
             self.untidy = false;
             let queued = |name: &String| {
@@ -237,10 +238,10 @@ impl Layers {
         self.waiting.remove(index)
     }
 
-    /// Starts pending work. `abandon_all` is called in each forked process, to close the launcher's resources.
+    /// Starts waiting requests. `abandon_all` is called in each forked process, to close the launcher's resources.
     pub(crate) fn advance(server: &mut impl HasLayers) {
         while let Some(WaitingWork { work, client }) = server.layers().next() {
-            // Another client asked for the same layer, and it exists by now.
+            // Another request has unpacked the same layer meanwhile.
             if let LayerWork::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
@@ -293,18 +294,18 @@ impl Layers {
         }
     }
 
-    /// In a forked child: drops everything, since nothing belongs to this process.
+    /// In a forked child: drops all requests and processes, because they belong to the launcher.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
         self.running.clear();
     }
 }
 
-/// Owner of layers: the launcher.
+/// Owner of layers. The launcher implements this.
 pub(crate) trait HasLayers {
-    /// Requests and processes for layers.
+    /// Returns the requests and processes for layers.
     fn layers(&mut self) -> &mut Layers;
-    /// In a forked child: closes the launcher's resources. Returns true if layers may contain devices.
+    /// In a forked child: closes the launcher's resources. Returns true if layers may contain device nodes.
     fn abandon_all(&mut self) -> bool;
 }
 
@@ -318,8 +319,8 @@ impl LayerWork {
 }
 
 impl RunningWork {
-    /// Returns the result of the process: done, or a refusal and whether the process reported it itself and so has
-    /// cleaned up.
+    /// Returns the result of the process. The error is a refusal, and true if the process itself reported it and so has
+    /// removed its files.
     fn take(&self) -> Result<(), (Refused, bool)> {
         let ended = process::wait_for(self.pid);
         let mut buffer = vec![0; ANSWER_MAX];
@@ -340,7 +341,7 @@ fn too_many() -> Refused {
     Refused::new(Reason::Busy, format!("{WAITING_MAX} layers already wait to be unpacked or removed; try again"))
 }
 
-/// Returns a container that is not completed and uses a layer.
+/// Returns the id of a container that uses the layer and has not ended.
 fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
     let has = |plan: &Plan| plan.images().any(|(_, layers)| layers.iter().any(|one| one == layer));
     let user = sweep::ids(&host.containers_run())?
@@ -353,14 +354,14 @@ fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
 fn refused(error: &UnpackError) -> Refused {
     let reason = match error {
         UnpackError::Host { about, error } => return failed(about, error),
-        // The operator's policy forbids it; the layer itself is valid.
+        // The policy forbids device nodes, but the layer is valid.
         UnpackError::Device { .. } => Reason::Denied,
         _ => Reason::Precondition,
     };
     Refused::new(reason, error.to_string())
 }
 
-/// Returns the limits for a layer, with the client's limit on bytes.
+/// Returns the limits for a layer, including the client's limit on bytes.
 fn limits(bytes_max: u64) -> Limits {
     Limits::default().within(bytes_max)
 }

@@ -1,7 +1,7 @@
-//! The launcher's log lines, on standard error.
+//! Writes the launcher's log lines to standard error.
 //!
-//! Not `tracing`: libcontainer traces from inside a created container, whose standard error is already the container's
-//! log, and those lines must not go there.
+//! `tracing` is not used: libcontainer emits traces in a created container, whose standard error is already the
+//! container's log. These lines must not be in that log.
 
 use std::fmt::Display;
 use std::io::{Write, stderr};
@@ -38,8 +38,8 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     }
 }
 
-/// Returns true if standard error accepts a line. The reader of a pipe or socket may have stopped: lines are then
-/// dropped, and only the first one waits for a second.
+/// Returns true if standard error accepts a line. If the reader of a pipe or socket has stopped, lines are dropped
+/// after the first has waited for one second.
 fn is_read() -> bool {
     static STUCK: AtomicBool = AtomicBool::new(false);
     let patience = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };

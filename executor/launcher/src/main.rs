@@ -1,8 +1,8 @@
-//! `executor-launcher`: the only process of the executor that holds privilege.
+//! `executor-launcher`: the only process of the executor with privileges.
 //!
 //! The launcher is single-threaded and statically linked, and runs from a sealed memory file in its own mount
-//! namespace. It forks a shim for each container (see [`shim`]) and finishes containers whose shim has exited (see
-//! [`finish`]). It never maps a secret: it only passes descriptors on and overwrites their memory.
+//! namespace. It forks a shim for each container (see [`shim`]) and ends containers whose shim has exited (see
+//! [`finish`]). It never maps secrets: it only passes on descriptors of secrets and overwrites their memory.
 
 #![forbid(unsafe_code)]
 
@@ -57,8 +57,8 @@ use crate::log::Level;
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 
 fn main() -> ExitCode {
-    // A panic in a cloned init must abort: unwinding would continue in the shim's code, as the first process of the
-    // container.
+    // A panic in a cloned init must abort: unwinding would continue in the shim's code, while init is the container's
+    // first process.
     startup::abort_on_panic();
     match start(cli::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reason and exit status of the launcher's exit.
+/// Message and status with which the launcher exits.
 struct ExitFailure {
     status: u8,
     message: String,
@@ -92,10 +92,10 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     if let Some(dir) = &args.generate_man {
         return Ok(clap_mangen::generate_to(<cli::Args as clap::CommandFactory>::command(), dir)?);
     }
-    // SIGHUP stays pending until signals are events, also in the re-executed copy, so that it does not end this process
-    // or its children.
+    // SIGHUP stays pending until it is handled as an event, also after re-executing, so that it does not end this
+    // process or its children.
     process::hold_hangup()?;
-    // The file is read again later, from another working directory.
+    // The file is read again later, when the working directory may be different.
     args.config = args.config.map(std::path::absolute).transpose()?;
     let config = cli::config(&args).map_err(|error| ExitFailure::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
@@ -123,8 +123,8 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     Ok(())
 }
 
-/// Moves the launcher into its own mount namespace. Later mounts of the host still propagate here; mounts and unmounts
-/// here do not propagate to the host.
+/// Moves the launcher into its own mount namespace. Later mounts of the host still propagate into it, but its mounts
+/// and unmounts do not propagate to the host.
 fn isolate() -> io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?)

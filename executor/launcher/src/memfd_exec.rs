@@ -1,7 +1,7 @@
 //! Runs the launcher from a sealed memory file.
 //!
-//! /proc/PID/exe of a created container's init is this program; a process that could open it for writing would own the
-//! host (CVE-2019-5736). A sealed memory file cannot be written, and is not the file on disk.
+//! /proc/PID/exe of a created container's init is this program. A process that opens it for writing could take over the
+//! host (CVE-2019-5736). A sealed memory file cannot be written, and is separate from the file on disk.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -16,20 +16,20 @@ use executor_sys::title;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 
-/// Variables that the new process keeps. `LISTEN_FDS` above all must not be kept: libcontainer passes descriptors on to
-/// the container if it is set.
+/// Variables that the re-executed launcher keeps. In particular, `LISTEN_FDS` must not be kept: if it is set,
+/// libcontainer passes descriptors on to the container.
 const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM", "RUST_BACKTRACE", "INVOCATION_ID"];
-/// Disables glibc's cache of up to seven freed blocks of each size. After a fork these would keep pages all over the
-/// heap.
+/// Disables glibc's cache of up to seven freed blocks of each size. After a fork, cached blocks would keep pages in all
+/// parts of the heap in memory.
 const ALLOCATOR: &[u8] = b"GLIBC_TUNABLES=glibc.malloc.tcache_count=0";
 const NAME: &str = "executor-launcher";
-/// Bytes reserved in the command line of the copy, for the role and the container id of the launcher's children.
+/// Bytes reserved in the command line of the copy, in which the launcher's children show their role and container id.
 const TITLE_ROOM: usize = 512;
-/// Time limit for sealing the copy. The kernel itself waits for about 0.1 s before it refuses.
+/// Time limit for sealing the copy. A single attempt takes the kernel about 0.1 s before it fails.
 const SEALING: Duration = Duration::from_secs(20);
 /// Thread name of a launcher until it owns the run directory.
 pub(crate) const STARTING: &CStr = c"executor-start";
-/// Thread name of a launcher afterwards, which its children inherit.
+/// Thread name of a launcher that owns the run directory. Its children inherit the name.
 pub(crate) const SERVING: &CStr = c"executor-launch";
 /// Target of /proc/PID/exe of this process and its children.
 pub(crate) const LINK: &str = "/memfd:executor-launcher (deleted)";
@@ -44,8 +44,8 @@ pub(crate) fn is_sealed() -> bool {
     named && seals().is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
 }
 
-/// Shows the arguments that this process was started with, without the reserved space after the first one. Call this
-/// before anything is forked.
+/// Shows the arguments of this process, without the reserved bytes after the first argument. Must be called before the
+/// first fork.
 ///
 /// # Errors
 /// Returns an error if `/proc` cannot be read.
@@ -57,8 +57,8 @@ pub(crate) fn show_arguments() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts this program again from a sealed copy, with the same arguments, a scrubbed environment, and only the standard
-/// descriptors. Returns only on failure.
+/// Re-executes this program from a sealed copy, with the same arguments, only the variables in `KEPT`, and only the
+/// standard descriptors. Returns only on failure.
 pub(crate) fn reexec() -> io::Error {
     match copy().and_then(|file| become_copy(&file)) {
         Err(error) => error,
@@ -73,7 +73,7 @@ fn copy() -> io::Result<File> {
     let mut file = File::from(fd);
     let len = io::copy(&mut File::open("/proc/self/exe")?, &mut file)?.next_multiple_of(HUGE_PAGE as u64);
     file.set_len(len)?;
-    // Only for speed: each process of a container, and each warm container, faults in the used pages of this program.
+    // Only for speed: each process of a container, and each warm container, loads the used pages of this program.
     let _ = hugepages::collapse(&file, len as usize);
     file.rewind()?;
     let deadline = Instant::now() + SEALING;
@@ -81,8 +81,8 @@ fn copy() -> io::Result<File> {
     Ok(file)
 }
 
-/// Seals the file. The kernel refuses while one of its pages is pinned, as moving or reclaiming memory does at any
-/// time; `go_on` returns whether to try again.
+/// Seals the file. The kernel returns EBUSY while a page of the file is pinned, for example because memory is moved or
+/// reclaimed. `go_on` returns whether to try again.
 fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
     loop {
         match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
@@ -113,7 +113,8 @@ mod tests {
 
     use super::*;
 
-    /// A page that is pinned for a moment does not prevent sealing. The control: while it is pinned, it does.
+    /// If a page of the file is pinned for a short time, sealing succeeds after it. Control: sealing fails while the
+    /// page is pinned.
     #[test]
     fn a_held_page_is_waited_for() {
         let mut file = File::from(memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());

@@ -1,10 +1,10 @@
-//! Kills processes of the executor that have lost their shim, before their resources are removed.
+//! Kills processes of the executor whose shim has exited, before their resources are removed.
 //!
-//! A shim clones helpers: libcontainer's, which makes the cgroups and clones init; init itself, until it executes its
-//! program; the helper that writes secret files. After the shim's exit they continue for a moment or for ever, and
-//! could recreate removed files or write wiped ones. No record lists them, and they join their container's cgroup only
-//! later. They are recognized by their program, the sealed memory file, and by their launcher's command line: this
-//! finds every process that was forked for a run directory.
+//! A shim clones helper processes: libcontainer's process, which creates the cgroups and clones init; init itself,
+//! until it executes its program; and the helper that writes secret files. After the shim's exit they may run on, and
+//! could recreate removed files or write wiped files. No record lists these processes, and they join their container's
+//! cgroup only later. They are identified by their program, the sealed memory file, and by the run directory in their
+//! command line.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
@@ -23,14 +23,15 @@ use crate::cli::RUN_DIR_DEFAULT;
 use crate::log::{self, Level};
 use crate::memfd_exec;
 
-/// Time limit for the kernel to end a killed process.
+/// Time limit for the kernel to terminate a killed process.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Generations of processes below a shim: the step starter, the process that enters the container, and one more.
+/// Maximum depth of processes below a shim: the step starter, the process that enters the container, and one more.
 const DEPTH_MAX: usize = 3;
-/// Most rounds: a killed process cannot clone, and a process that was cloned just before is found in the next round.
+/// Maximum number of rounds. A killed process cannot clone, and a process that was cloned before is found in the next
+/// round.
 const ROUNDS_MAX: usize = 100;
 
-/// Kills every process of the executor for `run_dir` except this one, the shims in `living`, and their descendants.
+/// Kills every process of the executor for `run_dir`, except this process, the shims in `living` and their descendants.
 pub(crate) fn kill_all(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {
         let orphans = find(run_dir, living);
@@ -52,7 +53,7 @@ pub(crate) fn children() -> Vec<i32> {
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Reaps children of this process that have exited, except those in `kept`.
+/// Reaps children of this process that have exited, except children in `kept`.
 pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
     for pid in children().into_iter().filter(|pid| !kept.contains(pid)) {
         if process::has_ended(pid).unwrap_or(false) {
@@ -61,7 +62,8 @@ pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
     }
 }
 
-/// Returns true if a process of this name for `run_dir` is neither known nor a descendant of a known one.
+/// Returns true if there is a process with this name for `run_dir` that is neither in `known` nor a descendant of a
+/// process in `known`.
 pub(crate) fn has_unknown(name: &CStr, run_dir: &Path, known: &BTreeSet<i32>) -> bool {
     let is_named = |pid: &i32| {
         kernel_file::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes())
@@ -78,8 +80,7 @@ fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
         .collect()
 }
 
-/// Returns the ancestors of a process, the nearest first, up to the depth of processes below a shim. A shim makes
-/// helpers, and so does the step starter.
+/// Returns the ancestors of a process, the nearest first, up to the maximum depth of processes below a shim.
 fn ancestors(pid: i32) -> Option<Vec<i32>> {
     let mut above = vec![parent(pid)?];
     for _ in 1..DEPTH_MAX {
@@ -88,8 +89,8 @@ fn ancestors(pid: i32) -> Option<Vec<i32>> {
     Some(above)
 }
 
-/// Returns false for a zombie, which has no program any more, and for a launcher that is only starting: it notices by
-/// itself that the run directory belongs to another one.
+/// Returns true if a process runs the launcher's program for the run directory. Returns false for a zombie, which has
+/// no program, and for a launcher that is starting: it exits by itself if another launcher owns the run directory.
 fn is_ours(pid: i32, run_dir: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(memfd_exec::LINK))
         && kernel_file::read(format!("/proc/{pid}/comm")).is_ok_and(|name| !is_starting(name.trim_ascii_end()))
@@ -97,7 +98,8 @@ fn is_ours(pid: i32, run_dir: &Path) -> bool {
             .is_ok_and(|line| run_dir_of(&line).is_some_and(|dir| dir == run_dir))
 }
 
-/// The kernel names a program in a memory file after the file, or after its descriptor number (before Linux 6.14).
+/// Returns true if a thread name is that of a starting launcher. Until it sets its name, the kernel names it after the
+/// memory file or, before Linux 6.14, after the descriptor number.
 fn is_starting(name: &[u8]) -> bool {
     name == memfd_exec::STARTING.to_bytes() || name.starts_with(b"memfd:") || name.iter().all(u8::is_ascii_digit)
 }

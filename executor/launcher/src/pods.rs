@@ -1,13 +1,14 @@
-//! The pod of a new member container: namespaces and mounts of the pod's first process, found by the pod's record; and
-//! network namespaces that other programs made.
+//! Opens the namespaces and mounts that a new member joins in its pod, and network namespaces that other programs have
+//! created.
 //!
 //! ```text
-//! open      the record of the pod, which runs and matches the member's plan; a descriptor of each namespace
-//! volume    a view of one of the pod's volumes, made in the pod's own mount namespace
-//! shm       a view of the pod's /dev/shm, likewise
-//! foreign   a network namespace by a path of the operator's list, looked up among the host's mounts
+//! open      find the pod by its record, check that it runs and matches the member's plan, open each namespace
+//! volume    clone one of the pod's volumes, in the pod's mount namespace
+//! shm       clone the pod's /dev/shm, in the pod's mount namespace
+//! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
 //! ```
-//! If a pod ends meanwhile, its namespaces stay with the processes that have joined them. executord stops its members.
+//! If the pod ends meanwhile, its namespaces exist until the processes that have joined them exit. executord stops the
+//! members.
 
 use std::fs::File;
 use std::io;
@@ -49,7 +50,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Opens the pod that a plan names, if any. `range` are the ids that the launcher keeps for the pod.
+    /// Opens the pod that a plan names, if any. `range` is the range of ids that the launcher has assigned to the pod.
     ///
     /// # Errors
     /// Returns violations if the pod does not run or does not match the plan.
@@ -81,11 +82,11 @@ impl Pod {
             Some(libc::ENOENT | libc::ESRCH) => not_there(),
             _ => failed(&format!("pod {id}"), &error),
         })?;
-        // The opened descriptors belong to the recorded process and not to one that has reused its pid.
+        // Check that the opened descriptors belong to the recorded process and not to a process with a reused pid.
         if identity::alive(&init) { Ok(Some(pod)) } else { Err(not_there()) }
     }
 
-    /// Returns the map of the pod's ids, and its user namespace if it has one.
+    /// Returns the pod's id map, and its user namespace if it has one.
     ///
     /// # Errors
     /// Returns a refusal if the pod has ended.
@@ -105,25 +106,26 @@ impl Pod {
         }
     }
 
-    /// Returns the paths of the namespaces that the member joins. They are valid in children of this process while this
-    /// value exists.
+    /// Returns the paths of the namespaces that the member joins. The paths are valid in children of this process while
+    /// this value exists.
     pub(crate) fn namespaces(&self) -> SharedNamespaces {
         let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         SharedNamespaces {
             uts: path(&self.uts),
             ipc: path(&self.ipc),
-            // A namespace owned by the host's user namespace cannot be joined from another one: see `enter_network`.
+            // A namespace that the host's user namespace owns cannot be joined from another user namespace: see
+            // `enter_network`.
             network: self.record.plan.owns_network().then(|| path(&self.network)),
             pid: self.pid.as_ref().map(path),
         }
     }
 
-    /// Returns a detached view of a volume of the pod, or of a directory in it. A missing directory is made, as by the
-    /// kubelet: it belongs to the pod's root and has the mode of the volume's root.
+    /// Returns a detached mount of a pod's volume, or of a directory in it. A missing directory is created, as by the
+    /// kubelet: it belongs to the pod's root and gets the mode of the volume's root.
     ///
     /// # Errors
-    /// Returns `NotADirectory`, `ELOOP` or `EXDEV` if the path does not lead to a directory in the volume, and an error
-    /// if the disk is full.
+    /// Returns `NotADirectory`, `ELOOP` or `EXDEV` if the path does not lead to a directory in the volume. Returns an
+    /// error if the disk is full.
     pub(crate) fn volume(&self, name: &str, sub_path: &Path) -> io::Result<OwnedFd> {
         let path = pod_volume_path(name);
         let root_ids = (self.id_map().to_host(0), self.id_map().to_host(0));
@@ -137,7 +139,7 @@ impl Pod {
         })
     }
 
-    /// Returns a detached view of the pod's /dev/shm.
+    /// Returns a detached mount of the pod's /dev/shm.
     ///
     /// # Errors
     /// Returns an error if the pod has ended.
@@ -146,7 +148,8 @@ impl Pod {
         self.view(|root| open_in_root(root, Path::new(SHM), flags, Mode::empty(), Follow::NoLinks))
     }
 
-    /// Makes a view of what `open` opens below the pod's root, in the pod's mount namespace, as the kernel requires.
+    /// Clones the mount that `open` opens below the pod's root. The kernel requires that this happens in the pod's
+    /// mount namespace.
     fn view(&self, open: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
         elsewhere(self.init.as_fd(), || {
             let root = open_dir(Path::new("/"))?;
@@ -155,9 +158,9 @@ impl Pod {
     }
 }
 
-/// Makes the missing directories of a path beneath the root of a volume, and opens the last one. Other members of the
-/// pod can change the volume at any time, so each step is opened without links, and changes apply to the opened
-/// directory.
+/// Creates the missing directories of a path below the root of a volume, and opens the last directory. Other members of
+/// the pod can change the volume at any time. So each component is opened without following links, and ownership and
+/// mode are set on the opened directory.
 fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o7777);
     let mut dir = root;
@@ -171,7 +174,7 @@ fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<O
                 }
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let made = openat(&dir, name, flags, Mode::empty())?;
-                // A setgid directory has already passed on its group.
+                // In a setgid directory, the new directory has already inherited the group.
                 let inherits = mode.contains(Mode::SGID);
                 fchown(&made, Some(Uid::from_raw(uid)), (!inherits).then(|| Gid::from_raw(gid)))?;
                 fchmod(&made, mode)?;
@@ -183,8 +186,9 @@ fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<O
     Ok(dir)
 }
 
-/// Moves this process into the network namespace of a container whose user namespace does not own it, before any
-/// process of the container exists: those could not enter it themselves.
+/// Moves this process into the network namespace of a container whose user namespace does not own it. This is done
+/// before the first process of the container is created, because the container's processes could not join the namespace
+/// themselves.
 ///
 /// # Errors
 /// Returns a violation if the plan's path is not a network namespace that may be joined.
@@ -225,14 +229,14 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
         }
         Err(error) => return Err(failed("network namespace", &error)),
     }
-    // The kernel refuses a namespace of another type.
+    // The kernel rejects a namespace of another type.
     process::enter_namespaces(namespace.as_fd(), false, true).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => refused(Unsuitable.because(format!("`{}` is not a network namespace", path.display()))),
         _ => failed("network namespace", &error),
     })
 }
 
-/// Opens a namespace by its path, without following links. A path that is not a namespace is not opened for reading.
+/// Opens a namespace by its path, without following links. A file that is not a namespace is not opened for reading.
 fn foreign(path: &Path) -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
     let found = open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
@@ -242,7 +246,7 @@ fn foreign(path: &Path) -> io::Result<OwnedFd> {
     Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?.into())
 }
 
-/// Calls `open` in another mount namespace, in a child that then exits.
+/// Calls `open` in another mount namespace, in a child process that exits afterwards.
 fn elsewhere(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let parent = std::process::id();
     let (ours, theirs) = Seqpacket::pair()?;

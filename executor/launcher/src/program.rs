@@ -1,8 +1,8 @@
-//! The last steps from a process payload to a program, for the first process of a container ([`crate::shim`]) and for
-//! processes that are executed in it later ([`crate::exec`]).
+//! Executes the program of a process payload: for the container's first process ([`crate::shim`]) and for processes
+//! that are executed in the container later ([`crate::exec`]).
 //!
-//! The steps run within the container, without privilege. Their inputs are the payload and a close-on-exec socket for
-//! reporting a failure; all other inherited descriptors are closed.
+//! This happens in the container, without privilege. The process keeps only the payload and a close-on-exec socket for
+//! reporting a failure. All other inherited descriptors are closed.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -26,12 +26,12 @@ use crate::{apparmor, ulimits, workdir};
 
 /// Time limit for executing a program or reporting its failure.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Message prefix for a failure to read the container's environment.
+/// Prefix of messages about a failure to read the container's environment.
 const ENVIRONMENT: &str = "read the container's environment";
-/// Longest failure message in bytes.
+/// Maximum size of a failure message, in bytes.
 pub(crate) const FAILURE_MAX: usize = 8192;
 
-/// Reason for not executing the program.
+/// Error of a process that could not execute its program.
 pub(crate) struct StartFailure {
     /// Failed step: `exec /nope`, `chdir /x`, ...
     pub what: String,
@@ -43,7 +43,7 @@ impl StartFailure {
         Self { what: what.into(), error: error.into() }
     }
 
-    /// Encodes it for the socket: the error number, then the message.
+    /// Encodes the failure for the socket: the error number, then the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let code = self.error.raw_os_error().unwrap_or(0);
         let mut words = format!("{}: {}", self.what, crate::errors::plain(&self.error));
@@ -68,9 +68,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Reads a payload. `home` is the user's home directory, used if the payload sets none. Variables of the
-    /// environment that the container keeps are added unless the payload has them, then those of the container's
-    /// devices.
+    /// Reads a payload. Adds variables that the payload does not set: first those of the container's environment, if it
+    /// is kept, then those of the container's devices. `home` is the default of `HOME`.
     ///
     /// # Errors
     /// Returns an error for a malformed payload or environment.
@@ -124,8 +123,8 @@ impl Program {
         })
     }
 
-    /// Executes the program under a filter, with the limits and the AppArmor profile of its container. Returns only on
-    /// failure. The supervisor is notified over `supervisor` and creates a missing working directory.
+    /// Executes the program with the filter, the limits and the AppArmor profile of its container. Returns only on
+    /// failure. The supervisor creates a missing working directory on a request over `supervisor`.
     pub(crate) fn execute(
         self,
         supervisor: &Seqpacket,
@@ -144,8 +143,8 @@ impl Program {
         confinement: Confinement<'_>,
         options: &HostOptions,
     ) -> Result<std::convert::Infallible, StartFailure> {
-        // Inherited descriptors were only marked close-on-exec so far: until execve, a working directory or a program
-        // below /proc/self/fd would still lead to a directory of the host.
+        // Until now inherited descriptors were only marked close-on-exec: a working directory or a program below
+        // /proc/self/fd could still lead to a directory of the host.
         process::close_all_but(&[supervisor.as_fd()]).map_err(|error| StartFailure::new("close descriptors", error))?;
         self.enter_dir(supervisor)?;
         let profile = &options.apparmor_profile;
@@ -155,8 +154,8 @@ impl Program {
         }
         ulimits::set(&options.ulimits).map_err(|(name, error)| StartFailure::new(format!("ulimit {name}"), error))?;
         confine(confinement)?;
-        // As execvp: skip a directory that has no such file or one that may not be executed, and report the latter if
-        // no other directory has one.
+        // Like execvp: skip directories in which the file does not exist or must not be executed. Report EACCES if no
+        // other directory has the program.
         let mut error = io::Error::from_raw_os_error(libc::ENOENT);
         for candidate in &self.candidates {
             let now = process::execve(candidate, &self.args, &self.env);
@@ -169,7 +168,7 @@ impl Program {
         Err(StartFailure::new(format!("exec {}", self.name), error))
     }
 
-    /// Changes to the working directory, which is created if it is missing.
+    /// Changes to the working directory. Requests its creation if it does not exist.
     fn enter_dir(&self, supervisor: &Seqpacket) -> Result<(), StartFailure> {
         let shown = self.dir.to_string_lossy();
         let mut entered = rustix::process::chdir(&self.dir);
@@ -192,18 +191,19 @@ impl Program {
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement<'a> {
     pub(crate) filter: &'a Filter,
-    /// True if it enters its own Landlock domain, so that members that share processes cannot inspect each other's.
+    /// True if the process enters its own Landlock domain, so that pod members that share a pid namespace cannot
+    /// inspect each other's processes.
     pub(crate) own_domain: bool,
 }
 
-/// Returns true if each process of a container gets its own Landlock domain: it shares a pid namespace with other
-/// containers, and the kernel supports Landlock domains.
+/// Returns true if each process of a container gets its own Landlock domain. This is so if the container shares a pid
+/// namespace with other containers and the kernel supports Landlock.
 pub(crate) fn has_own_domain(plan: &Plan) -> bool {
     plan.member_of().is_some() && plan.shares_processes() && landlock::is_supported()
 }
 
-/// Applies default signals, Landlock domain and filter to a process of a container, and checks that the filter is in
-/// force.
+/// Sets default signal handling, and applies the Landlock domain and the filter to a process of a container. Checks
+/// that the filter is in force.
 pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Result<(), StartFailure> {
     process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
     if own_domain {
@@ -217,7 +217,7 @@ pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Re
     Ok(())
 }
 
-/// Returns an environment extended by the variables of another one that it does not have.
+/// Returns an environment with the variables of `own`, and the variables of `others` that `own` does not set.
 fn with_others<'a>(own: &[&'a [u8]], others: &[&'a [u8]]) -> Vec<&'a [u8]> {
     let name = |pair: &'a [u8]| pair.split(|byte| *byte == b'=').next().unwrap_or_default();
     let names: BTreeSet<&[u8]> = own.iter().map(|pair| name(pair)).collect();
@@ -225,7 +225,8 @@ fn with_others<'a>(own: &[&'a [u8]], others: &[&'a [u8]]) -> Vec<&'a [u8]> {
     own.iter().copied().chain(others).collect()
 }
 
-/// Returns candidate paths of a program: its own path if it has a slash, else those in the directories of PATH.
+/// Returns the candidate paths of a program: only `program` if it contains a slash, else one path for each directory in
+/// PATH.
 fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
         return vec![program.to_vec()];

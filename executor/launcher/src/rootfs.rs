@@ -1,8 +1,8 @@
-//! The root file system of a container, assembled in its shim's own mount namespace.
+//! Assembles the root file system of a container, in its shim's mount namespace.
 //!
-//! The input is a reference; the output is a tree at RUN_DIR/root that libcontainer binds and pivots into. The mounts
-//! are not visible on the host and disappear with the shim's namespace. The tree is untrusted, so that every path in it
-//! is opened as if the tree were `/` (openat2).
+//! The input is a reference, and the output is a tree at RUN_DIR/root, which libcontainer binds and pivots into. The
+//! mounts are not visible on the host and disappear with the shim's mount namespace. The tree is untrusted, so every
+//! path in it is opened as if the tree were `/` (openat2).
 
 pub(crate) mod etc;
 mod host;
@@ -34,26 +34,26 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::ids::Ids;
 
-/// Directories that must be real: libcontainer follows a symbolic link there before it has pivoted, and creates and
+/// Names that must be directories. If one is a symbolic link, libcontainer follows it before the pivot, and creates and
 /// deletes its target on the host.
 const REAL: [&str; 3] = ["dev", "proc", "sys"];
 
 /// An assembled root file system.
 ///
-/// A prepared directory may change while it is in use. An overlay name keeps its resolved inode as long as that is
-/// open: keep the tree until libcontainer has mounted on the directories in it.
+/// A prepared directory may change while it is in use. Overlayfs does not resolve a name again while its inode is open.
+/// So keep this value until libcontainer has mounted on the directories in it.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
-    /// Open descriptors of [`REAL`] and of the mount points of in-memory file systems.
+    /// Open descriptors of the directories in [`REAL`] and of the mount points of in-memory file systems.
     real: Vec<OwnedFd>,
-    /// Maps owners of files to the host's.
+    /// Id map of the container.
     ids: IdMap,
-    /// Parts of the image that the root file system lacks.
+    /// Parts of the image that the root file system omits.
     warnings: Vec<String>,
-    /// Views of the layers below the root.
+    /// Views of the layers of the root.
     views: Vec<OwnedFd>,
-    /// True if the files of [`etc`] are written.
+    /// True if the files of [`etc`] have been written.
     has_names: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Tree {
 struct Overlay {
     /// Views of the lower layers.
     views: Vec<OwnedFd>,
-    /// True if the files of [`etc`] are written.
+    /// True if the files of [`etc`] have been written.
     has_names: bool,
 }
 
@@ -71,23 +71,23 @@ impl Tree {
         &self.warnings
     }
 
-    /// Takes the views of the layers, which the mounted root does not need any more, to be closed later.
+    /// Removes and returns the views of the layers, to be closed later. The mounted root no longer needs them.
     pub(crate) fn take_views(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.views)
     }
 
-    /// Returns true if the files of [`etc`] are written.
+    /// Returns true if the files of [`etc`] have been written.
     pub(crate) fn has_names(&self) -> bool {
         self.has_names
     }
 
-    /// Assembles the root at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's
-    /// `rootfs_dirs`, if there are any. The files of [`etc`] are written now if they are known and this is possible
-    /// before the mount.
+    /// Assembles the root at the shims' stage, an empty directory. A `dir:` must be below one of the policy's
+    /// `rootfs_dirs`, unless that list is empty. The files of [`etc`] are written if their contents are known and they
+    /// can be written before the mount.
     ///
     /// # Errors
-    /// Returns a violation of `rootfs` if the reference does not fit the host, and an error if the disk of the state
-    /// directory is full.
+    /// Returns a violation of `rootfs` if the reference cannot be used on this host. Returns an error if the disk of
+    /// the state directory is full.
     pub(crate) fn assemble(
         host: &Host,
         plan: &Plan,
@@ -133,7 +133,7 @@ impl Tree {
                 }
                 Err(error) => return Err(failed(&format!("rootfs `{rootfs}`: /{name}"), &error)),
             }
-            // A directory that was replaced by a link meanwhile is not opened, and is reported.
+            // If the directory was replaced by a link meanwhile, opening it fails.
             if violations.is_empty() {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let dir = open_in_root(self.root.as_fd(), Path::new(name), flags, Mode::empty(), Follow::NoLinks);
@@ -143,11 +143,11 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Makes the mount points of the plan's in-memory file systems, except those inside another fresh one, and keeps
-    /// them open, so that they stay unchanged until libcontainer has mounted there.
+    /// Creates the mount points of the plan's in-memory file systems, except mount points inside of another fresh
+    /// mount. Keeps them open so that they do not change until libcontainer has mounted there.
     ///
     /// # Errors
-    /// Returns a violation for each entry if the tree has another entry in its path.
+    /// Returns a violation for each file system whose path contains something other than directories.
     pub(crate) fn make_room_for_tmpfs(&mut self, plan: &Plan) -> Result<(), Refused> {
         let fresh = spec::fresh_mounts(plan);
         let mut violations = Vec::new();
@@ -167,7 +167,8 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Makes a directory and its missing parents, if permitted. Returns the obstacle otherwise.
+    /// Creates a directory and its missing parents if `may_make` is true. Returns an explanation if this is not
+    /// possible.
     fn make_way(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
         above.reverse();
@@ -190,7 +191,8 @@ impl Tree {
         Ok(Ok(()))
     }
 
-    /// Makes an empty file and its missing parents, if permitted. Returns the obstacle otherwise.
+    /// Creates an empty file and its missing parents if `may_make` is true. Returns an explanation if this is not
+    /// possible.
     fn make_way_to_file(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         if let Some(parent) = path.parent()
             && let Err(why) = self.make_way(parent, may_make)?
@@ -221,8 +223,8 @@ impl Tree {
         self.root.as_fd()
     }
 
-    /// Makes a directory if the path does not exist. Returns the kind of any other entry in the words of a violation:
-    /// `a symbolic link`.
+    /// Creates a directory if the path does not exist. If the path exists and is not a directory, returns a description
+    /// for a violation, such as `a symbolic link`.
     ///
     /// # Errors
     /// Returns a refusal if the tree cannot be read or written.
@@ -236,7 +238,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Makes a directory in an existing directory.
+    /// Creates a directory in an existing directory.
     pub(crate) fn make_dir(&self, path: &Path) -> io::Result<()> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -275,8 +277,8 @@ impl RootfsView for Tree {
     }
 }
 
-/// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory that the operator allows, which is
-/// never written to.
+/// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory that the operator allows. The prepared
+/// directory is never written to.
 fn assemble_dir(
     lower: &Path,
     allowed: &[PathBuf],
@@ -286,8 +288,8 @@ fn assemble_dir(
 ) -> Result<Overlay, Refused> {
     let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
-    // The resolved path decides whether the operator allows it. From here on the opened directory is used: replacing it
-    // or a parent by a link has no effect any more.
+    // Check the resolved path against the policy. From here on only the opened directory is used, so replacing it or a
+    // parent by a link has no effect.
     let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
     if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
@@ -298,7 +300,7 @@ fn assemble_dir(
     overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), names, dirs, ids)
 }
 
-/// Names an entry that exists instead of a directory.
+/// Describes an entry that is not a directory.
 fn no_directory(kind: RootfsEntry) -> &'static str {
     if kind == RootfsEntry::Symlink { "a symbolic link" } else { "not a directory" }
 }

@@ -1,8 +1,8 @@
-//! The socket directory through which a container with a runtime token reaches the daemon.
+//! Mounts the socket directory through which a container with a runtime token connects to the daemon.
 //!
-//! The daemon listens in RUN_DIR/runtime; such containers see this directory read-only at /run/executor. The directory
-//! is mounted and not the socket, so that a later daemon is reachable as well. Its path on the host is fixed by this
-//! process's own settings, and no request can name another one.
+//! The daemon listens in RUN_DIR/runtime. A container sees this directory read-only at /run/executor. The directory is
+//! mounted and not the socket, so that the container can also connect to a later daemon. The host path comes from this
+//! process's own settings, and no request can choose another path.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,17 +20,17 @@ use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::rootfs::Tree;
 
-/// Attributes of the mount in a container, which permit only connecting to sockets.
+/// Attributes of the mount in a container. They permit only connecting to sockets.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 
-/// Makes the directory in the run directory for the daemon to listen in.
+/// Creates the directory in the run directory, in which the daemon listens.
 pub(crate) fn make_source(host: &Host) -> io::Result<()> {
     let path = host.run_dir.join(RUNTIME_HOST_DIR);
     ensure_dir(&path, 0o755)?;
     std::os::unix::fs::lchown(&path, Some(host.daemon_uid), Some(host.daemon_gid))
 }
 
-/// Returns a detached view of the directory, as on the host.
+/// Returns a detached mount of the directory, with the host's ids.
 pub(crate) fn view(host: &Host) -> io::Result<OwnedFd> {
     let run = open_dir(&host.run_dir)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -40,7 +40,7 @@ pub(crate) fn view(host: &Host) -> io::Result<OwnedFd> {
     Ok(view)
 }
 
-/// Mounts the views at the directory's path, one on top of the other, with the container's root as `/`.
+/// Mounts the views at the directory's path, on top of each other. `root` is the container's root.
 pub(crate) fn place(root: BorrowedFd<'_>, views: &[OwnedFd]) -> io::Result<()> {
     let (parent, name) = parent_and_name();
     let above = open_in_root(root, parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)?;
@@ -57,10 +57,10 @@ pub(crate) fn place(root: BorrowedFd<'_>, views: &[OwnedFd]) -> io::Result<()> {
 }
 
 impl Tree {
-    /// Makes the mount point of the directory, if the container has not an empty directory there.
+    /// Creates the mount point of the directory, unless a fresh file system will be mounted on its parent.
     ///
     /// # Errors
-    /// Returns a violation of `runtime_token_path` if the tree has another entry at that path.
+    /// Returns a violation of `runtime_token_path` if a path there is not a directory.
     pub(crate) fn make_runtime_dir(&self, plan: &Plan) -> Result<(), Refused> {
         let (parent, _) = parent_and_name();
         if spec::fresh_mounts(plan).iter().any(|fresh| fresh == parent) {

@@ -1,12 +1,14 @@
-//! The system call filter of every process of every container.
+//! Compiles and installs the system call filter of container processes.
 //!
-//! The default filter allows what Docker's default profile allows to a container of the same capabilities, except
-//! `io_setup`; other calls return EPERM. `clone3` returns ENOSYS so that libraries fall back to `clone`, whose flags
-//! can be inspected. So does `io_setup`, because all containers and the host share one limit on its requests
-//! (`fs.aio-max-nr`). The filter is compiled once when the launcher starts, and inherited by every shim; init installs
-//! it as its last act before execve. Runtimes that compile it with libseccomp at each start spend more on that than on
-//! the container. For a container with further capabilities or its own profile the filter is compiled when the
-//! container is made.
+//! For a container with the same capabilities, the default filter allows the system calls that Docker's default profile
+//! allows, except `io_setup`. Other calls return EPERM. `clone3` returns ENOSYS, so that libraries use `clone`, whose
+//! flags a filter can inspect. `io_setup` also returns ENOSYS, because the host and all containers share one limit on
+//! asynchronous requests (`fs.aio-max-nr`).
+//!
+//! The filter is compiled once when the launcher starts, and every shim inherits it. Init installs it immediately
+//! before execve. Runtimes that compile a filter with libseccomp at each start need more time for that than for the
+//! container itself. For a container with further capabilities or its own profile, the filter is compiled when the
+//! container is created.
 
 mod allowed;
 mod profile;
@@ -23,28 +25,29 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule, TargetArch, apply_filter,
 };
 
-/// Compiled filter: programs that are installed one after the other. The strictest answer applies, and among equally
-/// strict ones that of the last installed program.
+/// A compiled filter: programs that are installed in order. The strictest result of all programs applies. Of equally
+/// strict results, the result of the last program applies.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     programs: Vec<BpfProgram>,
-    /// True if it denies a call that the default filter always denies, so that a test call can check that it is in
-    /// force.
+    /// True if the filter denies a call that the default filter always denies. The call is then used to test that the
+    /// filter is in force.
     ours: bool,
 }
 
-/// A filter that could not be made or installed.
+/// Error of compiling or installing a filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
     /// The table of rules is wrong.
     #[error("the seccomp filter cannot be compiled")]
     Compile(#[from] seccompiler::BackendError),
-    /// The kernel refused it.
+    /// The kernel rejected the filter.
     #[error("the seccomp filter cannot be installed")]
     Install(#[from] seccompiler::Error),
 }
 
-/// Rules of a program by call: any of the call's rules must match; an empty list matches the call itself.
+/// Rules of a program by call number. A call matches if any of its rules matches. An empty list matches every call with
+/// this number.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 impl Filter {
@@ -69,14 +72,15 @@ impl Filter {
         Ok(Self { programs, ours: !administers }) // CAP_SYS_ADMIN permits the test call
     }
 
-    /// Compiles a filter that allows only these calls, for one of the executor's own processes.
+    /// Compiles a filter that allows only these calls. The executor's own processes use it.
     pub(crate) fn from_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);
         Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true })
     }
 
-    /// Returns the filter for a process of a container, and the parts of a profile that this machine does not know.
+    /// Returns the filter for a process of a container, and warnings about system calls of a profile that this machine
+    /// does not know.
     ///
     /// # Errors
     /// Returns a violation of `seccomp_profile` if the profile is invalid.
@@ -104,21 +108,20 @@ impl Filter {
         Ok((Arc::clone(default), Vec::new()))
     }
 
-    /// Installs it for the calling thread and its descendants. no_new_privs must be set before.
+    /// Installs the filter for the calling thread and its descendants. no_new_privs must be set before.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
         self.programs.iter().try_for_each(|program| apply_filter(program))?;
         Ok(())
     }
 
-    /// Returns true if a call that the default filter denies must fail once this filter is installed. A custom profile
-    /// may allow any call and deny any test call: then the success of the installation must be enough. A privileged
-    /// container has no filter.
+    /// Returns true if a test call must fail once this filter is installed. A custom profile may allow every call, so a
+    /// successful installation must be enough there. A privileged container has no filter.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }
 }
 
-/// Compiles a program with one answer for matching calls and another for all others.
+/// Compiles a program with one action for matching calls and another action for all other calls.
 fn program(rules: Rules, others: SeccompAction, matching: SeccompAction) -> Result<BpfProgram, FilterError> {
     tree::compile(rules, &[], (others, matching), arch()?)
 }
@@ -127,7 +130,7 @@ fn arch() -> Result<TargetArch, seccompiler::BackendError> {
     TargetArch::try_from(std::env::consts::ARCH)
 }
 
-/// Returns the rule for `clone` without a flag that makes a namespace.
+/// Returns the rule that matches `clone` without flags for new namespaces.
 fn without_namespaces() -> Result<SeccompRule, seccompiler::BackendError> {
     let flags = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -140,8 +143,8 @@ fn without_namespaces() -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flags), 0)?])
 }
 
-/// Returns the rules for `socket` of any family but AF_VSOCK, which leads out of a virtual machine, and AF_ALG, which
-/// exposes many kernel drivers.
+/// Returns the rules that match `socket` for any family except AF_VSOCK and AF_ALG. AF_VSOCK permits connections out of
+/// a virtual machine, and AF_ALG exposes many kernel drivers.
 fn families() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let family = |compare, family: i32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, compare, family as u64);
     [
@@ -153,7 +156,8 @@ fn families() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     .collect()
 }
 
-/// Returns the rules for `personality` to Linux, 32 bits, UTS 2.6 and their sum, and to query it.
+/// Returns the rules that match `personality` for Linux, for 32 bits, for UTS 2.6, for both of these flags, and for a
+/// query.
 fn personalities() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff]
         .into_iter()

@@ -1,7 +1,7 @@
-//! The launcher's loop: requests of the daemon, exits of shims, signals.
+//! The launcher's event loop: handles requests of the daemon, exits of shims, and signals.
 //!
-//! One thread and one `poll` without other blocking: a daemon that does not read is disconnected, a shim is watched by
-//! its pidfd, and a request that must wait for a shim is deferred. A shim that does not turn its loop is killed.
+//! The loop has one thread and blocks only in `poll`. A daemon that does not read is disconnected, a shim is watched by
+//! its pidfd, and a request that must wait for a shim is deferred. A shim whose event loop stops is killed.
 
 mod configuration;
 mod execs;
@@ -50,22 +50,22 @@ use crate::shim_handle::ShimHandle;
 use crate::sweep::{self, Swept, Unwiped};
 use idle::Idle;
 
-/// Most daemons at a time: one, and one that replaces it.
+/// Maximum number of connected daemons. Usually there is one, or two while a daemon replaces another.
 const DAEMONS_MAX: usize = 4;
 
-/// Time for which another launcher may hold the lock of a run directory only to check it.
+/// Time for which another launcher may hold the lock of a run directory to check whether it is in use.
 const LOOKED_AT: Duration = Duration::from_millis(200);
 
-/// Time limit for the exit of the previous launcher, before this one gives up.
+/// Time limit for the exit of the previous launcher. After that this launcher fails.
 const PREDECESSOR: Duration = Duration::from_secs(20);
 
-/// Interval between attempts to wipe files on which some process has a lease.
+/// Interval between attempts to wipe files on which a process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time limit for the exit of a killed shim or a dismissed warm container.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time that an exiting launcher gives shims to complete their cleanup.
+/// Time limit for shims to complete their cleanup when the launcher exits.
 const LEAVING: Duration = Duration::from_secs(2);
 
 /// A killed shim that has not exited.
@@ -90,7 +90,7 @@ struct Server {
     pool: Pool,
     /// Blocks of the pool that this launcher has claimed.
     claims: Claims,
-    /// Ranges of containers without a shim that could not be ended.
+    /// Ranges of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
     /// The warm pool.
@@ -101,16 +101,16 @@ struct Server {
     network_tasks: network_tasks::NetworkTasks,
     /// Requests that wait for a shim.
     deferred: Vec<requests::Deferred>,
-    /// Killed shims that do not exit because the kernel blocks them.
+    /// Killed shims that have not exited because they are blocked in the kernel.
     stuck: Vec<Stuck>,
     /// Secret files of ended containers that are not wiped yet.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
-    /// Reserved descriptor, closed to accept a connection when none is left.
+    /// Reserved descriptor. If no descriptor is free, it is closed so that a connection can be accepted.
     spare: Option<OwnedFd>,
     /// True if untracked children may have exited.
     unreaped: bool,
-    /// True after the daemon asked the launcher to exit.
+    /// True after the daemon requested the launcher's exit.
     shutdown: bool,
 }
 
@@ -119,7 +119,7 @@ struct Server {
 enum Event {
     /// A daemon connects.
     Connection,
-    /// A signal arrived: SIGCHLD, or one that ends this process.
+    /// A signal arrived: SIGCHLD, or a signal that ends this process.
     Signal,
     /// A daemon sent a request or disconnected.
     Daemon,
@@ -139,7 +139,7 @@ enum Event {
     NetworkTask,
 }
 
-/// Serves until asked to exit.
+/// Serves daemons until the launcher must exit.
 pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> io::Result<()> {
     let signals = SignalEvents::take(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
     make_run_dirs(&host)?;
@@ -207,7 +207,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         unreaped: true, // left by the sweep
         shutdown: false,
     };
-    // The remaining memory is inherited by every shim, and shared as long as the shim does not write to it.
+    // Every shim inherits the remaining memory, and shares it with the launcher until the shim writes to it.
     heap::trim();
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -318,7 +318,7 @@ impl Server {
         events.wait()
     }
 
-    /// Reads pending signals. Returns true if one asks this process to exit.
+    /// Reads pending signals. Returns true if one of them requests this process's exit.
     fn exit_requested(&self) -> bool {
         let mut asked = false;
         while let Some(Ok(Some(signal))) = self.signals.as_ref().map(SignalEvents::next) {
@@ -327,8 +327,8 @@ impl Server {
         asked
     }
 
-    /// Stops listening. Returns false, and listens again, if a client connected at the last moment: it will not start
-    /// another launcher.
+    /// Stops listening. If a client connected at the last moment, listens again and returns false, because the client
+    /// will not start another launcher.
     fn no_one_has_come(&mut self) -> io::Result<bool> {
         self.listener.iter().try_for_each(SeqpacketListener::refuse)?;
         self.accept();
@@ -343,8 +343,8 @@ impl Server {
         loop {
             let connection = match self.listener.as_ref().map(SeqpacketListener::accept) {
                 Some(Ok(connection)) => connection,
-                // A pending connection that cannot be accepted would be reported for ever: accept it with the spare
-                // descriptor and close it.
+                // A pending connection that cannot be accepted would be reported again and again. So accept it with the
+                // spare descriptor and close it.
                 Some(Err(error)) if shortage::find(&error).is_some() && self.spare.take().is_some() => {
                     let ended = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
                     self.spare = spare();
@@ -367,7 +367,8 @@ impl Server {
         }
     }
 
-    /// Reaps orphans of exited shims, which become this subreaper's children; shims themselves are reaped above.
+    /// Reaps orphans of exited shims, which become children of this subreaper. Shims and other tracked children are
+    /// reaped elsewhere.
     fn reap_orphans(&self) {
         let children: BTreeSet<i32> = self.children().collect();
         while let Ok(Some((pid, _))) = process::reap_one(|pid| children.contains(&pid)) {
@@ -390,7 +391,7 @@ impl Server {
             .chain(self.network_tasks.pids())
     }
 
-    /// Removes everything that the launcher made on the host.
+    /// Removes everything that the launcher created on the host.
     fn clean_up(&mut self, ephemeral: bool) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
@@ -399,7 +400,7 @@ impl Server {
         self.kill_network_tasks();
         while self.stop_one_warm() {}
         self.hear_shims();
-        // Their containers have ended: cleanup takes a moment.
+        // The containers of these shims have ended, so their cleanup takes only a moment.
         let deadline = Instant::now() + LEAVING;
         let done = self.shims.values().filter(|shim| shim.done);
         let done: Vec<ContainerId> = done
@@ -434,8 +435,8 @@ impl Server {
         }
     }
 
-    /// In a forked child: closes all resources of the launcher and frees their memory. A collection that is only
-    /// cleared would stay allocated in every shim: a table for a thousand containers in each of a thousand.
+    /// In a forked child: closes all resources of the launcher and frees their memory. Each collection is replaced,
+    /// because a cleared collection would keep its memory in every shim.
     fn abandon(&mut self) {
         self.listener = None;
         self.lock = None;
@@ -470,7 +471,7 @@ fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// Makes the directory of containers, which the daemon may read.
+/// Creates the directory of containers, which the daemon may read.
 fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
     match make_dir(dir, 0o750, Some(host.daemon_gid)) {
         // The daemon's user may have changed.
@@ -481,7 +482,7 @@ fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the missing parts of the state directory.
+/// Creates the missing parts of the state directory.
 fn make_state_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
     make_containers(host, &host.containers_state())?;
@@ -503,13 +504,13 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 
-/// Locks the run directory for this launcher. A previous launcher keeps the lock while it ends its warm containers.
+/// Locks the run directory for this launcher. A previous launcher keeps the lock while it stops its warm containers.
 fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
     let deadline = Instant::now() + PREDECESSOR;
-    // Another launcher may hold it for an instant to check whether this one is running.
+    // Another launcher may hold the lock for a moment, to check whether this launcher is running.
     while let Err(error) = files::lock(&file, LOOKED_AT) {
         let ends = Seqpacket::connect_to_living(socket).is_err();
         if !ends || Instant::now() >= deadline {

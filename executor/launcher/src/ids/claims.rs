@@ -1,13 +1,14 @@
-//! Blocks of ids that this launcher has claimed, so that no other launcher on the host assigns them to its containers.
+//! Claims blocks of ids for this launcher, so that no other launcher on the host assigns them to containers.
 //!
 //! ```text
 //! /run/executor-ids/      0700 root
-//!    lock                 held while claims are read and changed
-//!    HASH.json            one launcher's run directory and blocks (replaced by rename)
+//!    lock                 locked while claims are read and changed
+//!    HASH.json            run directory and blocks of one launcher (replaced by rename)
 //! ```
-//! A claim is valid while its launcher runs, which holds the lock of its run directory, and afterwards as long as one
-//! of its containers has a directory there: a restarted launcher finds its blocks. The claim of a launcher that has
-//! exited without leftovers is removed by the next launcher that checks. Claims change by whole blocks, not for each
+//! A claim is valid while its launcher runs and holds the lock of its run directory. After that, the claim is valid
+//! while a container has a directory there, so that a restarted launcher finds its blocks. If a launcher has exited and
+//! left no container, the next launcher that reads the claims removes its claim. Claims change by whole blocks, not
+//! with each container.
 //! container.
 
 use std::collections::BTreeSet;
@@ -29,12 +30,12 @@ use crate::log::{self, Level};
 
 /// Directory of the claims of all launchers of a host.
 const DIR: &str = "/run/executor-ids";
-/// Largest claim file in bytes.
+/// Maximum size of a claim file, in bytes.
 const CLAIM_MAX: u64 = 1 << 20;
-/// Time limit for acquiring the lock, which is held for a few system calls.
+/// Time limit for acquiring the lock. Launchers hold it only for a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Claim of a launcher, as others read it.
+/// Claim of a launcher, as stored in its file.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     run_dir: PathBuf,
@@ -50,8 +51,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Adopts the claim of an earlier launcher of the run directory, as far as it lies in the pool or has ids of
-    /// existing containers. `used` are the ranges of those.
+    /// Adopts the claim of an earlier launcher for the run directory, except blocks that are neither in the pool nor in
+    /// use. `used` contains the ranges of existing containers.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be used.
@@ -67,7 +68,7 @@ impl Claims {
         let mut blocks = read(&claims.path()).map(|claim| claim.blocks).unwrap_or_default();
         let pool: BTreeSet<Block> = pool.blocks().collect();
         blocks.retain(|block| pool.contains(block) || used.iter().any(|used| used.overlaps(block)));
-        // Ranges of a version that claimed nothing.
+        // Add ranges of containers from a version without claims.
         let unclaimed = used.into_iter().filter(|used| !blocks.iter().any(|block| block.contains(used)));
         blocks.extend(unclaimed.collect::<Vec<_>>());
         for (other, block) in claims.others()? {
@@ -85,7 +86,7 @@ impl Claims {
         &self.blocks
     }
 
-    /// Claims one more block of the pool, if there is one that no other launcher has. Returns false if not.
+    /// Claims one more block of the pool that no other launcher has claimed. Returns false if there is none.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be used.
@@ -108,10 +109,10 @@ impl Claims {
         others.into_iter().filter(|(_, block)| of_pool(block)).map(|(run_dir, _)| run_dir).collect()
     }
 
-    /// Gives back blocks without ids of a container, except one: the next container needs a range.
+    /// Releases blocks whose ids no container uses. One unused block is kept for the next container.
     ///
     /// # Errors
-    /// Returns an error if the directory cannot be used; the blocks stay claimed.
+    /// Returns an error if the directory cannot be used. The blocks then stay claimed.
     pub(crate) fn give_back(&mut self, used: &BTreeSet<u32>) -> io::Result<()> {
         if self.blocks.len() < 2 {
             return Ok(());
@@ -125,7 +126,7 @@ impl Claims {
         self.write(self.blocks.iter().filter(|block| !unused.contains(block)).copied().collect())
     }
 
-    /// Gives back all blocks: no container is left.
+    /// Releases all blocks. Called when no container is left.
     pub(crate) fn release_all(&self) {
         if let Err(error) = fs::remove_file(self.path()) {
             log::line(Level::Warning, "", at(&self.path(), &error));
@@ -146,8 +147,8 @@ impl Claims {
         Ok(file)
     }
 
-    /// Returns the blocks of other launchers with their run directories. Claims of launchers without leftovers are
-    /// removed.
+    /// Returns the blocks of other launchers, with their run directories. Removes claims of launchers that have exited
+    /// and left no container.
     fn others(&self) -> io::Result<Vec<(PathBuf, Block)>> {
         let mut others = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(|error| at(&self.dir, &error))? {
@@ -184,7 +185,7 @@ fn read(path: &Path) -> io::Result<Claim> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Returns true if a launcher serves the run directory or a container has a directory in it, or if this cannot be
+/// Returns true if a launcher uses the run directory or a container has a directory in it, and if this cannot be
 /// determined.
 fn is_in_use(run_dir: &Path) -> bool {
     let absent = |error: &io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
@@ -212,7 +213,7 @@ mod tests {
         policy.userns_pool().expect("a pool")
     }
 
-    /// Returns a run directory that a launcher serves while the file is open.
+    /// Returns a run directory that counts as used by a launcher while the file is open.
     fn served(home: &Path, name: &str) -> (PathBuf, File) {
         let run_dir = home.join(name);
         fs::create_dir_all(run_dir.join("containers")).expect("mkdir");
@@ -237,7 +238,7 @@ mod tests {
         assert!(!first.blocks().iter().any(|own| second.blocks().iter().any(|other| own.overlaps(other))));
         assert_eq!(second.other_launchers(&pool), BTreeSet::from([a.clone()]));
 
-        // A launcher that has exited keeps the blocks for its containers, and has them again when it restarts.
+        // If a launcher exits while it has a container, it keeps its blocks and finds them after a restart.
         fs::create_dir(a.join("containers/left")).expect("mkdir");
         let had = first.blocks().to_vec();
         drop((first, lock));
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(again.blocks().len(), 1);
         assert!(second.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
 
-        // Its claim ends with the last container, wherever it was killed.
+        // If the last container of a launcher that has exited is removed, its claim becomes invalid.
         drop((again, lock));
         fs::remove_dir(a.join("containers/left")).expect("rmdir");
         assert!(second.more(&pool).expect("claims"));
@@ -265,14 +266,14 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let dir = home.path().join("ids");
         let ((a, _a), (b, _b)) = (served(home.path(), "a"), served(home.path(), "b"));
-        // Ranges of a version that claimed nothing, and of a pool that began elsewhere.
+        // Ranges of a version without claims, and of a pool with another start.
         let used = BTreeSet::from([START + 7]);
         let first = Claims::open_in(&dir, &a, &pool(2), &used).expect("claims");
         assert_eq!(first.blocks(), [Block::from_range(START + 7)]);
         let mut second = Claims::open_in(&dir, &b, &pool(3), &BTreeSet::new()).expect("claims");
         assert!(second.more(&pool(3)).expect("claims") && !second.more(&pool(3)).expect("claims"));
         assert_eq!(second.blocks(), [Block::from_range(START + 2 * RANGE_IDS)]);
-        // A malformed file blocks no other launcher.
+        // A malformed claim file does not block other launchers.
         fs::write(dir.join("x.json"), "{").expect("write");
         assert!(!second.more(&pool(3)).expect("claims"));
     }

@@ -1,9 +1,9 @@
-//! The process that unpacks a layer: it reads untrusted input and has few rights.
+//! Unpacks a layer in a process with few rights, because a layer is untrusted input.
 //!
-//! It has open only the blob, its own directory and the layers below. It has no network, no access to other processes'
-//! memory, only its own mounts, and of root's capabilities those to make files with any owner, mode and attribute.
-//! `CAP_SYS_ADMIN` is among them, because the kernel requires it to set overlay attributes; a filter blocks everything
-//! else that it would permit.
+//! The process has open only the blob, its own directory and the parent layers. It has no network, its own mount
+//! namespace and no access to the memory of other processes. It keeps only the capabilities for creating files with any
+//! owner, mode and attribute. These include `CAP_SYS_ADMIN`, which the kernel requires for setting overlay attributes.
+//! A filter blocks all other actions that `CAP_SYS_ADMIN` would permit.
 
 use executor_core::limits::processor_seconds;
 use executor_core::protocol::Refused;
@@ -19,9 +19,9 @@ use prost::Message;
 use super::{LayerWork, limits, refused};
 use crate::seccomp::Filter;
 
-/// Limit on the address space in bytes: twice the largest zstd window, and the program.
+/// Limit on the address space in bytes: enough for two zstd windows of maximum size, and the program.
 const MEMORY_MAX: u64 = 1 << 30;
-/// Limit on open descriptors: the layers below, and a few.
+/// Limit on open descriptors: enough for the parent layers and a few more.
 const FILES_MAX: u64 = 256;
 
 /// Capabilities that are kept.
@@ -105,7 +105,7 @@ const CALLS: [i64; 67] = [
     libc::SYS_fchmodat2,
 ];
 
-/// Does the work and reports failures. Returns the exit status.
+/// Executes the work and reports a failure. Returns the exit status.
 pub(super) fn run(store: &Store, work: LayerWork, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
     match act(store, work, parent, devices) {
         Ok(()) => 0,
@@ -123,7 +123,7 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<(),
         process::be_expendable()?;
         rustix::thread::set_name(c"executor-layer")?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
-        // On an exhausted address space a library may continue and fail repeatedly; this ends the process.
+        // If the address space is exhausted, a library may retry for ever. This limit ends the process.
         if let LayerWork::Unpack { bytes_max, .. } = &work {
             let seconds = processor_seconds(*bytes_max);
             setrlimit(Resource::RLIMIT_CPU, seconds, seconds)?;
@@ -147,7 +147,7 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<(),
     }
 }
 
-/// Permanently drops all privileges that are not needed any more.
+/// Permanently drops all privileges that are no longer needed.
 fn confine(devices: bool) -> std::io::Result<()> {
     let kept = KEPT.into_iter().chain(devices.then_some(Capability::CAP_MKNOD)).collect();
     keep_root_with(&kept)?;

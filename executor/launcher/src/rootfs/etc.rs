@@ -1,8 +1,9 @@
-//! /etc/hostname, /etc/hosts and /etc/resolv.conf in a writable layer that is not mounted yet.
+//! Writes /etc/hostname, /etc/hosts and /etc/resolv.conf into a writable layer before it is mounted.
 //!
-//! After the mount, each file costs a copy of /etc's attributes, a whiteout and a file in the layer; before the mount,
-//! one write. This is possible if the result is the same: /etc is a directory in the lower layers or in none of them,
-//! none of its entries has extended attributes that would have to be copied, and no directory exists at a file's path.
+//! After the mount, each file costs a copy of /etc's attributes, a whiteout and a file in the layer. Before the mount,
+//! it costs one write. Files are written before the mount only if the result is the same: /etc is a directory in each
+//! lower layer that has it, none of these directories has extended attributes, and none contains a directory with the
+//! name of one of the files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -31,7 +32,7 @@ struct Owned {
     gid: u32,
 }
 
-/// Makes the directory with empty files that belong to this user and group of the host.
+/// Creates /etc with empty files in the upper layer. They belong to the host user and group `root`.
 ///
 /// # Errors
 /// Returns an error if the disk is full.
@@ -42,8 +43,8 @@ pub(crate) fn make_ahead(upper: &Path, root: u32) -> io::Result<()> {
     NAMES.iter().try_for_each(|name| open(&dir.join(name), owned(FILE)).map(drop))
 }
 
-/// Writes the files into the upper layer of an overlay of `lower`, bottom first. If the result would differ from
-/// writing after the mount, writes nothing and returns false.
+/// Writes the files into the upper layer. `lower` contains the lower layers, bottom first. If the result would differ
+/// from writing after the mount, writes nothing and returns false.
 ///
 /// # Errors
 /// Returns an error if the disk is full.
@@ -66,7 +67,7 @@ pub(super) fn write(
     Ok(true)
 }
 
-/// Returns mode and owner of /etc in the layers; `None` if it is more than a directory with files.
+/// Returns the mode and owner of /etc in the layers. Returns `None` if the files cannot be written before the mount.
 fn of_lower(lower: &[BorrowedFd<'_>], ids: IdMap) -> io::Result<Option<Owned>> {
     let mut topmost = None;
     for layer in lower.iter().rev() {
@@ -109,7 +110,7 @@ fn has_directory(etc: &OwnedFd) -> bool {
     })
 }
 
-/// Makes a directory, or uses one that was made ahead, and sets mode and owner.
+/// Creates a directory, or uses one that `make_ahead` has created, and sets its mode and owner.
 fn make(path: &Path, owned: Owned) -> io::Result<()> {
     match fs::DirBuilder::new().mode(DIRECTORY).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -118,7 +119,7 @@ fn make(path: &Path, owned: Owned) -> io::Result<()> {
     own(&File::open(path)?, owned)
 }
 
-/// Opens an empty file, which may have been made ahead, with mode and owner.
+/// Opens an empty file, and sets its mode and owner. `make_ahead` may have created the file.
 fn open(path: &Path, owned: Owned) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file =
@@ -127,7 +128,7 @@ fn open(path: &Path, owned: Owned) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets mode and owner only if they differ: each change is a write of the file system.
+/// Sets the mode and owner only if they differ, because each change is a write to the file system.
 fn own(file: &File, owned: Owned) -> io::Result<()> {
     let found = file.metadata()?;
     if (found.uid(), found.gid()) != (owned.uid, owned.gid) {
@@ -150,7 +151,7 @@ mod tests {
 
     const START: u32 = 1 << 20;
 
-    /// Lower layers, bottom first, and an upper one.
+    /// Lower layers, bottom first, and an upper layer.
     struct Layers {
         home: tempfile::TempDir,
         lower: Vec<PathBuf>,
@@ -168,7 +169,7 @@ mod tests {
             self.home.path().join("upper")
         }
 
-        /// Writes the files. Returns whether it did, and the resulting entries: mode and owner of each, and contents.
+        /// Writes the files. Returns the function's result, and the mode, owner and content of each resulting entry.
         fn write(&self) -> (bool, Vec<String>) {
             let opened: Vec<OwnedFd> = self.lower.iter().map(|dir| open_dir(dir).unwrap()).collect();
             let lower: Vec<_> = opened.iter().map(AsFd::as_fd).collect();

@@ -1,7 +1,7 @@
-//! `host`: a read-only view of the host's programs, for local debugging without an image.
+//! Assembles the root `host`: a read-only view of the host's programs, for local debugging without an image.
 //!
-//! A tmpfs with read-only binds of `/usr` and related directories, and a minimal `/etc` for running programs: no host
-//! name, password file or configuration of the host is in it.
+//! The root is a tmpfs with read-only binds of `/usr` and related directories, and a minimal `/etc` for running
+//! programs. It does not contain the host's host name, password file or configuration.
 
 use std::fs;
 use std::io;
@@ -15,9 +15,10 @@ use rustix::mount::MountAttrFlags;
 
 use crate::ids::Ids;
 
-/// Directories of programs and libraries. A symbolic link (`/bin -> usr/bin`) becomes the same link.
+/// Directories of programs and libraries. If one is a symbolic link (`/bin -> usr/bin`), the root gets the same link.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Entries of `/etc` that programs need, if they exist on the host: alternatives, the linker's cache, certificates.
+/// Entries of `/etc` that programs need: alternatives, the linker's cache and certificates. Missing entries are
+/// skipped.
 const ETC: [&str; 4] = ["alternatives", "ld.so.cache", "ld.so.conf.d", "ssl/certs"];
 /// Empty directories and their modes.
 const EMPTY: [(&str, u32); 11] = [
@@ -71,7 +72,7 @@ pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows a host path read-only: a link as a link, a file or a directory by a bind mount.
+/// Shows a host path read-only: a symbolic link as a copy of the link, a file or directory as a bind mount.
 fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     let meta = match fs::symlink_metadata(source) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -88,7 +89,8 @@ fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     }
     let root = open_dir(Path::new("/"))?;
     let view = clone_tree(root.as_fd(), source.strip_prefix("/").unwrap_or(source), true)?;
-    // If the file system does not support id maps, owners show as `nobody`: world-readable files can still be read.
+    // If the file system does not support id maps, all owners are shown as `nobody`, and only world-readable files can
+    // be read.
     let _ = ids.map_mount(view.as_fd(), true);
     let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: false, recursive: true };
     set_attributes(view.as_fd(), read_only)?;

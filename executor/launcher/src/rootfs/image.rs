@@ -1,4 +1,4 @@
-//! An image: overlayfs over its layers, which are shared with every other container of the image.
+//! Assembles the root of an image: an overlay over the image's layers, which all containers of the image share.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,7 +16,8 @@ use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::ids::Ids;
 
-/// Mounts the overlay of the image's layers, which must be unpacked in the store. Returns the parts omitted from them.
+/// Mounts an overlay over the image's layers, which must be unpacked in the store. Returns warnings about omitted parts
+/// of the layers, and the overlay.
 pub(super) fn assemble(
     image: &PlannedImage,
     store: &Path,
@@ -40,9 +41,8 @@ pub(super) fn assemble(
 }
 
 impl Tree {
-    /// Makes the directories that the image declares as volumes, if they are missing. Their content goes to the
-    /// container's own layer when it is written to, even if the rest of the root is `read_only`: each is then a
-    /// separate mount.
+    /// Creates the directories that the image declares as volumes, if they are missing. Writes to them go to the
+    /// container's own layer. If the rest of the root is `read_only`, each directory becomes a separate mount.
     pub(super) fn make_volumes(&self, image: &PlannedImage, read_only: bool) -> Result<(), Refused> {
         for volume in &image.volumes {
             let above: Vec<&Path> = volume.ancestors().filter(|path| path.parent().is_some()).collect();

@@ -1,7 +1,7 @@
-//! The root of a container as an overlay: shared lower directories that are never written to, and the container's own
-//! upper directory, which is removed with the container.
+//! Mounts the root of a container as an overlay: shared lower directories, which are never written to, and the
+//! container's own upper directory, which is removed with the container.
 //!
-//! Its inputs are opened directories, bottom first: a `dir:` or the layers of an image.
+//! The lower directories are a `dir:` or the layers of an image. They are passed as open descriptors, bottom first.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -19,14 +19,14 @@ use crate::errors::failed;
 use crate::files::ensure_dir;
 use crate::ids::Ids;
 
-/// Mounts the overlay of `lower` at the container's stage. The root directory gets the mode and owner of `model`, as
-/// the container sees them, or belongs to root if there is none. The upper layer lies in the container's state
-/// directory, and need not reach the disk. Returns the views of `lower` that were made for the container's ids: closing
-/// one makes the kernel wait, so close them when no client waits for this process.
+/// Mounts the overlay of `lower` at the container's stage. The root directory gets the mode and owner of `model`,
+/// mapped to the container's ids. Without `model` it belongs to root. The upper layer is in the container's state
+/// directory, and is not synced. Returns the views of `lower` that were created for the container's ids. The kernel
+/// waits when a view is closed, so close the views when no client waits for this process.
 ///
 /// # Errors
-/// Returns an error if the kernel has no overlayfs or refuses one of these directories, or if the disk is full. `about`
-/// is the source of the root as the request names it.
+/// Returns an error if the kernel has no overlayfs or rejects one of the directories, or if the disk is full. `about`
+/// is the source of the root in the request.
 pub(super) fn assemble(
     about: &str,
     lower: &[BorrowedFd<'_>],
@@ -97,15 +97,15 @@ pub(super) fn read_only(
     mounted.map_err(|error| failed(&format!("overlay of `{about}`"), &error))
 }
 
-/// Empties the work directory: a refused mount leaves a mark there, and with `volatile` the mark makes every further
-/// mount fail.
+/// Recreates the work directory. A failed mount leaves a marker there, and with `volatile` the marker makes every
+/// further mount fail.
 fn renew(dirs: &Dirs, work: &Path) -> io::Result<()> {
     fs::remove_dir_all(work)?;
     dirs.private(work)
 }
 
-/// Runs `act` while the views are attached one on top of the other to a directory of the container. An overlay keeps
-/// what it needs of them.
+/// Runs `act` while the views are attached to a directory of the container, on top of each other. A mounted overlay no
+/// longer needs them to be attached.
 fn attached(views: &[BorrowedFd<'_>], dirs: &Dirs, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = dirs.run.join("lower");
     ensure_dir(&place, 0o700)?;

@@ -1,4 +1,4 @@
-//! `pod`: the root of a pod, which runs no program: an empty tmpfs with mount points.
+//! Assembles the root `pod`: an empty tmpfs with mount points, for a pod, which runs no program.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! Mount points of secret files and of the termination message: where they are, and how they are made.
+//! Determines and creates the mount points of secret files and of the termination message.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -18,11 +18,11 @@ use super::Tree;
 use crate::errors::failed;
 
 impl Tree {
-    /// Determines the mount points of the processes of a tree of actions; `mounts` are those of the container's own
-    /// files.
+    /// Determines the mount points for the processes of a tree of actions. `mounts` contains the mount points of the
+    /// container's own files.
     ///
     /// # Errors
-    /// Returns a violation for each path that does not fit the tree.
+    /// Returns a violation for each path that cannot be used in the tree.
     pub(crate) fn steps(
         &self,
         plan: &Plan,
@@ -53,7 +53,7 @@ impl Tree {
     /// Determines the mount points of files.
     ///
     /// # Errors
-    /// Returns a violation for each path that does not fit the tree.
+    /// Returns a violation for each path that cannot be used in the tree.
     pub(crate) fn place(
         &self,
         plan: &Plan,
@@ -75,11 +75,11 @@ impl Tree {
         })
     }
 
-    /// Determines the mount point of the termination message file and makes it; `mounts` are those of the container's
-    /// secret files.
+    /// Determines the mount point of the termination message file and creates it. `mounts` contains the mount points of
+    /// the container's secret files.
     ///
     /// # Errors
-    /// Returns a violation of `termination_message.path` if the path does not fit the tree.
+    /// Returns a violation of `termination_message.path` if the path cannot be used in the tree.
     pub(crate) fn termination_message(
         &self,
         plan: &Plan,
@@ -114,8 +114,8 @@ impl Tree {
         Ok(Some(point))
     }
 
-    /// Makes the mount points of files. All mount points are determined before any is made, so that new ones are not
-    /// mistaken for entries of the tree.
+    /// Creates the mount points of files. All mount points are determined before the first is created, so that new ones
+    /// are not mistaken for entries of the tree.
     ///
     /// # Errors
     /// Returns a violation for each file if the tree is read-only there.
@@ -148,9 +148,9 @@ pub(crate) fn shared_mounts(plan: &Plan) -> impl Iterator<Item = &Path> {
     plan.volumes.iter().filter(|volume| volume.is_of_pod()).map(|volume| volume.path.as_path())
 }
 
-/// Makes the directory or the empty file for a mount, and its missing parents. They belong to the process's user
-/// (0755): the surroundings of a secret file are the program's. Without an `owner` they keep the calling process's ids:
-/// in a volume of the pod another member could replace the new entry, whose owner must then not change.
+/// Creates the directory or empty file for a mount, and its missing parents (mode 0755). They belong to the process's
+/// user `owner`. Without `owner` they keep the calling process's ids: in a pod's volume another member could replace
+/// the new entry before its owner is changed.
 ///
 /// # Errors
 /// Returns an error if the tree is read-only or changed meanwhile.
@@ -161,9 +161,8 @@ fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<(u32, u32
     make(root, &mount.target, matches!(mount.content, Content::Directory(_)), owner)
 }
 
-/// Moves a view of secret files to its mount point, with the calling process's root as `/`. A mount point in a fresh
-/// empty file system or in a volume of the pod is made ([`make_target`]); `owner` is in ids as the calling process sees
-/// them.
+/// Moves a view of secret files to its mount point. The calling process's root is `/`. Creates the mount point if it is
+/// in a fresh empty file system or in a pod's volume. `owner` contains ids as the calling process sees them.
 ///
 /// # Errors
 /// Returns an error if the mount point does not exist or has another type.
@@ -201,7 +200,7 @@ pub(super) fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -
     Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Returns the request's field of the first file that a mount shows.
+/// Returns the request field for the path of the first file that a mount contains.
 fn field_of(files: &[PlannedFile], mount: &MountPoint) -> String {
     let index = match &mount.content {
         Content::File(index) => *index,

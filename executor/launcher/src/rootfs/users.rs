@@ -1,4 +1,4 @@
-//! Users and groups of a container, resolved by the files of its root.
+//! Resolves users and groups of a container with the user and group files of its root.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -16,14 +16,14 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 use super::Tree;
 use crate::errors::failed;
 
-/// Names and numbers of groups.
+/// File with the names and ids of groups.
 const GROUP_FILE: &str = "/etc/group";
 
 impl Tree {
-    /// Resolves the plan's user by the tree's own files.
+    /// Resolves a user of the plan with the tree's own files.
     ///
     /// # Errors
-    /// Returns a violation of `action.run.user` if the name is unknown.
+    /// Returns a violation of `field` if the name is unknown or an id is too large.
     pub(crate) fn resolve_user(&self, user: &UserRef, field: &str) -> Result<ResolvedUser, Refused> {
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
@@ -39,10 +39,10 @@ impl Tree {
         }
     }
 
-    /// Returns the numbers of the plan's supplementary groups, by the tree's own file.
+    /// Returns the ids of the plan's supplementary groups. Names are resolved with the tree's own file.
     ///
     /// # Errors
-    /// Returns a violation of the entry of `extra_groups` if the name is unknown.
+    /// Returns a violation of the entry of `extra_groups` if the name is unknown or the id is too large.
     pub(crate) fn extra_groups(&self, plan: &Plan) -> Result<Vec<u32>, Refused> {
         if plan.extra_groups.is_empty() {
             return Ok(Vec::new());
@@ -64,7 +64,7 @@ impl Tree {
         }
     }
 
-    /// Returns the numbers of the groups that the plan's files name, by the tree's own file.
+    /// Returns the ids of the groups that the plan's files name. Names are resolved with the tree's own file.
     ///
     /// # Errors
     /// Returns a violation of the file's `group` if the name is unknown.
@@ -77,7 +77,7 @@ impl Tree {
     /// Returns the users of the processes of a tree of actions.
     ///
     /// # Errors
-    /// Returns a violation if the tree does not have a user.
+    /// Returns a violation if a user does not exist in the tree.
     pub(crate) fn step_users(&self, plan: &Plan) -> Result<Vec<ResolvedUser>, Refused> {
         let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
         let user = |process: &PlannedProcess| {
@@ -87,10 +87,10 @@ impl Tree {
     }
 }
 
-/// Adds the groups that files name to `known`, by the group file of an untrusted root.
+/// Adds the groups that files name to `known`. Names are resolved with the group file of an untrusted root.
 ///
 /// # Errors
-/// Returns a violation of each file's `group` if the name is unknown or the number is not mapped in the container.
+/// Returns a violation of each file's `group` whose name is unknown or whose id is not mapped in the container.
 pub(crate) fn file_groups<'a>(
     root: BorrowedFd<'_>,
     files: impl IntoIterator<Item = &'a PlannedFile>,
@@ -120,7 +120,7 @@ pub(crate) fn file_groups<'a>(
     if violations.is_empty() { Ok(known) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
-/// Reads a small file below a root; empty if it does not exist.
+/// Reads a small file below a root. Returns no bytes if the path does not exist or is not a regular file.
 ///
 /// # Errors
 /// Returns an error if the file is too large.

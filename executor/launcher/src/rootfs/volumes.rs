@@ -1,18 +1,20 @@
-//! Volumes, mounted into the root of a container before libcontainer uses it, so that their attributes are locked in a
-//! container with its own user namespace, whatever its processes may do.
+//! Mounts volumes into the root of a container before libcontainer uses it. In a container with its own user namespace,
+//! processes can then not change the mounts' attributes.
 //!
 //! ```text
 //! empty, in memory    a new tmpfs
 //! empty, on a disk    a new directory of the state directory, with a limit (`disk`)
-//! host                a view of a directory that the operator's list names, or of a directory or a file in it, with the
-//!                     container's ids
+//! host                a view, with the container's ids, of a directory on the operator's list, or of a directory or
+//! file
+//!                     in it
 //! image               an overlay of the layers, or a view of a single layer, with the container's ids
-//! device of CDI       a view of a directory or a file of the host that a CDI file names, like a volume of the host
+//! CDI device          a view of a host directory or file that a CDI file names, like a host volume
 //! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
-//! Host volumes are shared with other containers, which can change their contents at any time. So each path in one is
-//! opened beneath its root, without links and other mounts, and the opened entry is mounted. Nothing is made there. If
-//! a container has volumes, its tmpfs file systems are mounted here too, outer ones first.
+//! Host volumes are shared with other containers, which can change their contents at any time. So each path in a host
+//! volume is opened beneath its root, without following links or entering other mounts, and the opened entry is
+//! mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted here,
+//! too, outer ones first.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,10 +45,10 @@ use crate::host::Host;
 use crate::ids::Ids;
 use crate::pods::Pod;
 
-/// Directory in a container's run directory on which an image is mounted until a view of it is made.
+/// Directory in a container's run directory on which an image is mounted until the image is cloned.
 const IMAGE_PLACE: &str = "image";
 
-/// A mount that is made here.
+/// Content to be mounted.
 enum Content<'a> {
     Tmpfs(InMemory),
     Volume(usize, &'a Volume),
@@ -63,7 +65,7 @@ impl Content<'_> {
         }
     }
 
-    /// Returns true if it is the container's own, so that directories can be made in it.
+    /// Returns true if the content belongs to this container alone, so that directories can be created in it.
     fn is_own(&self) -> bool {
         match self {
             Self::Tmpfs(_) => true,
@@ -81,11 +83,11 @@ impl Content<'_> {
     }
 }
 
-/// Reason for not mounting a volume.
+/// Error of a volume that was not mounted.
 enum NotMounted {
-    /// A field of the request does not fit the host.
+    /// A field of the request cannot be used on this host.
     Unfit(Violation),
-    /// Something failed, or was already checked and refused.
+    /// An operation failed, or a check has already created the refusal.
     Failed(Refused),
 }
 
@@ -95,9 +97,9 @@ impl From<Refused> for NotMounted {
     }
 }
 
-/// A host directory that the operator offers for a volume.
+/// A host directory that the operator permits for a volume.
 struct OfferedDirectory<'a> {
-    /// Field of the request that names it.
+    /// Request field that names the directory.
     field: String,
     /// Name in the request.
     name: &'a str,
@@ -110,7 +112,7 @@ struct OfferedDirectory<'a> {
 }
 
 impl OfferedDirectory<'_> {
-    /// Returns the fault of the named path itself.
+    /// Returns the error for the path in the request.
     fn unfit(&self, error: &io::Error) -> NotMounted {
         let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
         let why = format!("`{}`: {}", self.name, explain(error));
@@ -118,7 +120,7 @@ impl OfferedDirectory<'_> {
     }
 }
 
-/// Returns the refusal of a name that the launcher's own configuration does not have.
+/// Returns the error for a name that is not in the launcher's configuration.
 fn not_listed(field: &str, shown: &str) -> NotMounted {
     NotMounted::Unfit(Violation::new(
         field,
@@ -131,7 +133,7 @@ fn is_file(mount: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(mount)?.st_mode) != FileType::Directory)
 }
 
-/// Inputs for making volumes.
+/// Parameters for creating volumes.
 struct Maker<'a> {
     host: &'a Host,
     dirs: &'a Dirs,
@@ -146,10 +148,11 @@ struct Maker<'a> {
 
 impl Tree {
     /// Mounts the volumes of a plan, the directories and files of its CDI devices, and its tmpfs file systems. Returns
-    /// warnings. Does nothing if the plan has neither volumes nor such devices.
+    /// warnings. Does nothing if the plan has neither volumes nor CDI devices with mounts.
     ///
     /// # Errors
-    /// Returns a violation for each volume that does not fit the tree or the host, and an error if the disk is full.
+    /// Returns a violation for each volume that cannot be used with the tree or on the host. Returns an error if the
+    /// disk is full.
     pub(crate) fn mount_volumes(
         &self,
         host: &Host,
@@ -171,7 +174,7 @@ impl Tree {
         let mut violations = Vec::new();
         for (position, content) in all.iter().enumerate() {
             let path = content.path();
-            // The paths are sorted, so the last enclosing one is the innermost.
+            // The paths are sorted, so the last enclosing mount is the innermost.
             let around = all[..position].iter().rfind(|outer| path.starts_with(outer.path()));
             let about = || format!("rootfs: {}", path.display());
             let made = match content {
@@ -213,7 +216,7 @@ impl Maker<'_> {
         in_memory(&tmpfs.size, tmpfs.mode, owner, tmpfs.exec).map_err(|error| failed("tmpfs", &error).into())
     }
 
-    /// Makes the detached mount of a volume.
+    /// Creates the detached mount of a volume.
     fn volume(&mut self, index: usize, volume: &Volume) -> Result<OwnedFd, NotMounted> {
         match &volume.source {
             VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes, mode, gid }) => {
@@ -243,7 +246,7 @@ impl Maker<'_> {
                 let listed = self.host.policy.host_path_around(path);
                 let root = listed.ok_or_else(|| not_listed(&field, &format!("`{shown}`")))?;
                 let below = path.strip_prefix(root).unwrap_or(path).join(&volume.sub_path);
-                // Without a sub-path `join` leaves a trailing slash, which is invalid for a file.
+                // With an empty sub-path, `join` adds a trailing slash, which is invalid for a file.
                 let below: PathBuf = below.components().collect();
                 let read_only = volume.read_only;
                 let lent = OfferedDirectory { field, name: &shown, root, below: &below, read_only, no_exec: false };
@@ -271,7 +274,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Makes the mount of a CDI device.
+    /// Creates the mount of a CDI device.
     fn mount_device(
         &self,
         name: &str,
@@ -279,7 +282,7 @@ impl Maker<'_> {
     ) -> Result<OwnedFd, NotMounted> {
         let HostMount { host_path, read_only, no_exec, .. } = mount;
         let field = format!("devices[{device}].name");
-        // A file is opened through its directory.
+        // Open a file through its directory.
         let whole = (host_path.as_path(), Path::new(""));
         let in_parent = || Some((host_path.parent()?, Path::new(host_path.file_name()?)));
         let (root, below) = if host_path.is_dir() { whole } else { in_parent().unwrap_or(whole) };
@@ -289,7 +292,7 @@ impl Maker<'_> {
         self.mount_host(&lent, |error| lent.unfit(error))
     }
 
-    /// Makes a mount of a host path. `unfit_below` returns the fault of the part below the root.
+    /// Creates a mount of a host path. `unfit_below` returns the error for the part below the root.
     fn mount_host(
         &self,
         lent: &OfferedDirectory<'_>,
@@ -324,7 +327,7 @@ impl Maker<'_> {
         Ok(view)
     }
 
-    /// Makes a view of a pod's volume, whose files already have the pod's ids.
+    /// Creates a mount of a pod's volume. Its files already have the pod's ids.
     fn mount_pod(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
         let about = || format!("volume `{name}` of the pod");
         let pod = self.pod.ok_or_else(|| failed(&about(), &io::ErrorKind::NotFound.into()))?;
@@ -357,7 +360,7 @@ impl Maker<'_> {
         let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
         let place = self.dirs.run.join(IMAGE_PLACE);
         ensure_dir(&place, 0o700).map_err(failed)?;
-        // A view can only be made of an attached mount.
+        // Only an attached mount can be cloned.
         let view = self.mounted_at(reference, &lower, &place).and_then(|()| {
             let root = open_dir(&place).map_err(failed)?;
             let dir = beneath(&root, volume, index, reference)?;
@@ -369,7 +372,7 @@ impl Maker<'_> {
         Ok(view)
     }
 
-    /// Mounts the tree of an image's layers at a directory, with the container's ids.
+    /// Mounts an image's layers at a directory, with the container's ids.
     fn mounted_at(
         &self,
         reference: &str,
@@ -390,8 +393,8 @@ impl Maker<'_> {
     }
 }
 
-/// Returns true if no user of the host but root can run set-user-id files of root that a container leaves in a
-/// directory: its file system is mounted nosuid, or a directory above it is closed to other users.
+/// Returns true if only root of the host can run set-user-id files that a container creates in a directory: its file
+/// system is mounted nosuid, or other users cannot enter a directory above it.
 fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
     if fstatvfs(opened)?.f_flag.contains(StatVfsMountFlags::NOSUID) {
         return Ok(true);
@@ -406,7 +409,7 @@ fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Opens the directory of a mounted volume: its root, or the sub-path in it.
+/// Opens the root of a mounted volume, or its sub-path.
 fn beneath(root: &OwnedFd, volume: &Volume, index: usize, name: &str) -> Result<OwnedFd, NotMounted> {
     open_dir_beneath(root.as_fd(), &volume.sub_path).map_err(|error| unfit_sub_path(volume, index, name, &error))
 }
@@ -418,7 +421,7 @@ fn unfit_sub_path(volume: &Volume, index: usize, name: &str, error: &io::Error) 
     NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason.because(why)))
 }
 
-/// Returns the reason for a failure to open a directory.
+/// Describes an error of opening a directory.
 fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
@@ -427,7 +430,7 @@ fn explain(error: &io::Error) -> String {
     }
 }
 
-/// Makes a detached tmpfs.
+/// Creates a detached tmpfs.
 fn in_memory(size: &str, mode: u32, (uid, gid): (u32, u32), exec: bool) -> io::Result<OwnedFd> {
     let (mode, uid, gid) = (format!("{mode:o}"), uid.to_string(), gid.to_string());
     let options = [("size", Some(size)), ("mode", Some(&*mode)), ("uid", Some(&*uid)), ("gid", Some(&*gid))];
@@ -438,9 +441,9 @@ fn in_memory(size: &str, mode: u32, (uid, gid): (u32, u32), exec: bool) -> io::R
     detached("tmpfs", "tmpfs", &options, flags)
 }
 
-/// Sets owner and mode of the root of a new directory.
+/// Sets the owner and mode of the root of a new directory.
 fn own(view: &OwnedFd, (uid, gid): (u32, u32), mode: u32) -> io::Result<()> {
-    // Through /proc: a path descriptor cannot be changed otherwise.
+    // Use /proc, because the owner and mode of a path descriptor cannot be changed directly.
     let held = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(view)));
     std::os::unix::fs::chown(&held, Some(uid), Some(gid))?;
     std::fs::set_permissions(&held, std::fs::Permissions::from_mode(mode))

@@ -1,8 +1,8 @@
-//! System calls that are allowed with any arguments.
+//! Lists system calls that are allowed with any arguments.
 //!
-//! Checked against Docker's default profile, for a container whose capabilities are a subset of the default ones (none
-//! of which allows further calls there). Only `io_setup` is omitted on purpose. Calls newer than the libc crate are
-//! listed by number, which is the same on every architecture from 424 on.
+//! The list was compared with Docker's default profile, for a container whose capabilities are a subset of the default
+//! capabilities. Only `io_setup` is omitted on purpose. Calls newer than the libc crate are listed by number. From 424
+//! on, numbers are the same on every architecture.
 
 /// Allowed on every architecture.
 const COMMON: &[i64] = &[
@@ -269,7 +269,7 @@ const COMMON: &[i64] = &[
     466, // removexattrat
 ];
 
-/// Calls of this architecture only: newer architectures have only the calls above.
+/// Calls that only this architecture has. Newer architectures have only the calls above.
 #[cfg(target_arch = "x86_64")]
 const ARCH: &[i64] = &[
     333, // io_pgetevents
@@ -324,7 +324,7 @@ const ARCH: &[i64] = &[];
 /// Every allowed call.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
 
-/// Calls that a capability allows, as in Docker's profile: the kernel would refuse them without it anyway.
+/// Calls that a capability allows, as in Docker's profile. Without the capability the kernel would deny them anyway.
 pub(super) const BY_CAPABILITY: &[(&str, &[i64])] = &[
     ("CAP_DAC_READ_SEARCH", &[libc::SYS_open_by_handle_at]),
     (

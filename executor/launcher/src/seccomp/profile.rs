@@ -1,9 +1,9 @@
-//! A filter from a request: JSON in the form of the OCI runtime specification (`linux.seccomp`), or of Docker's
-//! profiles, which add conditions on capabilities, architectures and kernels.
+//! Compiles the filter of a request from a JSON profile, in the format of the OCI runtime specification
+//! (`linux.seccomp`) or of Docker's profiles, which add conditions on capabilities, architectures and kernels.
 //!
-//! The input is the text, whose size the caller has limited, and the capabilities of the process; the output is
-//! programs. Rules of one call add up: a call passes if any rule allows it, but if one rule forbids it and another
-//! allows it, it is forbidden.
+//! The input is the profile, whose size the caller has limited, and the capabilities of the process. The output is a
+//! filter with several programs. Several rules can name the same call. A call is allowed if any of its rules allows it
+//! and no rule forbids it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -16,26 +16,26 @@ use syscalls::Sysno;
 use super::{Filter, Rules, program};
 
 const RULES_MAX: usize = 1024;
-/// Most names in all rules.
+/// Maximum number of names in all rules.
 const NAMES_MAX: usize = 8192;
-/// Most conditions, each counted once per call of its rule: a program has at most 4,096 instructions, and larger input
-/// is refused early.
+/// Maximum number of conditions. Each condition counts once for each call of its rule. A program has at most 4,096
+/// instructions, so this limit rejects larger input early.
 const CONDITIONS_MAX: usize = 8192;
-/// Most names listed in a warning.
+/// Maximum number of names in a warning.
 const REPORTED_MAX: usize = 20;
 /// Largest error number that the kernel accepts.
 const ERRNO_MAX: u32 = 4095;
 
-/// Fault of a profile.
+/// Error in a profile.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProfileError {
-    /// Not JSON of this form.
+    /// Not JSON in this format.
     #[error("not a seccomp profile: {0}")]
     Form(#[from] serde_json::Error),
     /// A limit was exceeded.
     #[error("has {0} {1}; at most {2}")]
     Size(usize, &'static str, usize),
-    /// An action that needs a listener, or an unknown one.
+    /// An unknown action, or an action that needs a listener.
     #[error(
         "the action {0:?} is not supported; use SCMP_ACT_ALLOW, _ERRNO, _LOG, _TRAP, _KILL, _KILL_THREAD, _KILL_PROCESS"
     )]
@@ -59,7 +59,7 @@ pub(super) enum ProfileError {
 struct Profile {
     default_action: String,
     default_errno_ret: Option<u32>,
-    /// Programs are compiled only for this machine: a process cannot make calls of another word size.
+    /// Ignored: programs are compiled only for this machine, and a process cannot make calls of another word size.
     #[serde(default, rename = "architectures")]
     _architectures: serde::de::IgnoredAny,
     #[serde(default, rename = "archMap")]
@@ -84,7 +84,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Returns the number of conditions, counted once per call.
+    /// Returns the number of conditions. Each condition counts once for each call of the rule.
     fn conditions(&self) -> usize {
         (self.names.len() + usize::from(self.name.is_some())) * self.args.as_ref().map_or(0, Vec::len)
     }
@@ -110,7 +110,7 @@ struct When {
     min_kernel: Option<String>,
 }
 
-/// Compiles a profile. Returns the filter, and the parts of the profile that this machine does not know.
+/// Compiles a profile. Returns the filter, and warnings about system calls that this machine does not know.
 pub(super) fn compile(text: &str, capabilities: &CapabilitySets) -> Result<(Filter, Vec<String>), ProfileError> {
     let profile: Profile = serde_json::from_str(text)?;
     let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();
@@ -147,8 +147,8 @@ pub(super) fn compile(text: &str, capabilities: &CapabilitySets) -> Result<(Filt
     Ok((Filter { programs, ours: false }, warnings(&unknown)))
 }
 
-/// Unless the default is to allow, one program allows all calls that any rule names. For each other action, a further
-/// program applies it to its calls.
+/// Returns the programs of a filter. Unless the default is to allow, one program allows all calls that any rule names.
+/// For each other action, a further program applies the action to its calls.
 fn programs(
     default: &SeccompAction,
     by_action: Vec<(SeccompAction, Calls)>,
@@ -165,7 +165,7 @@ fn programs(
     Ok(programs)
 }
 
-/// Calls with their alternative conditions; `None` matches any arguments.
+/// Calls with their alternative conditions. `None` matches a call with any arguments.
 #[derive(Default)]
 struct Calls(BTreeMap<i64, Option<Vec<Conditions>>>);
 
@@ -210,7 +210,8 @@ fn action(name: &str, errno: Option<u32>) -> Result<SeccompAction, ProfileError>
     }
 }
 
-/// All conditions of a rule must hold, except that of several on one argument any is enough (as in runc).
+/// Returns the alternative conditions of a rule. All conditions must hold, as in runc. If several conditions are on the
+/// same argument, each condition is an alternative.
 fn alternatives(args: &[Argument]) -> Result<Vec<Conditions>, ProfileError> {
     let conditions = args.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
     let indices: BTreeSet<u32> = args.iter().map(|arg| arg.index).collect();
@@ -229,7 +230,7 @@ fn condition(arg: &Argument) -> Result<SeccompCondition, ProfileError> {
         "SCMP_CMP_EQ" => (SeccompCmpOp::Eq, arg.value),
         "SCMP_CMP_GE" => (SeccompCmpOp::Ge, arg.value),
         "SCMP_CMP_GT" => (SeccompCmpOp::Gt, arg.value),
-        // In the profile the mask comes first, then the value to compare.
+        // In a profile the mask is first, and the value to compare is second.
         "SCMP_CMP_MASKED_EQ" => (SeccompCmpOp::MaskedEq(arg.value), arg.value_two),
         other => return Err(ProfileError::Comparison(other.chars().take(64).collect())),
     };

@@ -1,4 +1,5 @@
-//! Checks the filters' answers to every call of this machine by interpreting their programs, without making a call.
+//! Interprets the programs of filters and checks their result for every system call of this machine, without making a
+//! call.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +8,8 @@ use seccompiler::sock_filter;
 
 use super::*;
 
-/// Calls that Docker's default profile denies to a container with its default capabilities, on x86_64, by the
-/// documentation of the profile and the system call table of Linux 6.16.
+/// Calls that Docker's default profile denies to a container with its default capabilities on x86_64, according to the
+/// profile's documentation and the system call table of Linux 6.16.
 const DENIED: &[&str] = &[
     "_sysctl",
     "acct",
@@ -87,7 +88,7 @@ const DENIED: &[&str] = &[
     "uprobe",
 ];
 
-/// Returns the answer of a classic BPF program to a call. Supports only the instructions of seccomp programs.
+/// Returns the result of a classic BPF program for a call. Supports only the instructions of seccomp programs.
 pub(super) fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
     const AUDIT_ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
     let word = |offset: u32| match offset {
@@ -120,7 +121,8 @@ pub(super) fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// Returns the kernel's answer: the strictest one, and among equally strict ones the last program's.
+/// Returns the kernel's result: the strictest result of all programs. Of equally strict results, the result of the last
+/// program applies.
 fn answer(filter: &Filter, call: i64, args: [u64; 6]) -> u32 {
     let answers = filter.programs.iter().rev().map(|program| run(program, call, args));
     let strictness = |answer: &u32| (answer & 0xffff_0000).cast_signed(); // kill is negative, as in the kernel
@@ -135,11 +137,11 @@ fn held(names: &[&'static str]) -> CapabilitySets {
     CapabilitySets { names: names.iter().copied().collect(), ambient: false }
 }
 
-/// Every call that Docker's profile denies is denied, and every other one is allowed, except `io_setup`.
+/// Every call that Docker's profile denies is denied. Every other call is allowed, except `io_setup`.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn every_call_is_answered_as_dockers_default_profile_answers_it() {
-    // Allowed there always, or for arguments that the tests below check.
+    // Docker's profile allows these calls always, or with arguments that other tests check.
     let by_argument = ["clone", "personality", "socket"];
     let filter = Filter::compile(&held(&[])).unwrap();
     let (mut denied, mut wrong) = (BTreeSet::new(), Vec::new());
@@ -256,7 +258,7 @@ fn a_list_of_what_is_forbidden() {
     assert_eq!(answer(&filter, libc::SYS_uname, [0; 6]), 0x7ffc_0000);
 }
 
-/// A rule in which each condition counts for each name.
+/// Returns a profile with one rule, in which each condition counts for each name.
 fn multiplied(names: usize, conditions: usize) -> String {
     let names = vec![r#""read""#; names].join(",");
     let condition = r#"{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}"#;
@@ -281,7 +283,7 @@ fn what_is_no_profile_is_reported() {
         (arg(r#"{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}"#), "argument 6"),
         (arg(r#"{"index": 0, "value": 0, "op": "EQ"}"#), "EQ"),
         (rule(&vec![r#"{"names": [], "action": "SCMP_ACT_ALLOW"}"#; 1025].join(",")), "1025"),
-        // The largest that fits into a request: 24 million conditions of one call.
+        // The largest profile that fits into a request: 24 million conditions for one call.
         (multiplied(8192, 3000), "24576000 conditions; at most 8192"),
         (multiplied(8192, 1), "too many BPF instructions"), // accepted up to the limit, and compiled
     ];

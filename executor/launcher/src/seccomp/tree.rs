@@ -1,10 +1,10 @@
-//! Compiles programs that find a call's answer by binary search, where seccompiler's programs test one call after the
-//! other.
+//! Compiles filter programs that find the action for a call by binary search. seccompiler's programs test one call
+//! after the other.
 //!
 //! When a filter is installed, the kernel translates it, compiles it to machine code, and runs it for every call number
-//! to find calls that are allowed with any arguments. Each of the three costs in proportion to the program's length,
-//! and the last one to its longest path. Most calls are next to calls with the same answer: the search is over ranges,
-//! and seccompiler's programs are used only for calls whose arguments matter.
+//! to find the calls that are allowed with any arguments. Each of these three steps takes time in proportion to the
+//! program's length, and the last step also to its longest path. Most calls are adjacent to calls with the same action,
+//! so the search is over ranges. seccompiler's programs are used only for calls whose arguments matter.
 
 use std::collections::BTreeSet;
 
@@ -12,9 +12,9 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, sock_fil
 
 use super::{FilterError, Rules};
 
-/// Most instructions of a program (BPF_MAXINSNS).
+/// Maximum number of instructions of a program (BPF_MAXINSNS).
 const INSTRUCTIONS_MAX: usize = 4096;
-/// Number of instructions with which each of seccompiler's programs checks the architecture.
+/// Number of instructions at the start of each of seccompiler's programs that check the architecture.
 const ARCHITECTURE: usize = 3;
 /// `ld [0]`: loads the call number.
 const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -25,16 +25,16 @@ const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 /// `ret #k`.
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// A range of calls with the same answer, which ends at the next range.
+/// A range of calls with the same action. It ends where the next range starts.
 struct Range {
     first: u32,
     answer: BpfProgram,
 }
 
-/// Compiles rules. Calls in `absent` are answered as by a kernel that does not have them, whatever the rules say.
+/// Compiles rules. Calls in `absent` return ENOSYS, as from a kernel without them, even if a rule matches.
 ///
 /// # Errors
-/// Returns an error if the rules are wrong or the program is too long.
+/// Returns an error if the rules are invalid or the program is too long.
 pub(super) fn compile(
     rules: Rules,
     absent: &[i64],
@@ -54,7 +54,7 @@ pub(super) fn compile(
     let calls: BTreeSet<i64> = rules.keys().chain(absent).copied().collect();
     for call in calls {
         let conditions = rules.get(&call).unwrap_or(&no_rule);
-        // A number of more than 32 bits is not a call: use seccompiler's own answer.
+        // A number of more than 32 bits is not a call: use seccompiler's own program.
         let Ok(number) = u32::try_from(call) else {
             debug_assert!(absent.is_empty(), "the table of calls");
             return linear(rules);
@@ -76,7 +76,7 @@ pub(super) fn compile(
     program.truncate(ARCHITECTURE);
     program.push(instruction(LOAD_NUMBER, (0, 0), 0));
     program.extend(tree(&ranges));
-    // With absent calls the kernel refuses a program that is too long: no other program gives these answers.
+    // A program with absent calls has no linear equivalent. If it is too long, the kernel rejects it.
     if program.len() > INSTRUCTIONS_MAX && absent.is_empty() { linear(rules) } else { Ok(program) }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::super::tests::run;
     use super::*;
 
-    /// The same answer as without the tree, for every number including the boundaries.
+    /// For every number including the boundaries, the tree returns the same action as seccompiler's program.
     #[test]
     fn the_tree_answers_as_the_list_does() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// The cost of installing grows with the length.
+    /// The default filter is short, because the time to install it grows with its length.
     #[test]
     fn the_default_filter_is_short() {
         let held = executor_core::spec::held(&executor_core::plan::Isolation::default(), 1000);

@@ -1,7 +1,7 @@
 //! Reads the configuration file again if a daemon connects with a different configuration.
 //!
-//! The daemon has no privilege: its digests decide only when the file is read. The launcher reads the path that it was
-//! started with, and adopts the file as a whole or not at all. Running containers keep their settings.
+//! The daemon has no privilege: its digests only determine when the file is read. The launcher reads the path that it
+//! was started with, and adopts either the whole file or nothing. Running containers keep their settings.
 
 use executor_core::protocol::{ConfigurationDigests, Hello};
 use executor_core::settings::differing_sections;
@@ -11,8 +11,8 @@ use crate::cli;
 use crate::log::{self, Level};
 
 impl Server {
-    /// Compares configurations with a daemon, and reads the file again if they differ. Returns the reason if the file
-    /// was not adopted, or an empty text.
+    /// Compares the configuration with a daemon's, and reads the file again if they differ. Returns an error message if
+    /// the file was not adopted, else an empty string.
     pub(super) fn compare_configuration(&mut self, hello: &Hello) -> String {
         let Some(theirs) = &hello.configuration else { return String::new() };
         if theirs.sections == self.host.configuration {
@@ -21,7 +21,7 @@ impl Server {
         self.read_configuration().err().inspect(|why| log::line(Level::Error, "", why)).unwrap_or_default()
     }
 
-    /// Returns the digests of the configuration in force.
+    /// Returns the digests of the current configuration.
     pub(super) fn configuration(&self) -> ConfigurationDigests {
         ConfigurationDigests { sections: self.host.configuration.clone() }
     }
@@ -38,7 +38,7 @@ impl Server {
             format!("the old configuration stays in force: {} changed; restart executor-launcher", keys.join(", "))
         })?;
         log::line(Level::Info, "", format_args!("the configuration was read again; changed: {}", changed.join(", ")));
-        // Warm containers and signing processes started with the former configuration.
+        // Warm containers and signing processes were started with the old configuration.
         while self.stop_one_warm() {}
         if has_other_identity {
             self.kill_signers();

@@ -1,4 +1,5 @@
-//! Supervisors of exec processes: the launcher counts and reaps them, and ends a process whose supervisor did not.
+//! Manages the supervisors of exec processes: limits their number, reaps them, and kills an exec process whose
+//! supervisor was killed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +48,7 @@ impl Supervisor {
 }
 
 impl Server {
-    /// Copies files, through a supervisor like an exec process.
+    /// Starts a supervisor that copies files, like that of an exec process.
     pub(super) fn archive(&mut self, archive: Archive, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
@@ -56,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Forks a supervisor, which reports the result itself.
+    /// Forks a supervisor. The supervisor itself reports the result.
     pub(super) fn exec(
         &mut self,
         exec: Exec,
@@ -100,7 +101,8 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Opens the environment that a container keeps, through the launcher's handle of its volume, without reading it.
+    /// Opens the environment that a container keeps. The launcher uses its handle of the container's volume, and does
+    /// not read the environment.
     fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
         let shim = self.hear_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
         let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| exec::no_environment(id))?;
@@ -110,7 +112,7 @@ impl Server {
         })
     }
 
-    /// Reaps supervisors that have exited. If one was killed, its process is ended.
+    /// Reaps supervisors that have exited, and kills exec processes whose supervisor was killed.
     pub(super) fn reap_execs(&mut self) {
         self.execs.retain_mut(|exec| {
             exec.recv();

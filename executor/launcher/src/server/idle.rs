@@ -1,14 +1,14 @@
-//! Decides when a launcher that executord started exits: a moment after its last daemon, its last container and all
-//! other work are gone.
+//! Decides when an idle launcher exits, if executord started it: a short time after the last daemon, the last container
+//! and all other work are gone.
 
 use std::time::{Duration, Instant};
 
-/// Time until the launcher's exit, in which another daemon may connect.
+/// Idle time before the launcher's exit. Another daemon may connect in this time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time after the launcher's start for the first daemon to connect.
+/// Time limit for the first daemon to connect after the launcher's start.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
-/// Idle timeout of the launcher.
+/// Determines when an idle launcher exits.
 pub(super) struct Idle {
     /// Exit time; `None` while there is work.
     until: Option<Instant>,
@@ -19,7 +19,7 @@ impl Idle {
         Self { until: Some(now + FIRST_DAEMON) }
     }
 
-    /// Records whether the launcher is idle. Returns the exit time if it stays idle.
+    /// Records whether the launcher is idle (`nothing` to do). Returns the exit time if it is.
     pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
         self.until = nothing.then(|| self.until.unwrap_or(now + PATIENCE));
         self.until
@@ -30,7 +30,7 @@ impl Idle {
 mod tests {
     use super::*;
 
-    /// However long the last daemon was silent, the next one has the full time.
+    /// If the last daemon disconnects after a long silence, the launcher still waits the full time for the next daemon.
     #[test]
     fn the_time_begins_when_the_last_thing_is_gone() {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Id ranges: those in use by containers, pods and warm containers, and the next free one.
+//! Manages id ranges: finds the ranges in use by containers, pods and warm containers, and the next free range.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::log::{self, Level};
 use crate::shim_handle::ShimHandle;
 
 impl Server {
-    /// Returns a range of ids that no container has, if there is one.
+    /// Returns a range of ids that no container uses, if there is one.
     pub(super) fn free_range(&mut self) -> Option<u32> {
         let all = self.ranges(|_| true);
         let mut pool = self.pool.clone();
         let mut free = pool.find_free_range(&all, self.claims.blocks());
         if free.is_none() {
-            // A shim that has removed everything is about to exit: its ids are not in use any more.
+            // A shim that has removed everything is about to exit, and its ids are no longer in use.
             let held = self.ranges(|shim| !self.has_removed(shim));
             free = pool.find_free_range(&held, self.claims.blocks());
         }
@@ -46,7 +46,8 @@ impl Server {
         free
     }
 
-    /// Returns the ranges of these shims, and those of containers without one.
+    /// Returns the ranges of the shims for which `range` returns true, of containers without a shim, and of warm
+    /// containers.
     pub(super) fn ranges(&self, range: impl Fn(&ShimHandle) -> bool) -> BTreeSet<u32> {
         let shims = self.shims.values().filter(|shim| range(shim));
         shims
@@ -57,7 +58,8 @@ impl Server {
             .collect()
     }
 
-    /// Claims one more block if a launch would find no free range: launches wait for a range only if no block is left.
+    /// Claims one more block if a launch would find no free range. So a launch waits for a range only if no block can
+    /// be claimed.
     pub(super) fn claim_for_a_launch(&mut self) {
         if !self.has_range()
             && let Err(error) = self.claims.more(&self.pool)
@@ -66,14 +68,13 @@ impl Server {
         }
     }
 
-    /// Returns true if no range is free, no warm container could give up its own, and some shim is cleaning up an ended
-    /// container.
+    /// Returns true if a launch would find no range, and a shim is cleaning up an ended container.
     pub(super) fn ids_are_about_to_be_free(&self) -> bool {
         let leaving = |shim: &ShimHandle| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
         !self.has_range() && self.shims.values().any(leaving)
     }
 
-    /// Returns true if a launch would find a range in the claimed blocks.
+    /// Returns true if a launch would find a range in the claimed blocks, or a warm container that can be stopped.
     fn has_range(&self) -> bool {
         let free = |held: BTreeSet<u32>| self.pool.clone().find_free_range(&held, self.claims.blocks()).is_some();
         self.warm_pool.ranges().next().is_some()
@@ -81,7 +82,7 @@ impl Server {
             || free(self.ranges(|shim| !self.has_removed(shim)))
     }
 
-    /// Returns the range of the pod that a container joins. It stays the pod's as long as any member has a shim.
+    /// Returns the range of the pod that a container joins. The pod keeps it while any member has a shim.
     pub(super) fn pod_range(&self, pod: &str) -> Result<Option<u32>, Refused> {
         if pod.is_empty() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Requests of the daemon.
+//! Handles requests of the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,21 +30,21 @@ use crate::network::{self, Patience};
 use crate::shim;
 use crate::shim_handle::{Killed, Offer, ShimHandle};
 
-/// Largest request in bytes: ids, a digest and a key, or the digests of 127 layers. On the stack, so that a shim, which
-/// is forked while one is handled, does not keep it for the life of its container.
+/// Maximum size of a request, in bytes: enough for ids, a digest and a key, or for the digests of 127 layers. The
+/// buffer is on the stack, so that a shim that is forked for a request does not keep it while its container runs.
 const REQUEST_MAX: usize = 8192;
-/// Time limit from a shim's last message to its exit.
+/// Time limit between a shim's last message and its exit.
 const LAST_STEPS: Duration = Duration::from_secs(5);
-/// Time limit for cleanup after a container.
+/// Time limit for the cleanup of a container.
 const REMOVAL: Duration = Duration::from_secs(30);
-/// Time limit from a shim's fork until it listens, before a daemon is accepted in any case.
+/// Time limit between a shim's fork and its listening. After that, a waiting daemon is accepted in any case.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
 /// Time limit for a warm container to acknowledge a launch.
 const ACKNOWLEDGE: Duration = Duration::from_secs(1);
-/// Most deferred requests with descriptors, for all daemons.
+/// Maximum number of deferred requests with descriptors, of all daemons.
 const LAUNCHES_MAX: usize = 64;
-/// Most deferred requests without descriptors, most of them for the removal of a container that is to be deleted. They
-/// do not block launches.
+/// Maximum number of deferred requests without descriptors. Most of them are for the removal of a deleted container.
+/// They do not block launches.
 const REMOVALS_MAX: usize = 2048;
 
 /// A request that waits for a shim.
@@ -56,7 +56,7 @@ pub(super) struct Deferred {
 }
 
 impl Server {
-    /// Answers every pending request.
+    /// Handles all pending requests.
     pub(super) fn serve_daemons(&mut self) {
         let mut index = 0;
         while index < self.daemons.len() {
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Answers one request of one daemon. Returns true if there was one.
+    /// Handles one request of one daemon. Returns true if there was a request.
     fn serve(&mut self, index: usize) -> Result<bool, DaemonGone> {
         let mut buffer = [0; REQUEST_MAX];
         let (length, fds) = match self.daemons[index].recv_or_report(&mut buffer) {
@@ -113,7 +113,8 @@ impl Server {
         if is_there { Ok(true) } else { Err(DaemonGone) }
     }
 
-    /// Carries out deferred requests that are ready. One at a time: a child that is forked meanwhile closes the others.
+    /// Executes deferred requests that are ready, one at a time: a child that is forked for one request closes the
+    /// descriptors of the others.
     pub(super) fn serve_deferred(&mut self) {
         let is_due = |server: &Self, deferred: &Deferred| {
             deferred.until <= Instant::now() || server.waits_for_a_shim(&deferred.call).is_none()
@@ -124,15 +125,16 @@ impl Server {
         }
     }
 
-    /// Returns the time that a request may wait for a shim that is about to listen or exit; `None` if it need not wait.
+    /// Returns the time that a request may wait for a shim that is about to listen or exit. Returns `None` if the
+    /// request can be executed now.
     fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
         let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {
-            // A new shim listens after a moment; a daemon that is accepted before would consider it lost.
+            // A new shim listens after a moment. A daemon that is accepted before that would consider the shim lost.
             LauncherCall::Hello(_) => {
                 self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_PATIENCE)
             }
-            // Wait if a shim of this id is exiting or has closed its socket, or if every id range is in use and some
+            // Wait if a shim with this id is exiting or has closed its socket, or if every id range is in use and a
             // shim is still cleaning up.
             LauncherCall::Launch(launch) => shim(&launch.container_id)
                 .map_or_else(
@@ -148,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Carries out a request and answers it. Returns true if the daemon is still connected.
+    /// Executes a request and replies. Returns true if the daemon is still connected.
     fn execute(&mut self, client: &ReplyDestination, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
         let answer = match call {
             LauncherCall::Hello(hello) => self.hello(&hello),
@@ -182,7 +184,7 @@ impl Server {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))
             }
-            // Long operations are answered when they are done.
+            // Long operations send their reply when they are done.
             LauncherCall::UnpackLayer(unpack) => {
                 let later = client.again();
                 let unpacked = self
@@ -208,7 +210,7 @@ impl Server {
             let why = format!("this launcher has protocol version {VERSION}, the daemon has {}", hello.version);
             return Err(Refused::new(Reason::Precondition, why));
         }
-        // The key outlives either process in the other's memory.
+        // The key survives a restart of the daemon or of the launcher, because the other process still has it.
         let internal = |error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("tag key: {error}"));
         let key = match self.tag_key.take() {
             Some(key) => key,
@@ -270,7 +272,7 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Forks a shim that makes a container without a warm container.
+    /// Forks a shim that creates a container without a warm container.
     fn launch_without_shell(
         &mut self,
         id: ContainerId,
@@ -318,8 +320,8 @@ impl Server {
         Ok(())
     }
 
-    /// Gives up warm containers that have not acknowledged their launch in time, and launches their containers without
-    /// one. Such a warm container has changed nothing for the container, and never will after its SIGKILL.
+    /// Kills warm containers that have not acknowledged their launch in time, and launches their containers without a
+    /// warm container. A warm container that has not acknowledged has changed nothing for the launch.
     pub(super) fn kill_silent_warm(&mut self) {
         let is_late = |shim: &&ShimHandle| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
         let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
@@ -331,8 +333,8 @@ impl Server {
                 continue;
             }
             let Some(shim) = self.hear_shim(&id) else { continue };
-            // If it has acknowledged at the last moment it may have changed something: its exit is handled as that of a
-            // shim.
+            // If the shim acknowledged at the last moment, it may have changed something. So its exit is handled like
+            // that of any shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
             let (pid, place) = (shim.pid, shim.warm.take());
             let again = |input: &MemFile| {
@@ -359,7 +361,7 @@ impl Server {
             let launched =
                 inputs.and_then(|inputs| self.launch_without_shell(id.clone(), launch, (connection, plan), inputs));
             if let (Err(refused), Some(lost)) = (launched, lost) {
-                // The daemon already has the answer to its launch: it learns of a lost shim.
+                // The launch has already succeeded for the daemon, so report the failure as a lost shim.
                 let killed = Some(Killed { at: Instant::now(), why: refused.message });
                 self.shims.insert(id.clone(), ShimHandle { killed, ..lost });
                 self.shim_has_ended(&id);
@@ -367,7 +369,7 @@ impl Server {
         }
     }
 
-    /// Makes directories for which there was no space when this launcher started.
+    /// Creates directories for which the disk had no space when this launcher started.
     fn make_what_is_missing(&self) -> Result<(), Refused> {
         if self.host.layers().is_dir() {
             return Ok(()); // made last
@@ -381,7 +383,7 @@ impl Server {
         client: ReplyDestination,
     ) -> Result<Option<LauncherAnswer>, Refused> {
         self.hear_shims();
-        // A shim that has not reported yet may have no record and may be about to mount any layer.
+        // A shim that is still starting may have no record, and could mount any layer.
         if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
             return Err(Refused::new(Reason::Busy, format!("the container {} is being made", shim.id)));
         }
@@ -398,7 +400,7 @@ impl Server {
             let why = if Dirs::new(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };
             return Err(Refused::new(Reason::Precondition, format!("container {id} {why}")));
         }
-        // One more try, in case a plugin failed at the container's end.
+        // Try again, in case a plugin failed at the container's end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
             self.collect_after(&id);
