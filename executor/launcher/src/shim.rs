@@ -1,22 +1,22 @@
-//! The shim: one process per container, from creation to the exit record.
+//! The shim: one process for each container, from its creation to its exit record.
 //!
 //! ```text
 //! fork from the launcher, or a warm container                                      (warm.rs, init/activation.rs)
 //!   prepare    own mount namespace, directories, rootfs, user, file targets           (setup/prepare.rs)
 //!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (init/create.rs)
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (files/inject.rs)
-//!   start      init gets its payload and executes                                     (init/last_steps.rs)
+//!   start      init receives its payload and executes the program                     (init/last_steps.rs)
 //!   supervise  output to the log, signals, exit                                       (supervise.rs, output/)
 //!              the steps of a tree of actions                                         (steps.rs, steps/)
 //!              new secret files, limits, egress rules                                 (files/update.rs, running/)
 //!   capture    copies the declared outputs into the state directory                   (end/outputs.rs)
 //!   finish     wipe, kill leftover processes, record; then the exit is reported       (../finish.rs)
-//!              before the record, attached clients get the last of the output         (end/drain.rs)
+//!              before the record, attached clients receive the last output            (end/drain.rs)
 //!   leave      remove cgroup, mounts, layer, directories                              (../finish.rs)
 //! ```
-//! A shim is forked from a process that never saw a secret. Arguments, environment and file contents stay in memory
-//! files that only init and the helper map. If output is masked, the shim holds the masked values from after the clone
-//! of init until exit.
+//! A shim is forked from a process that has never mapped a secret. Arguments, environment and file contents are in
+//! memory files that only init and the helper map. If output is masked, the shim keeps the masked values in memory from
+//! the clone of init until the exit.
 
 mod end;
 mod files;
@@ -59,27 +59,27 @@ use running::heartbeat::HeartbeatWriter;
 
 pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput as WarmOrder, run as run_warm};
 
-/// Signals that a shim and its starter of steps receive as events.
+/// Signals that a shim and its step starter receive as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 /// Process name of a shim.
 pub(crate) const NAME: &CStr = c"executor-shim";
-/// Time limit for creating a container, without its network; init has a minute.
+/// Time limit for creating a container, without its network. Init has a minute.
 const PREPARE: Duration = Duration::from_secs(60);
-/// Bytes per second that even a slow and busy machine overwrites and reads back.
+/// Minimum rate at which a machine overwrites and reads back files, in bytes per second, even if it is slow and busy.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time limit for finishing, without the network; the container's processes have 10 s.
+/// Time limit for ending a container, without its network. Killing its processes may take 10 s of this.
 const FINISH: Duration = Duration::from_secs(15);
-/// Time limit for cleanup; each cgroup hierarchy has 10 s.
+/// Time limit for cleanup. Each cgroup hierarchy may take 10 s of this.
 const REMOVAL: Duration = Duration::from_secs(60);
 
-/// Input of a shim.
+/// Input of a shim for one container.
 pub(crate) struct Launch {
-    /// Container id, as the launcher knows it.
+    /// Container id, as sent by the launcher.
     pub id: ContainerId,
     pub request_tag: String,
     /// Admission time.
     pub created_at: Timestamp,
-    /// First host id of a free range for a user namespace; `None` if all ranges are in use.
+    /// First host id of a free range for a user namespace. `None` if all ranges are in use.
     pub id_range: Option<u32>,
     /// First host id of the range of the container's pod.
     pub pod_range: Option<u32>,
@@ -102,7 +102,7 @@ struct Ready {
     record: ContainerRecord,
     remains: Remains,
     container: init::create::Created,
-    /// Reserves the container's host ports until the shim exits.
+    /// Reservation of the container's host ports until the shim exits.
     ports: Option<network::Reserved>,
     log: output::container_log::Log,
     watch: output::redaction::MaskedValues,
@@ -119,7 +119,7 @@ struct Ready {
     paused: Option<steps::pause::Paused>,
 }
 
-/// Runs a container until it has ended. Returns the exit status of the shim's process.
+/// Runs a container until its end. Returns the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
     match set_up(NAME) {
         Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
@@ -132,7 +132,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
     }
 }
 
-/// Runs a container, from a warm container if there is one.
+/// Runs a container, in a warm container if there is one.
 fn live_through(
     host: &Host,
     filter: &Arc<Filter>,
@@ -168,14 +168,14 @@ fn live_through(
     0
 }
 
-/// Moves the calling process into its own mount namespace. Its mounts disappear with the shim, and the host never
-/// sees them.
+/// Moves the calling process into its own mount namespace. Its mounts are not visible on the host and disappear with
+/// the shim.
 fn isolate() -> std::io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(())
 }
 
-/// Sets up the process: its own session, a name, signals as events, child subreaper.
+/// Sets up the process: its own session, a name, signals as events, and subreaping.
 fn set_up(name: &CStr) -> std::io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(name)?;
@@ -184,12 +184,12 @@ fn set_up(name: &CStr) -> std::io::Result<SignalEvents> {
     SignalEvents::take(&SIGNALS)
 }
 
-/// Runs a created container until it has ended.
+/// Runs a created container until its end.
 fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &SignalEvents) {
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
-    // Opened while init is alive, to inspect its mount namespace after its exit.
+    // Opened while init exists, so that its mount namespace can be inspected after its exit.
     let outputs = end::outputs::OutputsSource::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
@@ -202,7 +202,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             ready.log.start(&ready.record.plan);
             let (started_at, started) = (now(), Instant::now());
             control.heartbeat().turn(); // creation is complete
-            // The program has its own copy now; overwrite this process's copies first.
+            // The program now has its own copy of the payload, so overwrite the copies of this process first.
             for input in ready.remains.inputs.drain(..) {
                 if let Err(error) = input.wipe() {
                     log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
@@ -279,9 +279,9 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // released before a client learns of the exit and asks for them
     let reported = matches!(recorded, ExitRecorded::Yes);
-    // Without disk space for the record the container is not completed; clients learn this from the state.
+    // If the disk has no space for the record, the container is not completed. Clients see this by its state.
     control.reached(if reported { State::Completed } else { State::Wiping });
-    // Only a deletion and containers that need the capacity wait for this.
+    // Only deletions and containers that need the capacity wait for this cleanup.
     control.heartbeat().start(REMOVAL + network::longest(host));
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
@@ -291,8 +291,8 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     }
 }
 
-/// Holds init's mount namespace open, so that the kernel unmounts it after the exit was reported and not before
-/// init has exited. Nothing else depends on this.
+/// Keeps init's mount namespace open, so that the kernel unmounts it after the exit was reported. Nothing else depends
+/// on this.
 fn hold_mounts(init: i32) -> Option<File> {
     File::open(format!("/proc/{init}/ns/mnt")).ok()
 }
@@ -311,13 +311,13 @@ fn take_message(ready: &mut Ready) -> Option<String> {
     }
 }
 
-/// Returns the time limit for wiping the files that a process could write to.
+/// Returns the time limit for wiping files that a process could write to.
 fn longest_wipe(record: &ContainerRecord) -> Duration {
     let bytes = record.plan.writable_files.map_or(0, |writable| writable.bytes_max);
     Duration::from_secs(bytes / WIPED_A_SECOND)
 }
 
-/// Returns memory to the kernel that was needed only to create the container: the shim stays as long as the
+/// Returns memory to the kernel that only the creation of the container needed, because the shim runs as long as the
 /// container.
 fn shrink(watch: &output::redaction::MaskedValues, id: &str) {
     if !watch.is_empty()
@@ -348,7 +348,7 @@ fn keep_out_of_swap(watch: &output::redaction::MaskedValues, id: &str) {
     }
 }
 
-/// Writes the record. A failure does not stop the container, which matters more.
+/// Writes the record. A failure is only logged, because the running container is more important.
 fn save(ready: &Ready) {
     if let Err(error) = ready.remains.dirs.write_record(&ready.record) {
         log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("the record was not written: {error}"));

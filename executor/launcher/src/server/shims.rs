@@ -1,4 +1,4 @@
-//! The shims of containers: their messages, their exits, and the watchdog.
+//! Tracks the shims of containers: reads their messages, handles their exits, and runs the watchdog.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -33,12 +33,12 @@ impl Server {
         Some(shim)
     }
 
-    /// Returns the kind of file system for secret files on this host.
+    /// Returns the type of file system for secret files on this host.
     pub(super) fn volume_kind(&self) -> VolumeKind {
         if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs }
     }
 
-    /// Finishes the containers of shims that have exited.
+    /// Ends the containers of shims that have exited.
     pub(super) fn reap_shims(&mut self, has_ended: impl Fn(&ShimHandle) -> bool) {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
@@ -52,9 +52,9 @@ impl Server {
         }
     }
 
-    /// Reaps a shim that has exited, and finishes its container if the shim did not.
+    /// Reaps a shim that has exited, and ends its container if the shim did not.
     pub(super) fn shim_has_ended(&mut self, id: &ContainerId) {
-        // Finishing a container can take a while, and there can be several.
+        // Ending a container can take a while, and there can be several.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         self.hear_shim(id); // its last messages may still be unread
         let Some(shim) = self.shims.remove(id) else { return };
@@ -67,10 +67,11 @@ impl Server {
         if let Some(place) = &shim.warm {
             self.clear(place);
         }
-        // A shim that exited before it had a directory has left only its inputs, and a waiting daemon.
+        // If a shim exited before it created directories, only its inputs and a waiting daemon are left.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
-            // The shim recorded and removed everything itself, and wiped all it could: a file that the container's
-            // process made, and on which a process outside has a lease, is still there.
+            // The shim itself has removed everything and recorded the exit. It has wiped all secret files that it
+            // could. A file can be left that the container's process created and on which a process outside has a
+            // lease.
             let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
             self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
             self.collect_after(id);
@@ -94,14 +95,14 @@ impl Server {
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
 
-    /// Returns the interval between two checks of the shims; `None` while no shim runs or if the watchdog is off.
+    /// Returns the interval between two checks of the shims. Returns `None` if no shim runs or the watchdog is off.
     pub(super) fn watch_period(&self) -> Option<Duration> {
         let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
         Some(patience / WATCHES)
     }
 
-    /// Kills shims that do not turn their loop. Their containers are finished after their exit. A shim that the kernel
-    /// does not end is not waited for: it never runs another step of its own.
+    /// Kills shims whose event loop has stopped. Their containers are ended after their exit. If a killed shim does not
+    /// exit in time, its container is ended anyway, because the shim can execute no further code.
     pub(super) fn watch_shims(&mut self) {
         let Some(patience) = self.host.watchdog else { return };
         let mut given_up = Vec::new();
@@ -138,12 +139,12 @@ impl Server {
     }
 
     /// Returns true if the end of a shim's container is reported and cleanup is in progress. The daemon may have
-    /// received that before this process did.
+    /// received the report before this process did.
     pub(super) fn has_finished(&self, shim: &ShimHandle) -> bool {
         shim.done || self.has_removed(shim)
     }
 
-    /// Returns true if a shim has removed the directory of its container, which is the last step.
+    /// Returns true if a shim has removed its container's run directory, which is the last step of the cleanup.
     pub(super) fn has_removed(&self, shim: &ShimHandle) -> bool {
         shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists()
     }

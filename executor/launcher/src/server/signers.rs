@@ -1,5 +1,4 @@
-//! Signing processes: the launcher forks and reaps them, and gives each one end of a connection whose other end
-//! executord has.
+//! Manages signing processes: forks them with their end of a connection to executord, and reaps them.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,7 +19,7 @@ pub(super) struct Signer {
 }
 
 impl Server {
-    /// Starts a signing process, which reports by itself whether it can sign.
+    /// Starts a signing process. The process itself reports whether it can sign.
     pub(super) fn open_signer(&mut self, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         if !self.host.identity.is_on() {
             let why = "identity.ca_certificate is missing in the launcher's configuration, but set in the daemon's";
@@ -67,7 +66,7 @@ impl Server {
         });
     }
 
-    /// Ends all signing processes when the launcher exits.
+    /// Kills all signing processes, because the launcher exits or the settings have changed.
     pub(super) fn kill_signers(&mut self) {
         for signer in self.signers.drain(..) {
             let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // it may have just exited

@@ -1,7 +1,8 @@
-//! The warm pool: warm containers are made when there is time, receive a launch, or are dismissed.
+//! Manages the warm pool: creates warm containers when there is time, sends launches to them, and stops them.
 //!
-//! A warm container counts in no capacity, and its id range is given up as soon as a container needs it. A used one is
-//! replaced a moment later, so that a burst of launches does not wait for new warm containers.
+//! A warm container does not count against any capacity, and it is stopped as soon as a container needs its id range. A
+//! used warm container is replaced after a short delay, so that a burst of launches does not wait for new warm
+//! containers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,19 +21,19 @@ use crate::log::{self, Level};
 use crate::shim::{self, WARM_READY, WarmOrder};
 use crate::warm::WarmPaths;
 
-/// Time from the last use of a warm container to making the next one: a container is about to start.
+/// Delay between the last use of a warm container and the creation of the next one, because a container is starting.
 const REFILL_AFTER: Duration = Duration::from_millis(10);
 /// Maximum delay after the first use in a burst.
 const REFILL_BY: Duration = Duration::from_millis(40);
-/// Delay after a warm container failed or could not be made. It doubles with each further failure, up to a maximum.
+/// Delay after a warm container failed or could not be created. It doubles with each further failure, up to a maximum.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// Maximum age of a warm container.
 const AGE_MAX: Duration = Duration::from_secs(3600);
-/// Share of memory that must be available to keep warm containers, in percent.
+/// Minimum share of available memory for keeping warm containers, in percent.
 const MEMORY_PERCENT: u64 = 5;
 
-/// A warm container, ready or being made.
+/// A warm container that is ready or being created.
 pub(super) struct PooledContainer {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
@@ -49,17 +50,17 @@ pub(super) struct PooledContainer {
 #[derive(Default)]
 pub(super) struct WarmPool {
     all: Vec<PooledContainer>,
-    /// Time when the next one is made.
+    /// Time at which the next warm container is created.
     next_at: Option<Instant>,
-    /// Time by which it is made, however many are used meanwhile.
+    /// Latest value for `next_at` while warm containers are being used.
     refill_by: Option<Instant>,
-    /// Number of consecutive failures to make or keep a warm container.
+    /// Number of consecutive failures of warm containers.
     failed: u32,
-    /// Number of warm containers made, used for their names.
+    /// Number of warm containers created. Their names contain it.
     made: u64,
     /// Number of launches that used a warm container.
     used: u64,
-    /// Number of launches that found none.
+    /// Number of launches for which no warm container was ready.
     missed: u64,
 }
 
@@ -77,9 +78,12 @@ impl WarmPool {
         self.all.iter().map(|warm| warm.id_range)
     }
 
-    /// Sends a launch to a warm container and returns that; `None` if there is none. An unreachable one is about to
-    /// exit or is killed: it stays until its exit, when its files on the host are removed.
-    /// With `on_network` one on the pool's network is preferred; without, only those without a network fit.
+    /// Sends a launch to a warm container and returns the container. Returns `None` if none is available. A warm
+    /// container that cannot receive the launch is killed, and stays in the pool until its exit, when its files on the
+    /// host are removed.
+    ///
+    /// If `on_network` is true, a warm container on the pool's network is preferred. If it is false, only warm
+    /// containers without a network are used.
     pub(super) fn send_launch(
         &mut self,
         launch: &Launch,
@@ -112,14 +116,14 @@ impl WarmPool {
         self.all.iter().filter(|warm| warm.on_network == on_network).count()
     }
 
-    /// Delays the next one after a failure.
+    /// Delays the next warm container after a failure.
     fn retry_later(&mut self) {
         let pause = RETRY_AFTER.saturating_mul(1 << self.failed.min(16)).min(RETRY_LONGEST);
         self.failed += 1;
         self.next_at = Some(Instant::now() + pause);
     }
 
-    /// Delays the next one, unless it is already delayed after a failure.
+    /// Delays the next warm container, unless it is already delayed after a failure.
     fn refill_later(&mut self) {
         let now = Instant::now();
         let by = *self.refill_by.get_or_insert(now + REFILL_BY);
@@ -130,15 +134,16 @@ impl WarmPool {
 }
 
 impl Server {
-    /// Returns the wanted number of warm containers: as configured, without a network and on one, if at least half of the
-    /// ids are left to containers.
+    /// Returns the target number of warm containers: the configured number, twice if there is a network for them. At
+    /// least half of the id ranges are reserved for containers.
     fn warm_pool_size(&self) -> usize {
         let half = self.host.policy.userns_pool_ranges as usize / 2;
         let kinds = if self.host.warm_pool_network.is_empty() { 1 } else { 2 };
         (self.host.warm_pool_size * kinds).min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
     }
 
-    /// Returns true if the next warm container is one on a network: if there are fewer of them, or enough of the others.
+    /// Returns true if the next warm container is to be on a network: fewer are on the network than off, or enough are
+    /// off.
     fn next_is_on_network(&self) -> bool {
         let (size, on, off) = (self.host.warm_pool_size, self.warm_pool.count(true), self.warm_pool.count(false));
         !self.host.warm_pool_network.is_empty() && on < size && (on < off || off >= size)
@@ -180,7 +185,7 @@ impl Server {
         }
     }
 
-    /// Removes leftovers of a warm container that are not its container's.
+    /// Removes leftovers of a warm container that do not belong to its container.
     pub(super) fn clear(&self, place: &WarmPaths) {
         if place.is_there() {
             crate::orphans::kill_all(&self.host.run_dir, &self.children().collect());
@@ -190,7 +195,7 @@ impl Server {
         }
     }
 
-    /// Makes a warm container if one is due, and dismisses an old one, or all if memory is short.
+    /// Creates a warm container if it is time for that. Stops an old one, or all if memory is short.
     pub(super) fn fill_warm_pool(&mut self) {
         if self.warm_pool.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
             self.stop_one_warm();
@@ -223,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Forks a warm container. Returns false if there are no ids for one.
+    /// Forks a warm container. Returns false if there is no free range of ids.
     fn start_warm(&mut self, on_network: bool) -> io::Result<bool> {
         let Some(id_range) = self.free_range() else { return Ok(false) };
         let heartbeat = Heartbeat::create()?;
@@ -264,7 +269,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Ends one warm container at once, so that its ids are free. Returns false if there is none.
+    /// Stops one warm container and waits for its exit, so that its ids are free. Returns false if there is none.
     pub(super) fn stop_one_warm(&mut self) -> bool {
         if self.warm_pool.all.is_empty() {
             return false;
@@ -273,7 +278,7 @@ impl Server {
         true
     }
 
-    /// Ends the warm containers that have addresses of a network.
+    /// Stops the warm containers that have addresses of a network.
     fn stop_all_on_network(&mut self) {
         while let Some(index) = self.warm_pool.all.iter().position(|warm| warm.on_network) {
             self.stop_warm(index);
@@ -306,7 +311,8 @@ fn is_memory_short() -> bool {
 mod tests {
     use super::*;
 
-    /// A warm container that exits while it receives a launch stays tracked: its files on the host must be removed.
+    /// If a warm container exits while it receives a launch, it stays tracked, so that its files on the host are
+    /// removed.
     #[test]
     fn a_shell_that_takes_no_launch_is_taken_care_of() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();

@@ -1,4 +1,4 @@
-//! The end of a container: the rest of its output, and its declared outputs.
+//! Handles the end of a container: delivers the last output and captures the declared outputs.
 
 pub(crate) mod drain;
 pub(crate) mod outputs;

@@ -1,4 +1,4 @@
-//! Secret files: written and mounted by a helper, and replaced while the container runs.
+//! Handles secret files: a helper writes and mounts them, and replaces them while the container runs.
 
 pub(crate) mod helper;
 pub(crate) mod inject;

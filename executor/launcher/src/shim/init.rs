@@ -1,4 +1,4 @@
-//! The container's init: what it is given, libcontainer's part, the last steps before the program.
+//! The container's init: its settings, its creation by libcontainer, and its last steps before the program.
 
 pub(crate) mod activation;
 pub(crate) mod create;

@@ -1,4 +1,4 @@
-//! The container's output: its log, the clients that are attached to it, masked values, its termination message.
+//! Handles the container's output: its log, attached clients, masked values, and its termination message.
 
 pub(crate) mod attach;
 pub(crate) mod container_log;

@@ -1,8 +1,8 @@
 //! Delivers the last output to clients that read more slowly than the process wrote. The process has exited, and its
-//! secrets may already be wiped, but its exit is not reported before lossless clients have everything.
+//! secrets may already be wiped. Its exit is not reported before lossless clients have received all output.
 //!
-//! Clients have as much time as they need. After a Stop they have the rest of its grace period, but at least
-//! [`LAST_WORDS`]; so have all other clients.
+//! There is no time limit unless the container is stopped. After a Stop, all clients have the rest of its grace period,
+//! but at least [`LAST_WORDS`]. Clients that are not lossless always have at least this time.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::shim::running::control::{Command, Control};
 
 /// Minimum time for clients to read the last output after the process has exited.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Longest single wait.
+/// Maximum duration of a single wait.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// Loop between the exit of the process and the end of its container.
+/// Event loop between the exit of the process and the end of its container.
 pub(crate) struct OutputDrain<'a> {
     clients: &'a mut Attached,
     grace: Duration,
@@ -30,8 +30,7 @@ pub(crate) struct OutputDrain<'a> {
 }
 
 impl<'a> OutputDrain<'a> {
-    /// Starts the loop for a container with this grace period, whose process has just exited. `stop_at` is the deadline
-    /// of an earlier stop.
+    /// Starts the loop for a container whose process has just exited. `stop_at` is the deadline of an earlier stop.
     pub(crate) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
         Self { clients, grace, stop_at, stop_asked: None, ended: Instant::now() }
     }
@@ -41,7 +40,7 @@ impl<'a> OutputDrain<'a> {
         self.stop_asked
     }
 
-    /// Registers signals, commands, clients and deadlines for one turn of a loop.
+    /// Registers signals, commands, clients and deadlines for one iteration of a loop.
     pub(crate) fn register<'fd>(
         &'fd self,
         events: &mut Events<'fd, ()>,
@@ -54,7 +53,7 @@ impl<'a> OutputDrain<'a> {
         events.due(self.clients.due().into_iter().chain(self.stop_asked));
     }
 
-    /// Handles clients, commands and host shutdown. Never waits.
+    /// Handles clients, commands and host shutdown, without waiting.
     pub(crate) fn poll(&mut self, control: &mut Control, signals: &SignalEvents) {
         control.heartbeat().turn();
         while let Ok(Some(signal)) = signals.next() {
@@ -83,7 +82,7 @@ impl<'a> OutputDrain<'a> {
         self.stop_asked = Some(self.stop_asked.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Waits until clients have the last output or their deadline has passed.
+    /// Waits until clients have received the last output or their deadline has passed.
     pub(crate) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
         loop {
             self.poll(control, signals);

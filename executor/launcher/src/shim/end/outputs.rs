@@ -1,19 +1,20 @@
-//! Outputs of a run: captured after its process has exited and before its secrets are wiped.
+//! Captures the outputs of a run, after its process has exited and before its secrets are wiped.
 //!
 //! ```text
-//!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, opens the declared
-//!          paths and passes each file on as a descriptor                                          (outputs/walk.rs)
+//!  walk    a forked helper: enters the container's mount namespace, changes to the process's user, opens the declared
+//!          paths and sends each file to the shim as a descriptor                                  (outputs/walk.rs)
 //!  store   the shim: checks each descriptor again and copies it into the state directory           (outputs/store.rs)
 //! ```
 //! The process that reads the container's tree has no privilege, and the process that writes never enters the
-//! container. All processes of the container have exited, so that the tree cannot change. Never captured: symbolic
-//! links and paths through one; secret files, recognized by the device of their file system under any name; anything
-//! but regular files; files that the process's user may not read; files beyond the limits (core's `outputs`). Each is
-//! reported with its reason.
+//! container. All processes of the container have exited, so the tree cannot change.
 //!
-//! The container's end waits for this for at most [`PATIENCE`], and after a Stop for at most its grace period; files
-//! that are not captured by then are reported as skipped. The namespace is held by a descriptor that is closed before
-//! the wipe, so that it does not keep the memory of the secret files.
+//! These are never captured: symbolic links and paths through a symbolic link, secret files (identified by the device
+//! of their file system), anything but regular files, files that the process's user may not read, and files beyond the
+//! limits (core's `outputs`). Each of them is reported with a reason.
+//!
+//! The end of the container waits for the capture at most [`PATIENCE`], and after a Stop at most its grace period.
+//! Files that are not captured by then are reported as skipped. The descriptor of the mount namespace is closed before
+//! the wipe, so that the namespace does not keep the memory of the secret files.
 
 mod store;
 mod walk;
@@ -50,7 +51,7 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit for a killed helper to exit.
 const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Source of the outputs, opened while init is alive.
+/// Source of the outputs, opened while init exists.
 pub(crate) struct OutputsSource {
     planned: PlannedOutputs,
     namespaces: io::Result<Namespaces>,
@@ -77,7 +78,7 @@ impl OutputsSource {
     }
 }
 
-/// Captures the outputs and returns the result. A failure stops nothing else.
+/// Captures the outputs and returns the result. If this fails, the end of the container continues.
 pub(crate) fn capture(
     host: &Host,
     record: &ContainerRecord,
@@ -125,7 +126,8 @@ fn attempt(
     store.finish()
 }
 
-/// Returns the devices of file systems that are never captured: those of the secret files and that of memory files.
+/// Returns the devices of file systems whose files are never captured: file systems of secret files, and that of memory
+/// files.
 fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
     let mut devices = vec![fstat(MemFile::create("outputs", 1)?.as_fd())?.st_dev];
     for volume in &remains.volumes {
@@ -134,7 +136,7 @@ fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
     Ok(devices)
 }
 
-/// Stores the files that the helper finds, until it is done or time is up.
+/// Stores the files that the helper finds, until the helper is done or the time limit is reached.
 fn take_all(
     helper: &OutputsHelper,
     declared: &OutputSource,
@@ -170,7 +172,7 @@ fn take_all(
     Ok(())
 }
 
-/// The helper and its socket. It sends one message, waits for one byte, sends the next.
+/// The helper and its socket. The helper waits for one byte after each message.
 struct OutputsHelper {
     pid: i32,
     socket: Seqpacket,
@@ -191,7 +193,7 @@ impl OutputsHelper {
         }
     }
 
-    /// Returns the next message, or `None` if there is none yet.
+    /// Returns the next message. Returns `None` if none has arrived yet.
     fn recv(&self) -> Result<Option<(OutputMessage, Option<OwnedFd>)>, String> {
         if !is_readable(&self.socket) {
             return Ok(None);
@@ -207,7 +209,7 @@ impl OutputsHelper {
         let _ = self.socket.send(b"+", &[]); // its exit is noticed by the next receive
     }
 
-    /// Kills and reaps the helper, so that the namespace is released.
+    /// Kills and reaps the helper, so that its mount namespace is released.
     fn kill(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
@@ -219,7 +221,7 @@ impl OutputsHelper {
     }
 }
 
-/// Events that are handled meanwhile: commands, clients, host shutdown, the time limit.
+/// Events that are handled during the capture: commands, clients, host shutdown, and the time limit.
 struct CaptureEvents<'a, 'b> {
     control: &'a mut Control,
     signals: &'a SignalEvents,

@@ -1,7 +1,9 @@
-//! Work that needs another cgroup or other namespaces than the shim's, done by a forked process that exits afterwards.
+//! Executes work in a forked helper process, because the work needs a different cgroup or different namespaces than the
+//! shim's.
 //!
-//! The result is success, or the failed step with its reason. A helper does not outlive its shim: files that it still
-//! wrote would never be wiped. It passes the secret files that it writes to the shim while they are open.
+//! The result is success, or the failed step with its error. A helper is killed if its shim exits, because files that
+//! it wrote after that would never be wiped. The helper sends the secret files that it writes to the shim while they
+//! are open.
 
 use crate::errors::plain;
 use std::io;
@@ -12,7 +14,7 @@ use executor_secrets::volume::Pass;
 use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::seqpacket::Seqpacket;
 
-/// Longest report of a failure, in bytes.
+/// Maximum size of a failure report, in bytes.
 const REPORTED_MAX: usize = 8192;
 /// Message that accompanies a file.
 const PASSED: &[u8] = b"file";
@@ -26,19 +28,19 @@ pub(crate) enum NotDone {
     Failed {
         /// errno, or 0 if there is none.
         errno: i32,
-        /// The whole failure in one line.
+        /// The complete error message, in one line.
         words: String,
     },
-    /// The helper was killed, which the kernel does when the cgroup's memory is used up.
+    /// The helper was killed. The kernel does this if the cgroup's memory is exhausted.
     Killed,
 }
 
-/// Runs `act` in a helper and returns its result: a few bytes, or none.
+/// Runs `act` in a helper and returns its result, which may be empty.
 pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, HelperFailure>) -> Result<Vec<u8>, NotDone> {
     run_passing(|_| act(), drop)
 }
 
-/// As [`run`], but also receives the files that the helper passes while it works.
+/// Runs `act` like [`run`], and calls `take` for each file that the helper sends.
 pub(crate) fn run_passing(
     act: impl FnOnce(&mut Pass<'_>) -> Result<Vec<u8>, HelperFailure>,
     take: impl FnMut(OwnedFd),
@@ -99,7 +101,7 @@ pub(crate) fn run_passing(
 }
 
 impl NotDone {
-    /// Returns true if the cgroup that the helper's pages are charged to is out of memory.
+    /// Returns true if the helper failed because the cgroup to which its pages are charged is out of memory.
     pub(crate) fn is_for_want_of_memory(&self) -> bool {
         matches!(self, Self::Killed | Self::Failed { errno: libc::ENOMEM, .. })
     }

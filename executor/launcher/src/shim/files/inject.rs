@@ -1,15 +1,15 @@
 //! Writes and mounts the secret files in a helper process.
 //!
 //! The helper is forked from the shim and joins the container's memory cgroup, so that the files' pages count against
-//! the container's limit. It writes the files into the detached volume straight from the memory file, enters the
-//! container's namespaces, and moves the views into place, read-only unless the request says otherwise. It exits before
-//! the container starts. It also writes sysctls, which need the same namespaces.
+//! the container's limit. It copies the files from the memory file directly into the detached volume, enters the
+//! container's namespaces, and moves the mounts into place. They are read-only unless the request says otherwise. The
+//! helper exits before the container starts. It also writes sysctls, which need the same namespaces.
 //!
-//! If the container has a runtime token, the helper generates it, writes it as one of the files and returns its digest:
-//! no process that keeps running has ever held the token. The helper then keeps the other secret inputs in the volume
-//! and mounts the directory of the daemon's socket in the container. A view of those inputs lies below that mount,
-//! accessible only to root of the host: a launcher that finds a container without its shim and without a handle gets
-//! the handle from there.
+//! If the container has a runtime token, the helper generates the token, writes it as one of the files and returns its
+//! digest. So no long-running process has ever held the token. The helper then also stores the other secret inputs in
+//! the volume, and mounts the directory of the daemon's socket in the container. A view of these inputs is mounted
+//! below that directory, accessible only to root of the host. If a launcher finds a container whose shim has exited and
+//! has no handle on the volume, it opens a handle there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -48,18 +48,18 @@ const CONSOLE: &str = "/dev/console";
 /// First terminal, relative to /dev.
 const FIRST_TERMINAL: &str = "pts/0";
 
-/// Input of the injection.
+/// Parameters of the injection.
 pub(crate) struct Injection<'a> {
     pub(crate) host: &'a Host,
     pub(crate) plan: &'a Plan,
     pub(crate) cgroup: &'a Path,
     /// pidfd of init.
     pub(crate) init: BorrowedFd<'a>,
-    /// True if [`set_up_network`] was already called, as for a warm container.
+    /// True if [`set_up_network`] was already called, for example for a warm container.
     pub(crate) network_is_set_up: bool,
     /// User and file targets of the container.
     pub(crate) prepared: &'a PreparedContainer,
-    /// Maps the container's users and groups to the host's.
+    /// Maps container ids to host ids.
     pub(crate) id_map: IdMap,
     pub(crate) volume: Option<&'a Volume>,
     /// Termination message file.
@@ -68,14 +68,15 @@ pub(crate) struct Injection<'a> {
     pub(crate) shm: Option<&'a OwnedFd>,
     pub(crate) process: &'a MemFile,
     pub(crate) files: &'a MemFile,
-    /// Directory in the shim's namespace to attach the volume on kernels that need that.
+    /// Directory in the shim's mount namespace. The volume is attached there on kernels that cannot clone detached
+    /// mounts.
     pub(crate) staging: &'a Path,
     /// Host devices.
     pub(crate) devices: &'a [DeviceNode],
 }
 
-/// Returns the owner of a user's files, and mode and group of each file, as host ids. `groups` are the groups named by
-/// files.
+/// Returns the owner of a user's files, and the mode and group of each file, as host ids. `groups` contains the groups
+/// that files name.
 pub(crate) fn ownership(
     files: &[PlannedFile],
     user: &ResolvedUser,
@@ -87,8 +88,8 @@ pub(crate) fn ownership(
     (owner, files.iter().map(access).collect())
 }
 
-/// Calls `write` with a copy of the contents if they have these sizes. The copy is charged to the cgroup that the
-/// calling process is in; `write` joins the container's.
+/// Calls `write` with a copy of the contents, if they have these sizes. The copy is charged to the calling process's
+/// cgroup. `write` joins the container's cgroup.
 pub(crate) fn with_contents(
     payload: &MemFile,
     sizes: impl Iterator<Item = u64>,
@@ -105,7 +106,7 @@ pub(crate) fn with_contents(
     written.map_err(failed)?
 }
 
-/// Sets up the network namespace of a container, which `init` is in.
+/// Sets up the network namespace of a container. `init` is a process in this namespace.
 pub(crate) fn set_up_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
     let start = || {
         executor_sys::netif::loopback_up()?;
@@ -115,7 +116,8 @@ pub(crate) fn set_up_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Re
 }
 
 impl Injection<'_> {
-    /// Sets up the network and does the rest in a helper. Returns the digest of the runtime token, if there is one.
+    /// Sets up the network in this process and everything else in a helper. Returns the digest of the runtime token, if
+    /// there is one.
     pub(crate) fn execute(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
         if plan.makes_network() && !self.network_is_set_up {
@@ -154,12 +156,12 @@ impl Injection<'_> {
         }
     }
 
-    /// True if a mount point is in a volume of the pod.
+    /// Returns true if a mount point is in a volume of the pod.
     fn is_shared(&self, target: &Path) -> bool {
         shared_mounts(self.plan).any(|volume| target.starts_with(volume))
     }
 
-    /// Returns the refusal if the files exceed the container's memory limit, which they are charged to.
+    /// Returns the refusal for files that exceed the container's memory limit, to which they are charged.
     fn too_small(&self) -> Refused {
         let bytes: u64 = self.plan.files.iter().map(|file| file.size).sum();
         let why = format!("is {}; the {bytes} bytes of volume mounted files do not fit", self.plan.limits.memory_bytes);
@@ -193,7 +195,7 @@ impl Injection<'_> {
             process::enter_ipc(init).map_err(|error| HelperFailure("namespace of IPC".into(), error))?;
         }
         if self.id_map.is_mapped() {
-            // From here on, new files and mounts in the container belong to its own root.
+            // From here on, new files and mounts in the container belong to the container's root.
             process::become_root_of(init).map_err(|error| HelperFailure("user namespace".into(), error))?;
         }
         if let Some(settings) = settings {
@@ -213,7 +215,7 @@ impl Injection<'_> {
         if let Some(steps) = &views.steps {
             show_in_dev(STEPS_DIR, steps)?;
         }
-        // From here on, this process sees the container's own ids.
+        // From here on, this process sees the container's ids.
         let owner = (self.prepared.user.uid, self.prepared.user.gid);
         let owner_at = |target: &Path| (!self.is_shared(target)).then_some(owner);
         show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner_at)?;
@@ -229,7 +231,7 @@ impl Injection<'_> {
         Ok(token)
     }
 
-    /// Writes the files and the other kept inputs, charged to the container's memory.
+    /// Writes the files and the other inputs to be stored. They are charged to the container's memory.
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, HelperFailure> {
         let PreparedContainer { user, file_groups, .. } = self.prepared;
         let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
@@ -239,7 +241,7 @@ impl Injection<'_> {
         let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
             with_contents(self.files, sizes, |contents| {
-                // If the kernel must choose, the OOM killer takes this process and not the container's init.
+                // If memory is short, let the OOM killer choose this process and not the container's init.
                 process::be_expendable().map_err(|error| HelperFailure("oom_score_adj".into(), error))?;
                 self.host
                     .hierarchies
@@ -276,7 +278,7 @@ impl Injection<'_> {
         Ok(token.map(|token| TokenDigest::from_token(token.as_bytes())))
     }
 
-    /// Writes the inputs of the steps of a tree of actions, each kept until its step begins.
+    /// Writes the inputs of the steps of a tree of actions. Each input is stored until its step begins.
     fn fill_steps(
         &self,
         volume: &Volume,
@@ -312,13 +314,13 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// Keeps the environment of the single process.
+    /// Stores the environment of the single process.
     fn keep_environment(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
         let process = ProcessPayload::decode(process).map_err(malformed)?;
         volume.keep_environment(volume.make_steps()?.as_fd(), &process.env)
     }
 
-    /// Keeps the secret arguments and variables, and the files that the process may change.
+    /// Stores the secret arguments and variables, and the files that the process may change.
     fn write(&self, volume: &Volume, process: &[u8], files: &[&[u8]]) -> io::Result<()> {
         let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
         let process = ProcessPayload::decode(process).map_err(malformed)?;
@@ -326,8 +328,8 @@ impl Injection<'_> {
         volume.keep_inputs(&process.secrets(main).map_err(malformed)?, files)
     }
 
-    /// Returns the container's views of the volume, which is attached in the shim's namespace first if the kernel
-    /// cannot clone a detached mount.
+    /// Returns the container's views of the volume. If the kernel cannot clone a detached mount, the volume is first
+    /// attached in the shim's mount namespace.
     fn views(&self, volume: &Volume) -> Result<InjectedViews, HelperFailure> {
         let views = || -> io::Result<InjectedViews> {
             Ok(InjectedViews {
@@ -346,15 +348,15 @@ impl Injection<'_> {
 struct InjectedViews {
     /// One view per mount point.
     mounts: Vec<OwnedFd>,
-    /// View of the generations that the links lead to, if any.
+    /// View of the generations to which the links point, if any.
     generations: Option<OwnedFd>,
-    /// View of the inputs that the container may ask for, if any.
+    /// View of the inputs that the container may request, if any.
     inputs: Option<OwnedFd>,
-    /// View of the secrets of steps or of the environment, and of the mount that covers them, if any.
+    /// View of the secrets of steps or of the environment, and the mount that covers this view, if any.
     steps: Option<[OwnedFd; 2]>,
 }
 
-/// Makes views of a volume, which is attached at `staging` first if the kernel cannot clone a detached mount.
+/// Creates views of a volume. If the kernel cannot clone a detached mount, the volume is first attached at `staging`.
 pub(crate) fn attached_if_need_be<T>(
     volume: &Volume,
     staging: &Path,
@@ -368,9 +370,9 @@ pub(crate) fn attached_if_need_be<T>(
     }
 }
 
-/// Mounts views of secret files, and of their generations, at the program's mount points. The calling process is root
-/// of the container's user namespace and in its mount namespace. `owner` returns the owner of directories made for a
-/// target.
+/// Mounts views of secret files, and of their generations, at the mount points. The calling process is root of the
+/// container's user namespace and in its mount namespace. `owner` returns the owner of directories that are created for
+/// a target.
 pub(crate) fn show(
     mounts: &[MountPoint],
     views: &[OwnedFd],
@@ -387,7 +389,7 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Mounts views in a new directory of the container's /dev, one on top of the other.
+/// Mounts views at a new directory of the container's /dev, on top of each other.
 fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), HelperFailure> {
     let show = || -> io::Result<()> {
         let dev = dev()?;
@@ -403,28 +405,28 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
     show().map_err(|error| HelperFailure(format!("mount at {path}"), error))
 }
 
-/// Mounts the pod's shared memory over the container's own.
+/// Mounts the pod's /dev/shm over the container's own.
 fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;
     mount::attach(shm.as_fd(), target.as_fd())
 }
 
-/// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification requires for a container with a terminal:
-/// the first and so far only terminal of the container's own devpts. A symbolic link avoids a mount over a name that
-/// other processes could have replaced.
+/// Creates `/dev/console` in the new /dev, as the OCI runtime specification requires for a container with a terminal.
+/// It is the first and so far only terminal of the container's own devpts. A symbolic link avoids mounting on a name
+/// that other processes could have replaced.
 fn console() -> io::Result<()> {
     Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
 }
 
-/// Opens the container's /dev from within.
+/// Opens the container's /dev. The caller is in the container.
 fn dev() -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
     open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
-/// Returns true if a container may ask for inputs that are not files, or for files that it may change: these are kept
-/// in its volume.
+/// Returns true if a container may request inputs that are not files, or files that it may change. These inputs are
+/// stored in its volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
     let manifest = Manifest::from_plan(plan);
     let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());

@@ -1,9 +1,9 @@
-//! Sysctls of a container's own namespaces.
+//! Sets sysctls of a container's own namespaces.
 //!
-//! They are written through a detached proc file system that the launcher mounted only for this, so that no file of an
-//! image and no other container can lie on the path (CVE-2025-52881). A sysctl belongs to the namespaces of the process
-//! that opens it. Requested sysctls are written by a helper in the container's namespaces, as root of the container's
-//! user namespace, which can change only the container's own settings.
+//! Sysctls are written through a detached proc file system that the launcher has mounted only for this. So no file of
+//! an image or of another container can be in the path (CVE-2025-52881). A sysctl belongs to the namespaces of the
+//! process that opens it. A helper in the container's namespaces writes the requested sysctls, as root of the
+//! container's user namespace, which can change only the container's own settings.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,12 +14,12 @@ use executor_core::plan::Plan;
 use super::helper::HelperFailure;
 use crate::sysctl;
 
-/// Lowest port that any user may listen on in the container's own network namespace. Common engines set the same,
-/// because no other process has these ports there.
+/// Lowest port on which any user may listen in the container's own network namespace. Common engines set the same
+/// value, because no other process uses these ports there.
 const PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 
-/// Lets any user of a container listen on any port; the sysctls of the plan are set later. The calling process is in
-/// the container's network namespace. `proc` is the launcher's proc file system.
+/// Allows all users of a container to listen on any port. The sysctls of the plan are set later. The calling process is
+/// in the container's network namespace. `proc` is the launcher's proc file system.
 pub(crate) fn open_ports(proc: BorrowedFd<'_>) -> io::Result<()> {
     match set(proc, PORTS.0, PORTS.1) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // a kernel without IPv4
@@ -27,7 +27,7 @@ pub(crate) fn open_ports(proc: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Requested sysctls and the proc file system to write them through.
+/// Requested sysctls, and the proc file system through which they are written.
 pub(crate) struct Settings<'a> {
     proc: BorrowedFd<'a>,
     wanted: &'a BTreeMap<String, String>,
@@ -40,7 +40,7 @@ impl<'a> Settings<'a> {
         (!wanted.is_empty()).then_some(Self { proc, wanted })
     }
 
-    /// Returns true if any sysctl belongs to the IPC namespace, which the helper must enter.
+    /// Returns true if a sysctl belongs to the IPC namespace, which the helper must enter.
     pub(crate) fn has_ipc(&self) -> bool {
         self.wanted.keys().any(|name| !name.starts_with("net."))
     }
@@ -58,7 +58,7 @@ fn set(proc: BorrowedFd<'_>, name: &str, value: &str) -> io::Result<()> {
     sysctl::write(proc, &name.replace('.', "/"), value)
 }
 
-/// Prefix of the failure of a sysctl.
+/// Prefix of error messages about a sysctl.
 pub(crate) const FAILED: &str = "sysctl ";
 
 fn failed(name: &str) -> String {

@@ -1,14 +1,15 @@
-//! New secret files for a running container: validated, written next to the old ones, swapped in, recorded.
+//! Updates the secret files of a running container: validates new files, writes them next to the old files, swaps them
+//! in and records them.
 //!
 //! ```text
-//!   take      the list and the contents, by descriptor; the whole plan is validated with the new list
-//!   write     a helper in the container's memory cgroup writes the new generation, still invisible
+//!   take      receive the list and the contents as descriptors; validate the whole plan with the new list
+//!   write     a helper in the container's memory cgroup writes the new generation, which is not visible yet
 //!   swap      one rename for each directory; a single mounted file is replaced by a mount beneath it,
 //!             by a helper in the container's mount namespace
-//!   record    the new list and generation are on disk, and the daemon is informed
-//!   linger    the old generation stays for a moment, for programs that have just looked it up, and is wiped
+//!   record    write the new list and generation to the disk, and inform the daemon
+//!   linger    keep the old generation for a moment, for programs that have just looked it up, then wipe it
 //! ```
-//! If a step fails, the old generation stays in force and nothing of the new one is left.
+//! If a step fails, the old generation stays in use and the new generation is removed.
 
 mod swap;
 
@@ -42,31 +43,31 @@ use crate::shim::output::container_log::Log;
 use crate::shim::output::redaction::MaskedValues;
 use swap::Swap;
 
-/// Time that an old generation stays. A program that opens two files through one directory of it does so within
-/// microseconds; half a second covers a program that is not scheduled meanwhile, and an old credential is gone before
-/// anyone relies on that.
+/// Time for which an old generation is kept. A program that opens two files through the same directory does so within
+/// microseconds. Half a second is enough even if the program is not scheduled meanwhile, and is too short for old
+/// credentials to matter.
 const LINGER: Duration = Duration::from_millis(500);
-/// Retry interval for wiping a generation while some process has a lease on one of its files.
+/// Retry interval for wiping a generation while a process has a lease on one of its files.
 const LEASED: Duration = Duration::from_secs(1);
-/// Most old generations at a time: with [`LINGER`], this allows a constant 64 updates per second.
+/// Maximum number of old generations. With [`LINGER`], this allows 64 updates per second.
 const LINGERING_MAX: usize = 32;
-/// Share of a container's memory that old generations may hold, as a divisor.
+/// Maximum share of a container's memory for old generations, as a divisor.
 const LINGERING_SHARE: u64 = 8;
-/// Kernel memory in bytes for a file in addition to its pages, rounded up: inode, entry, links.
+/// Kernel memory for a file in addition to its pages, in bytes, rounded up: inode, directory entry, links.
 const FILE_OVERHEAD: u64 = 2048;
 
-/// Most warnings that a container's record collects over its updates.
+/// Maximum number of warnings in a container's record after updates.
 const WARNINGS_MAX: usize = 20;
 
 /// An update as received.
 pub(crate) struct Update {
-    /// Signal sent to init afterwards; 0 for none.
+    /// Signal to send to init afterwards. 0 means none.
     pub(crate) signal: i32,
     /// Descriptors as listed by `UPDATE_FDS`.
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// Old generations that are not wiped yet.
+/// Old generations that have not been wiped yet.
 #[derive(Default)]
 pub(crate) struct Generations(Vec<Lingering>);
 
@@ -78,7 +79,7 @@ struct Lingering {
 }
 
 impl Generations {
-    /// Returns when the next old generation is to be wiped.
+    /// Returns the time at which the next old generation must be wiped.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.0.iter().map(|old| old.due).min()
     }
@@ -117,7 +118,7 @@ pub(crate) fn wipe_due(ready: &mut Ready) {
     }
 }
 
-/// Carries out an update, except for the signal.
+/// Executes an update, without sending the signal.
 pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<(), Refused> {
     let Update { signal, fds } = update;
     let (list, contents) = take(fds)?;
@@ -151,7 +152,7 @@ struct Judged {
     record: ContainerRecord,
 }
 
-/// Validates an update against the present state and the launcher's own policy, not the daemon's.
+/// Validates an update against the current state and the launcher's own policy, which may differ from the daemon's.
 fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
     let record = &ready.record;
     may_be_updated(record)?;
@@ -178,7 +179,7 @@ fn invalid(error: &dyn std::fmt::Display) -> Refused {
     Refused::new(Reason::Invalid, format!("update: {error}"))
 }
 
-/// Refuses updates of a container that is not running, or whose files are never updated.
+/// Rejects updates of a container that is not running, or whose files must not be updated.
 fn may_be_updated(record: &ContainerRecord) -> Result<(), Refused> {
     if record.state != State::Running {
         let why = format!(
@@ -218,7 +219,8 @@ fn place(
     Ok((plan, placed))
 }
 
-/// Returns a violation for each single mounted file if the kernel cannot replace such a mount.
+/// Returns a violation for each file that is mounted as a single file. The caller uses this if the kernel cannot
+/// replace such mounts.
 fn singles(update: &FileUpdate, placed: &PlacedUpdate) -> Vec<Violation> {
     let single = |next: &NextContent| {
         if let NextContent::File(payload) = next { update.changed.get(*payload).copied() } else { None }
@@ -234,7 +236,7 @@ fn singles(update: &FileUpdate, placed: &PlacedUpdate) -> Vec<Violation> {
     files.map(violation).collect()
 }
 
-/// Writes, swaps in and records a new generation.
+/// Writes a new generation, swaps it in, and records it.
 fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) -> Result<(), Refused> {
     let Judged { update, placed, record } = judged;
     let old = update.replaced_bytes(&ready.record.plan, host.page);
@@ -263,7 +265,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
         discard(id, rotation);
         return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
     }
-    // Mask the values before they can be printed, and stop if they do not come into force.
+    // Mask the new values before the process can print them. Stop if masking fails.
     let masked = announce(&mut ready.watch, &mut ready.log, judged, contents);
     let masked = match masked.and_then(|masked| keep_records(ready, &masked).map(|()| masked)) {
         Ok(masked) => masked,
@@ -308,8 +310,8 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     Ok(())
 }
 
-/// Masks the new values in addition to those in force: the process may print one as soon as it is visible. Returns the
-/// record with the resulting warnings.
+/// Masks the new values in addition to the current values, because the process may print a new value as soon as it is
+/// visible. Returns the record with the resulting warnings.
 fn announce(
     watch: &mut MaskedValues,
     log: &mut Log,
@@ -336,13 +338,13 @@ pub(crate) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
     reported.len() > before
 }
 
-/// Stops masking values that did not come into force.
+/// Stops masking the values of a failed update.
 fn withdraw(watch: &mut MaskedValues, log: &mut Log) {
     watch.withdraw();
     log.mask(watch.masking());
 }
 
-/// Refuses an update if there is no room among the lingering generations or in the container's memory.
+/// Refuses an update if there are too many old generations or too little free memory in the container.
 fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
     let record = &ready.record;
     let lingering = (ready.generations.0.len(), ready.generations.bytes());
@@ -362,18 +364,18 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
     }
 }
 
-/// Room for another generation.
+/// Space for another generation.
 #[derive(Debug, PartialEq, Eq)]
 enum GenerationRoom {
     Enough,
-    /// Enough, after lingering generations are wiped.
+    /// Enough after old generations are wiped.
     Later,
-    /// The container's memory has no room.
+    /// The container has too little memory.
     None,
 }
 
-/// Checks the room for `new` bytes, given the lingering generations (their number and bytes) and `old` bytes that will
-/// linger next. `memory` is the container's limit; `free` returns the free part of it, if known.
+/// Checks the space for `new` bytes. `lingering` contains the number and bytes of old generations, to which `old` bytes
+/// will be added. `memory` is the container's limit. `free` returns the unused part of the limit, if known.
 fn room(
     lingering: (usize, u64),
     old: u64,
@@ -400,7 +402,7 @@ fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
     Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
 }
 
-/// Checks that the record is readable and that the exit record still fits into the space reserved for it.
+/// Checks that the record is not too large to be read, and reserves enough space for the exit record.
 pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
@@ -410,12 +412,12 @@ pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<()
     ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
 }
 
-/// Grows the volume to hold another generation in addition to its contents.
+/// Grows the volume so that it can hold another generation in addition to its contents.
 fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
     let error = |error| failed("secret file system", &error);
     let Some((now, used)) = volume.size().map_err(error)? else { return Ok(()) };
     let (new, entries) = (content_size(&plan.files, host.page), plan.files.len() as u64);
-    // An entry with a long name takes a page, too; each file has a link for programs that watch its directory.
+    // A directory entry with a long name also needs a page. Each file has a link for programs that watch its directory.
     let wanted = VolumeSize {
         bytes: (used.bytes + new.bytes + (2 * entries + 16) * host.page).max(now.bytes),
         inodes: (used.inodes + new.inodes + 2 * entries + 64).max(now.inodes),
@@ -436,7 +438,7 @@ fn write(
         let what = what.to_owned();
         |error| HelperFailure(what, error)
     };
-    // If the kernel must choose, the OOM killer takes this process and not one of the container's.
+    // If memory is short, let the OOM killer choose this process and not a process of the container.
     process::be_expendable().map_err(failed("oom_score_adj"))?;
     let ids = record.id_map();
     let prepared =
@@ -447,7 +449,7 @@ fn write(
         host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
         rotation.write(contents, &access, owner, pass).map_err(failed("secret files"))
     })?;
-    // A daemon that gave up meanwhile has overwritten them from the beginning on: the copy may then be incomplete.
+    // If the daemon gave up meanwhile, it has overwritten the contents from the start, and the copy may be incomplete.
     let mut head = [0; payload::HEAD];
     contents.read_start(&mut head).map_err(failed("contents"))?;
     if head == payload::head(update.changed.len()) {

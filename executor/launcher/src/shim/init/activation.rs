@@ -1,11 +1,11 @@
-//! Activation of a warm container: the order that the shim sends to init, and how init carries it out.
+//! Activates a warm container: the shim sends an order to init, and init executes it.
 //!
-//! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton root. It receives
-//! the container's root file system as a detached mount and puts it in place of the skeleton. It mounts the views of
-//! secret files that come with the order ([`super::warm_files`]), which a helper does otherwise. It then takes the host
-//! name, the limits, the standard descriptors, and finally the container's user and capabilities. From then on it is
-//! the same as an init that libcontainer made for this plan, and waits to be started. It reads no secret and no file of
-//! the root file system.
+//! Init is root of its own user namespace and has every capability over its namespaces. Its root file system is a
+//! skeleton. Init receives the container's root file system as a detached mount and replaces the skeleton with it. It
+//! mounts the views of secret files that the order carries ([`super::warm_files`]), which otherwise a helper does. Then
+//! it sets the host name, the limits, the standard descriptors, and finally the container's user and capabilities. From
+//! then on it is the same as an init that libcontainer created for this plan, and waits for its start. It reads no
+//! secret and no file of the root file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,13 +32,13 @@ use crate::shim::files::helper::HelperFailure;
 use crate::shim::files::inject;
 use crate::warm::{KEPT, STAGE};
 
-/// Message of init after it became the container's.
+/// Message of init after its activation.
 const TAKEN: &[u8] = b"taken";
-/// Message of init before it reports why it did not become the container's, if the payload came with the order.
+/// Message that init sends before the error message if the activation failed and the order carried the payload.
 pub(crate) const NOT_TAKEN: &[u8] = b"not taken";
-/// Longest order in bytes.
+/// Maximum size of an order, in bytes.
 const ORDER_MAX: usize = 64 << 10;
-/// Most groups of a user in an order, at most 11 bytes each.
+/// Maximum number of groups in an order. Each group has at most 11 bytes.
 pub(crate) const GROUPS_MAX: usize = 4096;
 
 /// An order to activate a container.
@@ -47,18 +47,18 @@ pub(crate) struct ActivateOrder {
     pub(crate) part: InitSpec,
     pub(crate) host_name: String,
     pub(crate) nofile: u64,
-    /// Capabilities, in the kernel's spelling.
+    /// Names of capabilities, as the kernel spells them.
     pub(crate) capabilities: Vec<String>,
     /// True if the capabilities are inheritable and ambient, too.
     pub(crate) ambient: bool,
-    /// Mount points of the secret files whose views come with the order.
+    /// Mount points of the secret files whose views the order carries.
     pub(crate) mounts: Vec<MountPoint>,
-    /// True if a view of the generations comes before the other views.
+    /// True if a view of the generations precedes the other views.
     pub(crate) generations: bool,
 }
 
 impl ActivateOrder {
-    /// Returns the order for a container whose process holds these capabilities.
+    /// Creates the order for a container whose process holds these capabilities.
     pub(crate) fn new(
         part: InitSpec,
         host_name: String,
@@ -70,11 +70,11 @@ impl ActivateOrder {
         Self { part, host_name, nofile, capabilities, ambient: sets.ambient, mounts, generations: false }
     }
 
-    /// Serializes the order for init, with the container's root file system, standard descriptors and views of secret
-    /// files.
+    /// Serializes the order for init. The order carries the container's root file system, standard descriptors and
+    /// views of secret files.
     ///
     /// # Errors
-    /// None in practice.
+    /// Returns an error if serialization fails, which does not happen in practice.
     pub(crate) fn into_order(
         mut self,
         root: OwnedFd,
@@ -96,10 +96,10 @@ pub(crate) struct ActivationOrder {
 }
 
 impl ActivationOrder {
-    /// Sends the order to init and waits until it is carried out.
+    /// Sends the order to init and waits until init has executed it.
     ///
     /// # Errors
-    /// Returns the step that failed in init, or the exit of init.
+    /// Returns an error with the step that failed in init, or if init has exited.
     pub(crate) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
         let error = |error: io::Error| failed("warm container", &error);
         self.send(init, None).map_err(error)?;
@@ -113,8 +113,8 @@ impl ActivationOrder {
         }
     }
 
-    /// Sends the order to init together with the payload, and does not wait. If a step fails, init sends [`NOT_TAKEN`]
-    /// before the failure.
+    /// Sends the order to init together with the payload, without waiting. If a step fails, init sends [`NOT_TAKEN`]
+    /// before the error message.
     ///
     /// # Errors
     /// Returns an error if init has exited.
@@ -125,10 +125,10 @@ impl ActivationOrder {
     }
 }
 
-/// Waits for the order, in init, and carries it out. Returns the payload as well if it came with the order.
+/// Waits for the order, in init, and executes it. Returns the payload, too, if the order carried it.
 ///
 /// # Errors
-/// Returns the step that failed. The caller must exit: it may still be privileged.
+/// Returns an error with the failed step. The caller must then exit, because it may still have privileges.
 pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
     ready(socket);
@@ -157,8 +157,8 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
     }
 }
 
-/// Prepares for an order while there is time: closes the launcher's descriptors, returns the memory that libcontainer
-/// has used, and parses a sample order, so that the kernel has already allocated the memory for that.
+/// Prepares init for an order: closes the launcher's descriptors, returns memory that libcontainer has used, and parses
+/// a sample order, so that the memory for parsing is already allocated.
 fn ready(socket: &Seqpacket) {
     let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
     heap::trim();
@@ -179,7 +179,7 @@ fn ready(socket: &Seqpacket) {
 }
 
 impl ActivateOrder {
-    /// Becomes the container's init, with its root file system, standard descriptors and views.
+    /// Activates this process as the container's init, with its root file system, standard descriptors and views.
     fn take(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
         let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
         let Self { part, host_name, nofile, capabilities, ambient, mounts, generations } = self;

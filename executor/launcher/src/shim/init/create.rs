@@ -1,4 +1,4 @@
-//! Creates the container through libcontainer with a waiting init, and starts its program later.
+//! Creates the container through libcontainer, with an init that waits, and starts its program later.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,51 +29,51 @@ use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 use crate::workdir;
 
-/// Name of every container in libcontainer, each below its own directory.
+/// Name of every container in libcontainer. Each container has its own directory there.
 const NAME: &str = "c";
 
 /// A container whose init waits to be started.
 pub(crate) struct Created {
-    /// `None` after the start: libcontainer is not needed any more, and its memory is returned.
+    /// `None` after the start: libcontainer's value is no longer needed, and its memory is returned.
     container: Option<Container>,
     pid: i32,
     pidfd: OwnedFd,
     socket: Seqpacket,
-    /// True if it was a warm container.
+    /// True if this was a warm container.
     was_warm: bool,
-    /// Order that activates init, if it is sent together with the payload.
+    /// Order to activate init, if it is sent together with the payload.
     order: Option<ActivationOrder>,
 }
 
-/// Reason for not starting a program.
+/// Error of a program that was not started.
 pub(crate) enum NotStarted {
-    /// The program was not executed: the container has failed.
+    /// The program was not executed, so the container has failed.
     Failed {
-        /// The failed step and the reason.
+        /// The failed step and the error.
         message: String,
         /// errno of the system call, or 0.
         errno: i32,
     },
-    /// The warm init was not activated: there is no container.
+    /// The warm init was not activated, so there is no container.
     Refused(Refused),
 }
 
-/// Input for creating a container.
+/// Parameters for creating a container.
 pub(crate) struct Creation<'a> {
     /// Directory for libcontainer's files.
     pub(crate) dir: &'a Path,
-    /// Cgroup, relative to each hierarchy's mount, and devices.
+    /// Cgroup, relative to each hierarchy's mount, and the devices that it permits.
     pub(crate) cgroup: (&'a Path, Devices<'a>),
-    /// Cgroup of the processors that the container sees.
+    /// Cgroup in the cpuset hierarchy that the container sees.
     pub(crate) cpuset: &'a Path,
     pub(crate) spec: &'a Spec,
     pub(crate) filter: Arc<Filter>,
     pub(crate) stdio: [OwnedFd; 3],
-    /// Part of init; `None` for a warm container, whose init gets it later.
+    /// Role and settings of init. `None` for a warm container, whose init receives them later.
     pub(crate) part: Option<InitSpec>,
 }
 
-/// Creates a container in its own cgroup, which has no limits yet.
+/// Creates a container in its own cgroup. The cgroup has no limits yet.
 pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Refused> {
     let Creation { dir, cgroup: (cgroup, devices), cpuset, spec, filter, stdio: [stdin, stdout, stderr], part } =
         creation;
@@ -107,16 +107,17 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
 }
 
 impl Created {
-    /// Lets the init of a warm container continue until it waits for its part.
+    /// Lets the init of a warm container continue until it waits for its order.
     pub(crate) fn release(&mut self) -> Result<(), Refused> {
         let Some(mut container) = self.container.take() else { return Ok(()) };
         container.start().map_err(|error| failed_by(format!("libcontainer: {}", log::chain(&error))))
     }
 
-    /// Activates init according to the order: now, or with `at_once` when it is started.
+    /// Activates init according to the order. If `at_once` is true, the order is sent together with the payload at the
+    /// start, else it is executed now.
     ///
     /// # Errors
-    /// Returns the step that failed in init, or the exit of init.
+    /// Returns an error with the step that failed in init, or if init has exited.
     pub(crate) fn order(&mut self, order: ActivationOrder, at_once: bool) -> Result<(), Refused> {
         if at_once {
             self.order = Some(order);
@@ -125,7 +126,7 @@ impl Created {
         order.execute(&self.socket)
     }
 
-    /// Returns true if it was a warm container.
+    /// Returns true if this was a warm container.
     pub(crate) fn was_warm(&self) -> bool {
         self.was_warm
     }
@@ -135,13 +136,13 @@ impl Created {
         self.pid
     }
 
-    /// Returns the pidfd of init, readable after its exit.
+    /// Returns the pidfd of init. It becomes readable when init exits.
     pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
     }
 
     /// Sends init its payload, if it runs a program, and waits until the program runs or init reports a failure.
-    /// Returns its terminal, if it has one. `stage` is the root file system in the shim's mount namespace.
+    /// Returns the terminal, if the program has one. `stage` is the root file system in the shim's mount namespace.
     pub(crate) fn start(&mut self, payload: Option<&MemFile>, stage: &Path) -> Result<Option<OwnedFd>, NotStarted> {
         let mut is_taken = true;
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted::Failed {

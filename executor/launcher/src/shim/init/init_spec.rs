@@ -1,5 +1,5 @@
-//! The role and settings of a container's init: known when libcontainer clones it, or sent to the init of a warm
-//! container.
+//! Defines the role and settings of a container's init. They are known when libcontainer clones it, or are sent to the
+//! init of a warm container.
 
 use executor_core::plan::HostOptions;
 use executor_core::users::ResolvedUser;
@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 /// Role and settings of an init in its container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct InitSpec {
-    /// User of the program; provides HOME if the request does not.
+    /// User of the program. Its home directory is the default of HOME.
     pub user: ResolvedUser,
-    /// Rows and columns of its terminal; 0 for the default. `None` without its own terminal.
+    /// Rows and columns of the program's own terminal. 0 means the default. `None` if the program has no terminal of
+    /// its own.
     pub terminal: Option<(u16, u16)>,
     pub role: InitRole,
     /// Limits and AppArmor profile of the program.
     pub options: HostOptions,
-    /// Variables of CDI devices, used if the request does not set them.
+    /// Environment variables of CDI devices. Variables of the request take precedence.
     pub device_environment: Vec<String>,
     /// True if the program enters its own Landlock domain.
     pub own_domain: bool,
@@ -24,10 +25,10 @@ pub(crate) struct InitSpec {
 /// Role of a container's init.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum InitRole {
-    /// The program.
+    /// Executes the program.
     Program,
-    /// Stays; a child of it becomes the program.
+    /// Stays as the first process. A child executes the program.
     Parent,
-    /// Stays and runs no program: other processes are started next to it.
+    /// Stays as the first process and executes no program. Other processes are started next to it.
     Reaper,
 }

@@ -1,10 +1,10 @@
-//! The last steps of a container's init, after libcontainer and before the program: this project's implementation of
+//! The last steps of a container's init, between libcontainer and the program. This is the launcher's implementation of
 //! libcontainer's `Executor`.
 //!
-//! `Init` runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
-//! socket, opens its terminal if it has one, and becomes the program ([`crate::program`]). Failures are reported over
-//! the same socket, which closes when execve succeeds. In a warm container init has privilege over its own namespaces
-//! until it receives the order to activate ([`super::activation`]).
+//! `Init` runs in the cloned process, in the container, without privilege. It waits for the process payload on a
+//! socket, opens its terminal if it has one, and executes the program ([`crate::program`]). It reports failures on the
+//! same socket, which closes when execve succeeds. In a warm container, init has privilege over its own namespaces
+//! until it has executed the order to activate ([`super::activation`]).
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -26,26 +26,27 @@ use super::init_spec::{InitRole, InitSpec};
 use crate::program::{Confinement, Program, StartFailure};
 use crate::seccomp::Filter;
 
-/// Name of the executor's own init, as `ps` in the container shows it.
+/// Name of the executor's own init. `ps` in the container shows it.
 const INIT: &CStr = c"init";
-/// Command line of an init that stays; otherwise the container would see the launcher's, with host paths.
+/// Command line of an init that runs no program. Otherwise the container would see the launcher's command line, with
+/// host paths.
 const INIT_TITLE: &str = "executor-init";
-/// Message of init that carries its terminal. Shorter than any failure.
+/// Message in which init sends its terminal. It is shorter than any failure message.
 pub(crate) const TERMINAL: &[u8] = b"tty";
 
-/// Becomes the container's process.
+/// Executes the container's program.
 #[derive(Clone)]
 pub(crate) struct Init {
     /// Init's end of the start socket.
     pub socket: Arc<Seqpacket>,
     /// System call filter.
     pub filter: Arc<Filter>,
-    /// Role and settings in the container; `None` in a warm container, which receives them later.
+    /// Role and settings of init. `None` in a warm container, where init receives them later.
     pub part: Option<Arc<InitSpec>>,
 }
 
 impl Init {
-    /// Returns only on failure.
+    /// Executes the program. Returns only on failure.
     fn become_program(&self) -> StartFailure {
         let (part, payload) = match &self.part {
             Some(part) => (Arc::clone(part), None),
@@ -80,13 +81,13 @@ impl Init {
         }
     }
 
-    /// Returns in a child. The first process itself has read nothing of the payload, closes all its descriptors, is
-    /// confined like the program, and its memory, a copy of the shim's, cannot be inspected by any process in the
-    /// container.
+    /// Forks, and returns in the child. The first process itself stays: it has read nothing of the payload, closes all
+    /// its descriptors and is confined like the program. Its memory, a copy of the shim's memory, cannot be inspected
+    /// by any process in the container.
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("set up the init", error);
         process::hold_signals().map_err(failed)?;
-        // Before a child exists that could inherit the name; the child gets its own name when it becomes the program.
+        // Before the fork, so that the child inherits the name. It gets its own name when it executes the program.
         rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
         title::set(INIT_TITLE);
         let child = match process::fork().map_err(failed)? {
@@ -96,7 +97,7 @@ impl Init {
         self.serve(Some(child))
     }
 
-    /// Waits for its child, or for processes that others start.
+    /// Waits for its child or, without a child, for processes that are started in the container.
     fn serve(&self, child: Option<i32>) -> ! {
         let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
         let served = rustix::thread::set_name(INIT)
@@ -106,7 +107,7 @@ impl Init {
             .map_err(drop)
             .and_then(|()| self.filter.install().map_err(drop))
             .and_then(|()| serve().map_err(drop));
-        // Other processes end with the first process of the pid namespace.
+        // When the first process of the pid namespace exits, the kernel kills the other processes.
         process::exit_now(match served {
             Ok(ChildExit::Code(code)) => code,
             Ok(ChildExit::Signal(signal)) => 128 + signal,
@@ -114,7 +115,7 @@ impl Init {
         })
     }
 
-    /// Receives the payload, with the order to start if it has not come before.
+    /// Returns the payload. Unless `come` already contains it, waits for the start message, which carries it.
     fn receive(&self, come: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
         let failed = |error: io::Error| StartFailure::new("receive the payload", error);
         let fd = match come {
@@ -127,7 +128,7 @@ impl Init {
         MemFile::from_fd(fd, BYTES_MAX as u64).map_err(failed)
     }
 
-    /// Waits for the order to start and returns its descriptors.
+    /// Waits for the start message and returns its descriptors.
     fn await_start(&self) -> io::Result<Vec<OwnedFd>> {
         let (_, fds) = self.socket.recv(&mut [0; 8])?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(fds)
@@ -148,12 +149,12 @@ impl Executor for Init {
         process::exit_now(127)
     }
 
-    /// Accepts everything: the program is not known yet when libcontainer asks.
+    /// Accepts every specification, because the program is not known yet when libcontainer calls this.
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
         Ok(())
     }
 
-    /// Does nothing: the environment is built together with the arguments, just before execve.
+    /// Does nothing, because the environment is built together with the arguments, immediately before execve.
     fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }

@@ -1,8 +1,9 @@
-//! Warm files: secret files of an activated warm container that needs nothing but files, mounted without a helper.
+//! Warm files: secret files of an activated warm container, written and mounted without a helper. This requires that
+//! nothing but files is injected.
 //!
-//! The init of a warm container may still mount in its own namespaces, so it mounts the files when it takes the
-//! container's root ([`super::activation`]). The shim writes them before that while it is in the container's memory
-//! cgroup: their pages count against the container's limit, like those written by a helper ([`crate::shim::files::inject`]). The
+//! The init of a warm container may still mount in its own namespaces, so it mounts the files when it replaces its root
+//! ([`super::activation`]). The shim writes the files before that, while it is in the container's memory cgroup. So
+//! their pages count against the container's limit, as if a helper had written them ([`crate::shim::files::inject`]). A
 //! helper is still used for containers that need more than files or have little memory, and on hosts where moving
 //! between cgroups is slow.
 
@@ -26,13 +27,13 @@ use crate::shim::files::inject::{attached_if_need_be, ownership, with_contents};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 
-/// Most views in an order to init, including the view of the generations.
+/// Maximum number of views in an order to init, including the view of the generations.
 pub(crate) const VIEWS_MAX: usize = 4;
-/// Memory in bytes that a container must have free in addition to its files; with less, a helper meets the limit and
-/// not the shim.
+/// Memory in bytes that a container's limit must permit in addition to its files. If the limit is lower, a helper
+/// writes the files, so that the shim is not killed at the limit.
 const ROOM: u64 = 16 << 20;
 
-/// Input for writing the files.
+/// Parameters for writing the files.
 pub(crate) struct WarmFiles<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) cgroup: &'a Path,
@@ -40,18 +41,19 @@ pub(crate) struct WarmFiles<'a> {
     pub(crate) user: &'a ResolvedUser,
     pub(crate) file_groups: &'a BTreeMap<String, u32>,
     pub(crate) id_map: IdMap,
-    /// Directory to attach the volume on kernels that need that.
+    /// Directory at which the volume is attached, on kernels that cannot clone detached mounts.
     pub(crate) staging: &'a Path,
 }
 
-/// Views of the written files, for init to mount.
+/// Views of the written files. Init mounts them.
 pub(crate) struct WarmViews {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) generations: Option<OwnedFd>,
 }
 
 impl WarmFiles<'_> {
-    /// Writes the files. Returns `None` if a helper must do it. The volume is in `remains` as soon as it exists.
+    /// Writes the files. Returns `None` if a helper must write them. The volume is added to `remains` as soon as it
+    /// exists.
     ///
     /// # Errors
     /// Returns a refusal if there is no space or a payload does not match the plan.
@@ -80,7 +82,7 @@ impl WarmFiles<'_> {
         attached_if_need_be(volume, self.staging, views).map(Some).map_err(system)
     }
 
-    /// Returns true if only files are injected and their views are few.
+    /// Returns true if only files are injected and they need few views.
     fn are_all(&self) -> bool {
         let layout = self.plan.layout();
         let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, layout));
@@ -107,7 +109,7 @@ impl WarmFiles<'_> {
     }
 }
 
-/// Returns true if at most files are injected into a container of this plan.
+/// Returns true if nothing but files is injected into a container of this plan.
 pub(crate) fn carries_files_at_most(plan: &Plan) -> bool {
     !plan.terminal
         && plan.surroundings.sysctls.is_empty()

@@ -1,14 +1,15 @@
-//! Clients attached to the container's process: they receive its masked output, and one of them may send its input.
+//! Manages the clients that are attached to the container's process. They receive its masked output, and one of them
+//! may send its input.
 //!
-//! A lossless client acts like the reader of a pipe: while it does not read, nothing more is read from the process
-//! ([`Attached::holds_up`]), which blocks when its pipes are full. A process whose run asked to await a reader is
-//! blocked in the same way, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
-//! still served. When a client disconnects, the process continues; a client whose daemon exited is expected back for
-//! the same time, and resumes at its position.
+//! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
+//! ([`Attached::holds_up`]), which blocks when its pipes are full. A process whose run requested to await a reader is
+//! blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still served. If a
+//! client disconnects, the process continues. If a client's daemon exited, the client is awaited for the same time, and
+//! resumes at its position.
 //!
-//! Other clients never block the process: unread output is kept up to a limit, and beyond that the client is informed
-//! how many bytes it missed. Input goes to one destination and is not stored: while the process does not read, nothing
-//! more is read from the client.
+//! Other clients never block the process. Their unread output is kept up to a limit, and beyond that the client is
+//! informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while the process
+//! does not read its input, no more input is read from the client.
 
 mod window;
 
@@ -25,19 +26,19 @@ use executor_sys::seqpacket::Seqpacket;
 use window::Window;
 use zeroize::Zeroizing;
 
-/// Most clients at a time.
+/// Maximum number of clients.
 const CLIENTS_MAX: usize = 16;
-/// Most bytes that are kept for a client in addition to its socket buffer. Beyond this, a lossless client blocks the
-/// process.
+/// Maximum number of bytes that are kept for a client in addition to its socket buffer. At this limit a lossless client
+/// blocks the process.
 const QUEUE_MAX: u64 = 256 << 10;
-/// Bytes kept of the output already sent to a client that may come back: everything that can be in flight. Sockets and
-/// the queues of the daemon and its HTTP/2 library hold about 1.2 MiB.
+/// Number of bytes that are kept after they were sent to a client that may return: enough for all data in flight.
+/// Sockets and the queues of the daemon and its HTTP/2 library hold about 1.2 MiB.
 const REPLAY_MAX: u64 = 2 << 20;
-/// Time to wait for a reader: a new one, or one whose daemon exited. Clients give up on a daemon after 30 s.
+/// Time to wait for a reader: the first one, or one whose daemon has exited. Clients wait 30 s for a daemon.
 const RETURN_TIME: Duration = Duration::from_secs(30);
-/// Bytes of output that are kept for the first client.
+/// Number of bytes of output that are kept for the first client.
 const BACKLOG_MAX: u64 = 64 << 10;
-/// Packets of a client that are read at a time, so that others are served as well.
+/// Maximum number of packets that are read from a client at a time, so that other clients are also served.
 const ROUND_MAX: usize = 8;
 
 /// The attached clients and the destination of their input.
@@ -52,18 +53,18 @@ pub(crate) struct Attached {
     window: Window,
     /// True if some output is kept for the first client.
     expected: bool,
-    /// Time until which all output is kept for the reader that the run asked to await.
+    /// Time until which all output is kept for the reader that the run awaits.
     awaited: Option<Instant>,
-    /// Clients whose daemon exited.
+    /// Clients that have disconnected because their daemon exited.
     absent: Vec<Absent>,
-    /// True after the process has exited and all its output is in the window.
+    /// True after the process has exited and the window contains all its output.
     over: bool,
 }
 
 /// Destination of input.
 #[derive(Default)]
 pub(crate) enum Sink {
-    /// No destination: the process takes no input, or no more.
+    /// The process has no input, or its input has ended.
     #[default]
     None,
     Terminal(OwnedFd),
@@ -78,24 +79,24 @@ struct AttachedClient {
     resumable: bool,
     /// Position of the next byte to send.
     next: u64,
-    /// Missed bytes, if the client must be informed of them and of its position.
+    /// Number of missed bytes, if the client must be informed of them and of its position.
     untold: Option<u64>,
     /// True after the client was informed of the end of the output.
     ended: bool,
-    /// True after the client said that it is done.
+    /// True after the client reported that it does not return.
     left: bool,
-    /// True if nothing can be sent to the client. Its earlier messages are still read.
+    /// True if sending to the client failed. Its earlier messages are still read.
     broken: bool,
 }
 
-/// A client that is expected back.
+/// A client that may return.
 struct Absent {
     next: u64,
     until: Instant,
 }
 
 impl AttachedClient {
-    /// Sends the available output, as far as the socket accepts it.
+    /// Sends available output until the socket is full.
     fn deliver(&mut self, window: &Window, over: bool) {
         if self.output && self.next < window.start() {
             *self.untold.get_or_insert(0) += window.start() - self.next;
@@ -131,7 +132,7 @@ impl Attached {
         self.expected = true;
     }
 
-    /// Starts to keep all output for a reader that is expected.
+    /// Starts to keep all output for a reader that the run awaits.
     pub(crate) fn await_reader(&mut self) {
         self.awaited = Some(Instant::now() + RETURN_TIME);
     }
@@ -139,7 +140,8 @@ impl Attached {
     /// Accepts a client.
     ///
     /// # Errors
-    /// Returns a refusal if there are too many clients, another client sends input, or the output has no such position.
+    /// Returns a refusal if there are too many clients, another client sends input, or the requested position is beyond
+    /// the output.
     pub(crate) fn take(&mut self, request: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
         let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
@@ -176,7 +178,7 @@ impl Attached {
             self.awaited = None;
         }
         if let Some(place) = request.resume_at.filter(|_| lossless) {
-            // Identify the returning client: of those that were sent this much, the one that was sent least.
+            // Find the returning client among those that were sent this much. It is the one that was sent least.
             let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
             if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
                 self.absent.remove(index);
@@ -220,7 +222,7 @@ impl Attached {
         self.clients.iter_mut().for_each(|client| client.deliver(&self.window, self.over));
     }
 
-    /// Drops output that no client needs any more.
+    /// Drops output that no client needs.
     fn trim(&mut self) {
         let end = self.window.end();
         if self.awaited.is_some() {
@@ -240,7 +242,8 @@ impl Attached {
         self.window.shrink(REPLAY_MAX + QUEUE_MAX, needed);
     }
 
-    /// True if a lossless client has unread output or is awaited: the process is not read.
+    /// Returns true if no output may be read from the process, because a lossless client has too much unread output or
+    /// a reader is awaited and the window is full.
     pub(crate) fn holds_up(&self) -> bool {
         let full = |place| self.window.cost_from(place) >= QUEUE_MAX;
         self.awaited.is_some() && full(self.window.start())
@@ -248,12 +251,12 @@ impl Attached {
             || self.absent.iter().any(|absent| full(absent.next))
     }
 
-    /// Returns when the next client is no longer awaited.
+    /// Returns the earliest time at which a client is no longer awaited.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.awaited.into_iter().chain(self.absent.iter().map(|absent| absent.until)).min()
     }
 
-    /// Registers the clients and the destination of their input for one turn of a loop.
+    /// Registers the clients and the destination of their input for one iteration of a loop.
     pub(crate) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         for client in &self.clients {
             let socket = client.socket.as_fd();
@@ -270,7 +273,7 @@ impl Attached {
         }
     }
 
-    /// Sends queued output, reads input, and drops clients that did not come back. Never waits.
+    /// Sends queued output, reads input, and stops waiting for clients that did not return. Never waits.
     pub(crate) fn poll_clients(&mut self) {
         self.write();
         let mut index = 0;
@@ -291,7 +294,7 @@ impl Attached {
         self.trim();
     }
 
-    /// Reads the messages of one client. Returns true if the client stays.
+    /// Reads the messages of a client. Returns true if the client is still connected.
     fn recv(&mut self, index: usize) -> bool {
         let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
         for _ in 0..ROUND_MAX {
@@ -346,10 +349,10 @@ impl Attached {
 
     /// Ends the process's input, if it is a pipe.
     ///
-    /// A terminal gets no end-of-file character. A client that closes its input there only detaches, as in Docker
+    /// A terminal gets no end-of-file character. If a client closes its input there, it only detaches, as in Docker
     /// (`attachStreams` closes the input unless there is a terminal) and in containerd's CRI (`StdinOnce && !Tty`). The
-    /// character would also be wrong for a program in raw mode, and for one that has set another VEOF. A client that
-    /// wants to end the input sends the character itself.
+    /// character would also be wrong for a program in raw mode, and for a program that has set another VEOF. A client
+    /// that wants to end the input sends the character itself.
     fn close_input(&mut self) {
         self.end_of_input = matches!(self.sink, Sink::Pipe(_));
         self.write();
@@ -362,7 +365,7 @@ impl Attached {
         }
     }
 
-    /// Informs every client of the end of the output, after the last of it: the process has exited.
+    /// Informs every client of the end of the output, after its last output. Called after the process has exited.
     pub(crate) fn finish(&mut self) {
         self.sink = Sink::None;
         self.pending = Zeroizing::default();
@@ -371,13 +374,13 @@ impl Attached {
         self.trim();
     }
 
-    /// Returns true if no client must still receive output: lossless clients have disconnected, with all of it if they
-    /// could receive it.
+    /// Returns true if no client must still receive output: all lossless clients have disconnected, and no client is
+    /// awaited.
     pub(crate) fn is_settled(&self) -> bool {
         self.awaited.is_none() && self.absent.is_empty() && !self.clients.iter().any(|client| client.lossless)
     }
 
-    /// Returns true if no client could still receive output.
+    /// Returns true if no client can still receive output.
     pub(crate) fn is_delivered(&self) -> bool {
         self.is_settled() && self.clients.iter().all(|client| client.ended || client.broken)
     }
@@ -392,14 +395,14 @@ impl Sink {
     }
 }
 
-/// Returns a disconnected client as absent if it may come back and did not say goodbye.
+/// Returns a disconnected client as absent, if it may return and has not reported that it does not.
 fn client_is_gone(client: &AttachedClient) -> Option<Absent> {
     let returns = client.resumable && !client.left;
     returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
 }
 
-/// Searches the remaining messages of a disconnected client for a goodbye. Its remaining input is dropped: the process
-/// does not read it.
+/// Searches the unread messages of a disconnected client for the report that it does not return. Unread input is
+/// dropped, because the process does not read it.
 fn hear_the_last(client: &mut AttachedClient) {
     let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {

@@ -1,12 +1,13 @@
-//! Copies the container's output, masked, into its log file.
+//! Copies the container's masked output into its log file.
 //!
-//! Secrets are masked before a byte leaves this process (see [`super::redaction`]). The possible beginning of a secret is
-//! held back until it is decided, or until no output came for a moment.
+//! Secrets are masked before output leaves this process (see [`super::redaction`]). If output may be the start of a
+//! secret, it is held back until more output shows whether it is, or until no output has arrived for a moment.
 //!
-//! The file is bounded: at its limit it becomes `log.1` and a new file begins, which records how many bytes came before
-//! it. A file gets its name only after its owner and mode are set: executord opens it at any time. If the disk is full,
-//! output is lost, and the log says so when there is space again; the container never stops. Output to attached clients
-//! does not go through the file (see [`super::attach`]).
+//! The size of the file is limited. At the limit, the file is renamed to `log.1`, and a new file starts with a record
+//! of the position of its first byte. A file gets its name only after its owner and mode are set, because executord may
+//! open it at any time. If the disk is full, output is lost, and the log reports that when there is space again. The
+//! container is never stopped for this. Output to attached clients does not pass through the file (see
+//! [`super::attach`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -34,8 +35,8 @@ use crate::errors::plain;
 use crate::finish::now;
 use crate::log::{self, Level};
 
-/// Held-back output is written after this time without output. Long enough for the parts of a line that a program
-/// writes one by one, short for a client that follows the log.
+/// Held-back output is written after this time without further output. It is long enough for a program that writes a
+/// line in parts, and short enough for a client that follows the log.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Output pipes and log file of a container.
@@ -44,11 +45,11 @@ pub(crate) struct Log {
     dirs: Dirs,
     path: PathBuf,
     file: File,
-    /// Size of the file in bytes, and the part of it that records the position of its beginning.
+    /// Size of the file in bytes. `header` is the size of the record at its start.
     size: u64,
     header: u64,
     size_max: u64,
-    /// Position of the log's end in the whole output.
+    /// Position of the end of the log in the whole output.
     place: LogPosition,
     source: Rc<LogSource>,
     pipes: Vec<Pipe>,
@@ -56,13 +57,13 @@ pub(crate) struct Log {
     terminal: bool,
     stdin: bool,
     masking: Masking,
-    /// Bytes that could not be written and are not reported in the log yet.
+    /// Number of bytes that could not be written and that the log does not report yet.
     lost: u64,
     usage: LogUsage,
     /// Rate limits of the log, if any.
     limiter: Option<LogLimiter>,
     begun: Instant,
-    /// True if output was dropped since the last line and no line records the position yet.
+    /// True if output was dropped and no later line reports the position yet.
     untold: bool,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct Log {
 #[derive(Default)]
 struct LogSource {
     name: String,
-    /// True if the output is not kept.
+    /// True if the output is not logged.
     suppressed: bool,
 }
 
@@ -78,15 +79,15 @@ struct LogSource {
 struct Pipe {
     stream: Stream,
     source: Rc<LogSource>,
-    /// Index of its process in a tree of actions.
+    /// Index of the process in a tree of actions.
     process: Option<usize>,
     file: File,
     masked: redact::Stream,
-    /// Incomplete character at the end of the last read. Clients have these bytes already.
+    /// Incomplete character at the end of the last read. Clients have already received these bytes.
     torn: Vec<u8>,
-    /// Time when held-back output is written if nothing more comes.
+    /// Time at which held-back output is written if no more output arrives.
     flush_at: Option<Instant>,
-    /// True after end of file; the pipe is dropped after this turn of the loop.
+    /// True after end of file. The pipe is dropped in the same iteration of the loop.
     ended: bool,
 }
 
@@ -102,8 +103,8 @@ impl Pipe {
         Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None, ended: false }
     }
 
-    /// Reads what is available into a buffer of that size: the shim of a silent container holds no buffer. Returns
-    /// `None` at end of file.
+    /// Reads the available output into a buffer of the same size, so that the shim of a silent container has no buffer.
+    /// Returns `None` at end of file.
     fn read(&mut self) -> Option<Vec<u8>> {
         let waiting = rustix::io::ioctl_fionread(&self.file)
             .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
@@ -122,7 +123,7 @@ impl Pipe {
 }
 
 impl Log {
-    /// Begins a log in an existing empty file or in a new one.
+    /// Starts a log in an existing empty file or in a new one.
     pub(crate) fn create(dirs: &Dirs, plan: &Plan, size_max: u64, file: Option<File>) -> io::Result<Self> {
         let path = dirs.log();
         let main = plan.main();
@@ -149,9 +150,9 @@ impl Log {
         })
     }
 
-    /// Returns the container's standard input, output and error. The pipes belong to the container's user, so that the
-    /// process can reopen /dev/stdout. Output that is not kept has pipes as well: attached clients see it, and
-    /// libcontainer would reopen a /dev/null read-only.
+    /// Returns the container's standard input, output and error. The pipes belong to the container user, so that the
+    /// process can reopen /dev/stdout. If output is not logged, there are pipes, too: attached clients receive the
+    /// output, and libcontainer would reopen a /dev/null read-only.
     pub(crate) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         if self.terminal {
@@ -191,7 +192,7 @@ impl Log {
         Ok(theirs)
     }
 
-    /// Returns the process's end of a pipe that attached clients write to.
+    /// Returns the process's end of a pipe to which attached clients write.
     fn input(&mut self, uid: u32, gid: u32) -> io::Result<OwnedFd> {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
@@ -200,7 +201,7 @@ impl Log {
         Ok(theirs)
     }
 
-    /// Keeps the terminal that the process has opened, for its output and its input.
+    /// Keeps the terminal that the process has opened, to read its output and write its input.
     pub(crate) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
@@ -227,35 +228,36 @@ impl Log {
         self.attached.due()
     }
 
-    /// Registers the clients for one turn of a loop.
+    /// Registers the clients for one iteration of a loop.
     pub(crate) fn register_clients<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         self.attached.register(events, token);
     }
 
-    /// Registers the process's output for one turn of a loop, unless a client blocks it.
+    /// Registers the process's output for one iteration of a loop, unless a client blocks the output.
     pub(crate) fn register_output<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
         pipes.iter().for_each(|pipe| events.read(pipe.file.as_fd(), token));
     }
 
-    /// Reads some of the available output of each stream, unless a client blocks it.
+    /// Reads some of the available output of each stream, unless a client blocks the output.
     pub(crate) fn pump(&mut self) {
         if !self.attached.holds_up() {
             self.take_some(|_| true);
         }
     }
 
-    /// Reads everything that a process of a tree of actions has written, unless a client blocks it.
+    /// Reads all output that a process of a tree of actions has written, unless a client blocks the output.
     pub(crate) fn drain(&mut self, process: usize) {
         while !self.attached.holds_up() && self.take_some(|of| of == Some(process)) {}
     }
 
-    /// Reads all remaining output, without waiting for clients: no more will be written.
+    /// Reads all remaining output, even if a client blocks the output. Called when no more output will be written.
     pub(crate) fn pump_rest(&mut self) {
         while self.take_some(|_| true) {}
     }
 
-    /// Reads some output of each stream of the processes that `meant` selects. Returns true if there may be more.
+    /// Reads some output of each stream of the processes for which `meant` returns true. Returns true if there may be
+    /// more.
     fn take_some(&mut self, meant: impl Fn(Option<usize>) -> bool) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
@@ -263,7 +265,8 @@ impl Log {
             if !meant(of_one[0].process) {
                 continue;
             }
-            // Read standard error first and log it last: output printed before an error is then read as well.
+            // Read standard error first, but log it last: so output that was printed before an error is also read
+            // before it.
             let read: Vec<_> = of_one.iter_mut().rev().map(Pipe::read).collect();
             for (pipe, bytes) in of_one.iter_mut().zip(read.into_iter().rev()) {
                 match bytes {
@@ -281,22 +284,22 @@ impl Log {
         more
     }
 
-    /// Masks from now on. Held-back output is checked for the new values, too.
+    /// Replaces the values to be masked. Output that is held back is checked for the new values, too.
     pub(crate) fn mask(&mut self, masking: Masking) {
         self.masking = masking;
     }
 
-    /// Returns warnings of masking that were not returned before.
+    /// Returns warnings about masking that were not returned before.
     pub(crate) fn news_of_masking(&mut self) -> Vec<String> {
         self.masking.news()
     }
 
-    /// Masks text that does not go through the log.
+    /// Masks a message that is not written to the log.
     pub(crate) fn masked(&self, words: &str) -> String {
         self.masking.redactor().text(words)
     }
 
-    /// Masks bytes that do not go through the log.
+    /// Masks bytes that are not written to the log.
     pub(crate) fn masked_bytes(&self, bytes: &[u8]) -> Vec<u8> {
         self.masking.redactor().masked(bytes)
     }
@@ -306,7 +309,7 @@ impl Log {
         &self.path
     }
 
-    /// Returns when held-back output is due.
+    /// Returns the time at which held-back output must be written.
     pub(crate) fn flush_at(&self) -> Option<Instant> {
         self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
     }
@@ -321,14 +324,15 @@ impl Log {
         self.pipes = pipes;
     }
 
-    /// Marks the start of the process. From now on output may wait for a reader.
+    /// Marks the start of the process. If the plan awaits a reader, output is kept for it from now on.
     pub(crate) fn start(&mut self, plan: &Plan) {
         if plan.await_reader {
             self.attached.await_reader();
         }
     }
 
-    /// Writes held-back output at the end. Returns the clients, which may not have all of it yet, and the counters.
+    /// Writes held-back output at the end. Returns the clients, which may not have received all output yet, and the
+    /// counters.
     pub(crate) fn finish(mut self) -> (Attached, LogUsage) {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
@@ -355,8 +359,8 @@ impl Log {
         pipe.flush_at = is_held.then(|| Instant::now() + IDLE);
     }
 
-    /// Passes output on to clients and to the log, except an incomplete character at its end: no log entry ends within
-    /// a character.
+    /// Sends output to clients and the log. For the log, an incomplete character at its end is held back, so that no
+    /// log entry ends within a character.
     fn pass_on(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -382,13 +386,13 @@ impl Log {
         self.log(pipe.stream, &pipe.source, &rest);
     }
 
-    /// Logs text of the executor, on its own stream.
+    /// Logs a message of the executor, on the executor's stream.
     pub(crate) fn own_words(&mut self, words: &str) {
         let source = Rc::clone(&self.source);
         self.write_message(Stream::Executor, &source.name, words);
     }
 
-    /// Logs text with this source: of the request, as if a process had written it, or of the executor.
+    /// Logs a message with this source: a message of the request is logged as if a process had written it.
     pub(crate) fn write_message(&mut self, stream: Stream, source: &str, words: &str) {
         let words = format!("{}\n", self.masked(words));
         self.attached.output(stream, words.as_bytes());
@@ -396,7 +400,7 @@ impl Log {
         self.log(stream, &source, words.as_bytes());
     }
 
-    /// Logs the exit of a process that has a log source, if the plan asks for it.
+    /// Logs the exit of a process with a log source, if the plan requests it.
     pub(crate) fn note_exit(&mut self, plan: &Plan, process: &PlannedProcess, line: &str) {
         if plan.notes_exits() && !process.log_source.is_empty() && !process.suppress_log_output {
             self.write_message(Stream::Executor, &process.log_source, line);
@@ -458,7 +462,7 @@ impl Log {
                     let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
                     log::line(Level::Warning, &self.id, why);
                 }
-                // Lines that reported earlier losses are written again.
+                // Lines that report earlier losses are written again later.
                 self.place.bytes += place.bytes - before.bytes;
                 self.place.entries += place.entries - before.entries;
                 self.lost += kept;
@@ -468,7 +472,7 @@ impl Log {
         }
     }
 
-    /// Writes the position of the log's end if output was dropped before it.
+    /// Writes the position of the end of the log if output was dropped before it.
     fn report_place(&mut self) {
         if !std::mem::take(&mut self.untold) {
             return;
@@ -500,8 +504,8 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new file and keeps the previous one as `log.1`. The old `log.1` is removed first, because a full disk
-    /// needs the space. If the new file cannot be created, the next output tries again.
+    /// Starts a new file and keeps the previous file as `log.1`. The old `log.1` is replaced first, because on a full
+    /// disk the new file needs its space. If the new file cannot be created, the next write tries again.
     fn rotate(&mut self) -> io::Result<()> {
         match std::fs::rename(&self.path, self.path.with_extension("1")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,7 +1,8 @@
 //! Copies captured files from the helper's descriptors to numbered files in the state directory.
 //!
-//! Each descriptor is checked again here, by the side that has the privilege to write. A file that cannot be copied
-//! whole is removed and reported; the other files continue. The list is written last, so that listed files exist.
+//! Each descriptor is checked again here, by the process that has the privilege to write. If a file cannot be copied
+//! completely, the copy is removed, the file is reported, and the other files are still copied. The list is written
+//! last, so all listed files exist.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,9 +14,9 @@ use rustix::fs::{FileType, fstat};
 use crate::dirs::Dirs;
 use crate::errors::{is_full, plain};
 
-/// Bytes copied between two checks of the clock.
+/// Number of bytes copied between two checks of the time limit.
 const PIECE: u64 = 1 << 20;
-/// Most files that are synced one by one; with more, the whole file system is synced.
+/// Maximum number of files that are synced individually. For more files the whole file system is synced.
 const SYNCED_ALONE_MAX: usize = 32;
 const NO_ROOM: &str = "no space on the executor's disk";
 
@@ -30,7 +31,7 @@ pub(super) struct Store<'a> {
     secret_devices: &'a [u64],
 }
 
-/// Reason for not copying a file.
+/// Error of a file that was not copied.
 enum Uncopied {
     /// The time limit was reached.
     Over(&'static str),
@@ -57,7 +58,7 @@ impl<'a> Store<'a> {
         self.list.skip(path, reason);
     }
 
-    /// Copies a file. `over` is called repeatedly to check the time limit.
+    /// Copies a file. `over` is called repeatedly and returns a reason when copying must stop.
     pub(super) fn take(
         &mut self,
         path: String,
@@ -102,7 +103,7 @@ impl<'a> Store<'a> {
             let (left, max) = (self.bytes_left, self.bytes_max);
             return Err(format!("it has {size} bytes; {left} of {max} bytes are left"));
         }
-        // Check first: filling the disk even for a moment would stop other containers.
+        // Check the free space first: a full disk would stop other containers, even if it is full only for a moment.
         let disk = rustix::fs::statvfs(&self.directory).map_err(|error| plain(&error.into()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         // File systems without a fixed number of inodes report 0 for both.
@@ -143,7 +144,8 @@ impl<'a> Store<'a> {
         let _ = fs::remove_file(self.directory.join(number.to_string())); // not in the list, and deleted with the rest
     }
 
-    /// Syncs the files and writes the list. If the disk has no space for the list, the largest file is removed.
+    /// Syncs the files and writes the list. While the disk has no space for the list, removes the largest file and
+    /// tries again.
     pub(super) fn finish(mut self) -> Result<OutputsList, String> {
         self.sync();
         loop {
@@ -165,7 +167,7 @@ impl<'a> Store<'a> {
         self.list.skip(file.path, reason);
     }
 
-    /// Syncs the files. A file that cannot be synced is removed from the list.
+    /// Syncs the files. Removes files that cannot be synced, and lists them as skipped.
     fn sync(&mut self) {
         if self.list.files.len() > SYNCED_ALONE_MAX {
             let synced = File::open(&self.directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));

@@ -1,8 +1,9 @@
-//! The helper that searches for outputs: inside the container's mount namespace, as the process's user.
+//! The helper that searches for outputs, in the container's mount namespace and as the process's user.
 //!
-//! The input is the list of declared paths; the output is one message per file over a socket, with a descriptor to read
-//! the file. The helper walks a tree that the container controlled, after all processes of the container have exited.
-//! Every path is opened as if the container's root were `/`, and no symbolic link is followed (openat2).
+//! The input is the list of declared paths. The output is one message for each file over a socket, with a descriptor
+//! for reading the file. The helper walks a tree that the container controlled, after all processes of the container
+//! have exited. Every path is opened as if the container's root were `/`, and symbolic links are not followed
+//! (openat2).
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,7 +26,7 @@ use super::Namespaces;
 use crate::errors::plain;
 use crate::kernel_files::is_of_the_kernel;
 
-/// Largest message: a path whose bytes are each escaped with six, and a short text.
+/// Maximum size of a message: a path in which each byte is escaped with six bytes, and a short string.
 pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
 const TOO_MANY: &str = "more than 10000 entries: the rest was skipped";
 const _: () = assert!(ENTRIES_MAX == 10_000);
@@ -33,7 +34,7 @@ const _: () = assert!(ENTRIES_MAX == 10_000);
 /// A message of the helper.
 #[derive(Serialize, Deserialize)]
 pub(super) enum OutputMessage {
-    /// A file; its descriptor comes with the message.
+    /// A file. The message carries its descriptor.
     File {
         path: String,
         /// Permission bits.
@@ -61,7 +62,7 @@ pub(super) struct OutputSearch<'a> {
     pub(super) secret_devices: &'a [u64],
 }
 
-/// The shim does not receive any more.
+/// Error: the shim no longer receives messages.
 struct SearchRecvError;
 
 /// Entry at a path.
@@ -71,7 +72,7 @@ enum Entry {
 }
 
 impl OutputSearch<'_> {
-    /// Runs the walk in the helper. Returns an error only if it cannot start.
+    /// Runs the search in the helper. Returns an error only if the search cannot start.
     pub(super) fn execute(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
         process::be_expendable()?;
         if let Some(user) = &namespaces.user {
@@ -94,7 +95,7 @@ impl OutputSearch<'_> {
     }
 }
 
-/// State of a walk.
+/// State of a search.
 struct OutputWalker<'a> {
     walk: &'a OutputSearch<'a>,
     root: OwnedFd,
@@ -148,7 +149,7 @@ impl OutputWalker<'_> {
         Ok(())
     }
 
-    /// Returns the sorted names in a directory, cut off at one more than the limit.
+    /// Returns the sorted names in a directory. Stops reading when there are more than the limit.
     fn names(&self, directory: &Path) -> io::Result<Vec<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let opened = open_in_root(self.root.as_fd(), directory, flags, Mode::empty(), Follow::NoLinks)?;
@@ -167,7 +168,7 @@ impl OutputWalker<'_> {
         Ok(names)
     }
 
-    /// Returns the entry at a path, or why it is not captured.
+    /// Returns the entry at a path, or the reason for not capturing it.
     fn inspect(&self, path: &Path) -> Result<Entry, String> {
         if path.as_os_str().len() >= PATH_MAX {
             return Err(format!("its path has more than {} bytes", PATH_MAX - 1));

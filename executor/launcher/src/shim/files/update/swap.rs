@@ -1,8 +1,8 @@
-//! The swap of an update: either every mount point shows the new generation, or every one shows the old.
+//! Swaps the generations in an update: all mount points show the new generation, or all show the old one.
 //!
-//! A directory needs one rename in the volume. A single file has its own mount, which is replaced: the new mount goes
-//! beneath the old one, and then the old one is removed, in the container's mount namespace. All of this happens in one
-//! process without a pause. A partial swap is undone by inspecting the present state.
+//! A directory needs one rename in the volume. A single file has its own mount, which is replaced in the container's
+//! mount namespace: the new mount is attached beneath the old mount, and then the old mount is removed. One process
+//! does all of this without a pause. To undo a partial swap, each mount point is inspected.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +28,7 @@ pub(super) struct Swap<'a> {
 }
 
 impl Swap<'_> {
-    /// Puts the new generation in force.
+    /// Swaps in the new generation.
     pub(super) fn forth(&self) -> Result<(), Refused> {
         let views = self.views(|mount| self.rotation.beside(mount))?;
         if views.is_empty() {
@@ -39,7 +39,7 @@ impl Swap<'_> {
         })
     }
 
-    /// Puts the old generation back in force at every mount point that does not show it.
+    /// Swaps the old generation back in, at every mount point that does not show it.
     pub(super) fn back(&self) -> Result<(), Refused> {
         self.rotation.swap_back().map_err(|error| failed("secret files", &error))?;
         let views = self.views(|mount| mount.to_string().into())?;
@@ -57,7 +57,7 @@ impl Swap<'_> {
         singles.map(view).collect()
     }
 
-    /// Mounts these views in the container, then runs the follow-up at once.
+    /// Mounts these views in the container, then immediately calls `then`.
     fn in_the_container(
         &self,
         views: &[(&MountPoint, OwnedFd)],
@@ -82,7 +82,7 @@ impl Swap<'_> {
     }
 }
 
-/// Replaces a view by another one of the same volume, with no moment at which neither is visible.
+/// Replaces a view with another view of the same volume. At each moment one of the two is visible.
 fn show(target: &Path, view: &OwnedFd) -> io::Result<()> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());

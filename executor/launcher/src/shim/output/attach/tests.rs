@@ -14,7 +14,7 @@ fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused>
     attached.take(asked, vec![theirs.as_fd().try_clone_to_owned().unwrap()]).map(|()| ours)
 }
 
-/// Received output: bytes with the mark before those of each packet, and every position.
+/// Returns received output, in which each packet is preceded by its mark, and all received positions.
 fn heard(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut all, mut positions) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; ATTACHED_PACKET_MAX];
@@ -31,7 +31,7 @@ fn received(client: &Seqpacket) -> Vec<u8> {
     heard(client).0
 }
 
-/// Reads output until nothing more comes.
+/// Reads output until no more is available.
 fn drained(attached: &mut Attached, client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut all, mut positions) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; ATTACHED_PACKET_MAX];
@@ -57,7 +57,7 @@ const INPUT: Attach = Attach { input: true, ..WATCH };
 const LOSSLESS: Attach = Attach { lossless: true, ..WATCH };
 const RESUMABLE: Attach = Attach { resumable: true, ..LOSSLESS };
 
-/// Bytes that encode their position.
+/// Returns bytes that depend on their position.
 fn numbered(range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
@@ -91,8 +91,8 @@ fn the_backlog_is_bounded() {
     assert_eq!(got.last(), Some(&99));
 }
 
-/// A client that only watches is informed of missed output, a lossless one is waited for; other clients are not
-/// affected.
+/// If a client that only watches does not read, it is informed of missed output. If a lossless client does not read,
+/// the process is blocked. Other clients are not affected.
 #[test]
 fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
     let mut attached = Attached::default();
@@ -143,7 +143,7 @@ fn a_reader_that_goes_away_holds_nothing_up() {
     assert_eq!(attached.window.cost_from(0), 0, "nothing is kept for nobody");
 }
 
-/// For a run that awaits its reader nothing is lost, and nothing waits for ever.
+/// If a run awaits its reader, no output is lost, and the wait has a time limit.
 #[test]
 fn an_awaited_reader_gets_everything_from_the_first_byte() {
     let mut attached = Attached::default();
@@ -171,7 +171,7 @@ fn an_awaited_reader_gets_everything_from_the_first_byte() {
     assert!(!nobody.holds_up() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
 }
 
-/// Output in flight is lost with an exiting daemon. Its client resumes at its last byte.
+/// If a daemon exits, output in flight is lost, and its client resumes after the last byte that it received.
 #[test]
 fn a_client_goes_on_where_it_was() {
     let mut attached = Attached::default();
@@ -202,7 +202,7 @@ fn a_client_goes_on_where_it_was() {
     got.extend(rest);
     assert!(got == numbered(0..written));
 
-    // A client that comes back too late is informed of missed output.
+    // If a client returns too late, it is informed of missed output.
     let late = client(&mut attached, &Attach { resume_at: Some(1000), ..LOSSLESS }).unwrap();
     let (rest, positions) = drained(&mut attached, &late);
     let [(place, missed)] = positions[..] else { panic!("{positions:?}") };
@@ -236,7 +236,8 @@ fn one_client_sends_input_until_it_is_taken_over() {
     assert_eq!(read, b"ab");
 }
 
-/// Input that the process does not read stays with the client, and is neither lost nor stored here.
+/// If the process does not read its input, the input stays in the client's socket, and is neither lost nor buffered
+/// here.
 #[test]
 fn input_waits_for_the_process() {
     let (process, sink) = pipe();

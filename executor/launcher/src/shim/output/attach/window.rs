@@ -1,14 +1,14 @@
-//! The newest output, for clients that have not received it yet. Each client has its own position in it.
+//! Keeps the newest output for clients that have not received it yet. Each client has its own position in it.
 //!
-//! A position is the number of bytes that the process had written before to both streams. It is the same number in
-//! every process that counts it, so that a client can resume at its position after its connection broke.
+//! A position is the number of bytes that the process has written before it, to both streams together. All processes
+//! that count positions get the same number, so a client can resume at its position after its connection broke.
 
 use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// Cost of a packet in addition to its bytes, which also limits a process that writes single bytes to two streams in
-/// turn.
+/// Cost of a packet in addition to its bytes. It also limits the memory for a process that writes single bytes to both
+/// streams alternately.
 const PACKET_COST: u64 = 64;
 
 #[derive(Default)]
@@ -17,9 +17,9 @@ pub(super) struct Window {
     end: u64,
 }
 
-/// Bytes of one stream as they are sent, after their mark.
+/// Bytes of one stream as they are sent, preceded by their mark.
 struct Packet {
-    /// Position of its first byte.
+    /// Position of the first output byte.
     at: u64,
     bytes: Vec<u8>,
 }
@@ -61,8 +61,8 @@ impl Window {
         self.end += bytes.len() as u64;
     }
 
-    /// Returns the output at a position, as a packet with its mark, and its number of output bytes. The position must
-    /// be kept.
+    /// Returns the packet for a position, with its mark, and its number of output bytes. Output at this position must
+    /// still be kept.
     pub(super) fn packet(&self, place: u64) -> Option<(std::borrow::Cow<'_, [u8]>, u64)> {
         let packet = self.packets.get(self.index(place))?;
         let passed = place.saturating_sub(packet.at) as usize;
@@ -118,7 +118,7 @@ mod tests {
         all
     }
 
-    /// However output is pushed, reading from any kept position returns all output after it.
+    /// Regardless of how output was pushed, reading from any kept position returns all output after it.
     #[test]
     fn from_every_place_the_rest_is_read() {
         let (mut window, mut all) = (Window::default(), Vec::new());
