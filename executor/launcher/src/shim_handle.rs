@@ -1,9 +1,9 @@
-//! The launcher's view of a shim: its state, its heartbeat, and the handles that the launcher needs if the shim is
-//! lost.
+//! The launcher's handle on a shim: its state, its heartbeat, and the handles that the launcher needs if the shim exits
+//! unexpectedly.
 //!
-//! A shim writes to shared memory how often it has turned its loop, and while it works, by when it will be back.
-//! Reading this costs the shim nothing. An idle shim is asked now and then to turn its loop once, because it may be
-//! stopped or blocked in the kernel.
+//! A shim counts the iterations of its event loop in shared memory, and while it works, it also writes a deadline
+//! there. Reading this costs the shim nothing. An idle shim is pinged from time to time, because it may be stopped or
+//! blocked in the kernel.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -28,13 +28,13 @@ pub(crate) struct ShimHandle {
     /// Admission time of the container.
     pub created_at: Timestamp,
     pub pid: i32,
-    /// True if it is a child of this launcher, which must reap it.
+    /// True if the shim is a child of this launcher, which must reap it.
     pub child: bool,
-    /// pidfd, readable after the shim's exit.
+    /// pidfd of the shim. It becomes readable when the shim exits.
     pub pidfd: OwnedFd,
-    /// Connection over which the shim reports its states and sends its volume; `None` after the shim has closed it.
+    /// Connection over which the shim reports its states and sends its volume. `None` after the shim has closed it.
     pub lifeline: Option<Seqpacket>,
-    /// Second handle on the secret files.
+    /// Handle on the secret files.
     pub volume: Option<Volume>,
     /// Payloads of the container's start, until the shim has wiped them.
     pub inputs: Vec<MemFile>,
@@ -42,21 +42,22 @@ pub(crate) struct ShimHandle {
     pub id_range: Option<u32>,
     /// First id of the range of the container's pod.
     pub pod_range: Option<u32>,
-    /// True if it listens for daemons.
+    /// True if the shim listens for daemons.
     pub(crate) listening: bool,
-    /// True after it has reported the container's end: it then cleans up and exits.
+    /// True after the shim has reported the container's end. The shim then cleans up and exits.
     pub(crate) done: bool,
-    /// Heartbeat; `None` for a shim of an older version.
+    /// Heartbeat. `None` for a shim that has not sent it.
     pub(crate) watch: Option<HeartbeatMonitor>,
     /// `Some` after the watchdog has killed the shim.
     pub(crate) killed: Option<Killed>,
-    /// Place of the warm container that it was.
+    /// Paths of the warm container that was used, if any.
     pub(crate) warm: Option<WarmPaths>,
-    /// Launch that was sent to a warm container, until it is acknowledged.
+    /// Launch that was sent to a warm container and is not acknowledged yet.
     pub(crate) offer: Option<Offer>,
 }
 
-/// A launch without its payloads, which are [`ShimHandle::inputs`]: enough to launch the container again.
+/// A launch without its payloads, which are in [`ShimHandle::inputs`]. It is sufficient for launching the container
+/// again.
 pub(crate) struct Offer {
     pub(crate) launch: Launch,
     /// Connection to the daemon.
@@ -67,7 +68,7 @@ pub(crate) struct Offer {
 }
 
 impl ShimHandle {
-    /// Starts to watch a child of this launcher.
+    /// Creates the handle for a child of this launcher.
     pub(crate) fn begun(
         id: ContainerId,
         created_at: Timestamp,
@@ -94,7 +95,7 @@ impl ShimHandle {
         }
     }
 
-    /// Reads the messages of the shim. `kind` is the kind of its volume.
+    /// Reads the messages of the shim. `kind` is the type of its volume.
     pub(crate) fn recv(&mut self, kind: VolumeKind) {
         let mut buffer = [0; 4096];
         while let Some(lifeline) = &self.lifeline {
@@ -105,15 +106,14 @@ impl ShimHandle {
                         self.take(report, fds, kind);
                     }
                 }
-                // A closed socket would stay readable for ever; the pidfd reports the shim's exit.
+                // A closed socket would stay readable for ever. The pidfd reports the shim's exit.
                 Ok(None) => self.lifeline = None,
                 Err(_) => return, // no more messages
             }
         }
     }
 
-    /// Handles a message of the shim and the descriptors that come with it: its volume, which is of this kind, and its
-    /// heartbeat.
+    /// Handles a message of the shim and its descriptors: the volume, which has this kind, and the heartbeat.
     pub(crate) fn take(&mut self, report: ShimReport, fds: Vec<OwnedFd>, kind: VolumeKind) {
         let mut fds = fds.into_iter();
         match report.news {
@@ -143,16 +143,16 @@ pub(crate) struct Killed {
     pub(crate) why: String,
 }
 
-/// An idle shim is asked to turn its loop after this part of the time limit, as a divisor.
+/// Part of the time limit after which an idle shim is pinged, as a divisor.
 const ASK_AFTER: u32 = 3;
 
 /// Heartbeat of a shim, and its last observed state.
 pub(crate) struct HeartbeatMonitor {
     heartbeat: Heartbeat,
     turns: u64,
-    /// Time when the last turn was observed.
+    /// Time at which the last change was observed.
     seen: Instant,
-    /// Time when a turn was requested.
+    /// Time at which the shim was pinged.
     asked: Option<Instant>,
 }
 
@@ -161,7 +161,8 @@ impl HeartbeatMonitor {
         Self { turns: heartbeat.turns(), heartbeat, seen: Instant::now(), asked: None }
     }
 
-    /// Checks a shim that has `patience` for a turn of its loop. Returns the fault if it is not alive.
+    /// Checks the shim's heartbeat. `patience` is the time limit for a response to a ping. Returns an error message if
+    /// the shim does not respond.
     pub(crate) fn check(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
         if let Some(late) = self.heartbeat.overdue() {
             return Some(format!("has not responded, {} s after its deadline", late.as_secs()));

@@ -1,7 +1,6 @@
-//! Default effects of signals on a process.
+//! Determines how processes react to signals.
 
-/// Returns true if the signal's default action ends a process (signal(7)): it neither stops, nor continues, nor ignores
-/// it.
+/// Returns true if the signal's default action terminates a process (signal(7)).
 pub(crate) fn ends_without_handler(signal: i32) -> bool {
     const OTHERS: [i32; 8] = [
         libc::SIGCHLD,
@@ -16,7 +15,7 @@ pub(crate) fn ends_without_handler(signal: i32) -> bool {
     !OTHERS.contains(&signal)
 }
 
-/// Returns true if the process of a /proc/PID/status neither catches nor ignores nor blocks a signal.
+/// Returns true if the process of a /proc/PID/status file neither catches, ignores nor blocks a signal.
 pub(crate) fn takes_no_notice(status: &str, signal: i32) -> bool {
     let mask = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

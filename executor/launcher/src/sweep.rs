@@ -1,8 +1,8 @@
-//! Containers without a shim, finished by the launcher from their files and the state of the kernel.
+//! Ends containers without a shim, by means of their files and the state of the kernel.
 //!
-//! When a shim exits unexpectedly, its container's init becomes a child of the launcher (its subreaper), the launcher
-//! has the second handle on the secret files, and the record is on disk. A starting launcher finds running shims and
-//! requests their handles again, and ends containers that have lost their shim.
+//! If a shim exits unexpectedly, its container's init becomes a child of the launcher, which is a subreaper. The
+//! launcher has a handle on the secret files, and the record is on disk. When a launcher starts, it finds running shims
+//! and requests their handles again, and ends containers whose shim has exited.
 
 mod recover;
 
@@ -33,19 +33,19 @@ use crate::orphans;
 use crate::shim;
 use crate::shim_handle::ShimHandle;
 
-/// Time limit for the kernel to end killed processes, for all of them together.
+/// Time limit for the kernel to terminate killed processes, for all processes together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// Interval between checks for exited children meanwhile.
+/// Interval between checks for exited children during that time.
 const KILL_LOOK: Duration = Duration::from_millis(5);
 /// Sequence number of the request for a shim's handles.
 const SHARE: u64 = 1;
-/// Time limit for a new shim to have a record and listen, and the polling interval.
+/// Time limit for a new shim to write its record and to listen, and the poll interval.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 const LISTEN_PAUSE: Duration = Duration::from_millis(1);
-/// Time limit for shims to answer a new launcher, for all of them together.
+/// Time limit for shims to reply to a new launcher, for all shims together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Secret files of an ended container on which some process outside of it may still have a lease.
+/// Secret files of an ended container that could not be wiped because a process outside of it may have a lease on one.
 pub(crate) struct Unwiped {
     pub(crate) id: ContainerId,
     pub(crate) volume: Volume,
@@ -76,12 +76,12 @@ impl Unwiped {
 pub(crate) struct Swept {
     /// Running shims.
     pub(crate) shims: Vec<ShimHandle>,
-    /// Secret files that must be wiped again.
+    /// Secret files whose wipe must be repeated.
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
-/// Ends a container whose shim has exited; does nothing for one that ended regularly. `living` are the running shims,
-/// which are left alone with their helpers. Returns files that must be wiped again.
+/// Ends a container whose shim has exited. If its end was already recorded, only removes leftovers. `living` contains
+/// the running shims, which are not killed, and neither are their helpers. Returns files whose wipe must be repeated.
 pub(crate) fn finish(
     host: &Host,
     id: &ContainerId,
@@ -97,7 +97,7 @@ pub(crate) fn finish(
 
 fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) -> Remains {
     let dirs = Dirs::new(host, id);
-    // An activated warm container keeps its cgroup.
+    // The cgroup of an activated warm container has a different name.
     let cgroup =
         dirs.read_record().map(|record| record.cgroup).filter(|cgroup| cgroup.starts_with(&host.cgroup_parent));
     Remains {
@@ -112,14 +112,14 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
     }
 }
 
-/// State of a container without a shim, by its files.
+/// State of a container without a shim, derived from its files.
 #[derive(Debug)]
 enum RemainsState {
-    /// The exit record exists: only cleanup is left.
+    /// The exit record exists, and only cleanup is left.
     Ended,
-    /// It was not completed, or was being undone: nothing is kept.
+    /// The container was not fully created, or was being undone. Nothing is kept.
     NeverWas,
-    /// Its exit must be recorded.
+    /// The container's exit must be recorded.
     Lost(Box<ContainerRecord>),
 }
 
@@ -134,7 +134,7 @@ impl RemainsState {
                 log::line(Level::Error, &name, format_args!("ignoring the exit record: {error}"));
             }
         }
-        // The state directory is made before the first record, and removed first when a container is undone.
+        // The state directory is created before the first record, and removed first when a container is undone.
         match record.filter(|_| dirs.state.exists()) {
             Some(record) => Self::Lost(Box::new(record)),
             None => Self::NeverWas,
@@ -171,7 +171,7 @@ fn finish_remains(
     remains.leave(host, id.as_str(), recorded);
 }
 
-/// Ends the remaining processes of a container. Returns the known result.
+/// Kills the remaining processes of a container. Returns the result as far as it is known.
 fn stop_processes(
     host: &Host,
     record: &ContainerRecord,
@@ -182,13 +182,14 @@ fn stop_processes(
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     let kept: BTreeSet<i32> = living.iter().copied().chain(init.as_ref().map(|init| init.pid)).collect();
-    // Init is a child of this process now if its shim was. If it exited by itself, its status is still available.
+    // If the shim was a child of this process, init is now, too. If init exited by itself, its status is still
+    // available.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
             kill_all(&[init.pid], &kept);
         }
-        // Do not wait for a process that the kernel does not end.
+        // Wait only if init has exited: it may be blocked in the kernel.
         let ended = process::has_ended(init.pid).ok()?.then(|| process::wait_for(init.pid).ok()).flatten()?;
         by_itself.then_some(ended)
     });
@@ -197,7 +198,7 @@ fn stop_processes(
     }
     kill_all(&host.hierarchies.pids(&remains.cgroup), &kept);
     orphans::kill_all(&host.run_dir, living);
-    // The first process of a tree of actions runs no program.
+    // Init of a tree of actions runs no program, so its exit status is not the result.
     let seen = seen.filter(|_| record.plan.actions.is_none());
     let exit = record.exit.or(seen.map(Exit::from));
     let ran = record.started_at.is_some();
@@ -218,8 +219,8 @@ fn stop_processes(
     }
 }
 
-/// Returns the failure of a container that lost its shim. `exit` is that of its process, if known, and `killed` the
-/// reason why the shim was killed, if it was.
+/// Returns the failure of a container whose shim exited unexpectedly. `exit` is the exit of its process, if known.
+/// `killed` is the reason for killing the shim, if it was killed.
 fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Option<Failure> {
     if exit.is_some() {
         return None;
@@ -234,13 +235,13 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     Some(Failure { kind, message, errno: 0 })
 }
 
-/// Returns true if output may be missing in the log: the shim had not reported yet that all of it was written.
+/// Returns true if output may be missing in the log, because the shim had not reported that all output was written.
 fn may_lack_output(record: &ContainerRecord) -> bool {
     let kept = record.plan.processes.iter().any(|process| !process.suppress_log_output);
     kept && record.started_at.is_some() && record.state < State::Wiping
 }
 
-/// Writes to the log that output may be missing, if so. Returns true if it may.
+/// If output may be missing, writes this to the log and returns true.
 fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
     if !may_lack_output(record) {
         return false;
@@ -252,7 +253,8 @@ fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -
     true
 }
 
-/// Returns the captured outputs: all of them if the shim had captured them before it was lost, else none.
+/// Returns the record of captured outputs. If the shim had not captured all of them, removes partial outputs and
+/// returns a failure.
 fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
     if let Some(list) = remains.dirs.read_outputs() {
         return list.summary();
@@ -268,9 +270,9 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
 }
 
-/// Kills processes and waits for their exit, because a shim's helper must not write after the wipe. The first process
-/// of a container exits only after all others in its pid namespace are reaped: steps of a tree of actions, which became
-/// children of this process with the exit of the step starter, are reaped meanwhile. Children in `kept` are not.
+/// Kills processes and waits for their exit, because a shim's helper must not write after the wipe. Meanwhile reaps
+/// other children, except those in `kept`: the first process of a container exits only after all other processes of its
+/// pid namespace are reaped, and steps become children of this process when the step starter exits.
 fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     let processes: Vec<_> = pids.iter().filter_map(|pid| Some((pid, pidfd(*pid).ok()?))).collect();
     for (_, process) in &processes {
@@ -280,7 +282,7 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     for (pid, process) in &processes {
         while !readable_by(process, deadline.min(Instant::now() + KILL_LOOK)).unwrap_or(true) {
             if Instant::now() >= deadline {
-                // Not waited for any longer.
+                // Stop waiting for this process.
                 let late =
                     format_args!("process {pid} was killed and has not exited within {} s", KILL_PATIENCE.as_secs());
                 log::line(Level::Warning, "", late);
@@ -291,7 +293,7 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     }
 }
 
-/// Inspects all leftovers of earlier launchers: ends containers without a shim, and returns the running shims.
+/// Handles all leftovers of earlier launchers: ends containers without a shim, and returns the running shims.
 ///
 /// # Errors
 /// Returns an error if the directories cannot be read.
@@ -317,8 +319,8 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
         }
     }
     let mut living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
-    // An init of the executor's own runs the executor's program, too. It is ended with its container: until then the
-    // secret files are reached through its mounts.
+    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill it here: it is ended with
+    // its container, and until then the secret files can be accessed through its mounts.
     living.extend(
         lost.iter()
             .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))
@@ -334,13 +336,13 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
             unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
         }
     }
-    // Other containers have no directory any more, and are detached from their network, where a plugin had failed.
+    // Other containers no longer have directories. Detach them from their network, if a plugin failed earlier.
     crate::network::sweep(host, &shims.iter().map(|shim| shim.id.clone()).collect());
     Ok(Swept { shims, unwiped })
 }
 
-/// Waits for new shims: each has a record soon, or exits because its launcher has. There is no notification, so this
-/// polls.
+/// Waits for new shims. Each of them soon writes a record, or exits because its launcher has exited. There is no
+/// notification, so this polls.
 fn await_records(host: &Host) -> io::Result<()> {
     let deadline = Instant::now() + LISTEN_PATIENCE;
     loop {
@@ -353,13 +355,13 @@ fn await_records(host: &Host) -> io::Result<()> {
     }
 }
 
-/// A shim that is about to exit or hangs: it is ended like one that lost its launcher too early.
+/// Logs that a shim cannot be adopted because it is exiting or blocked. Its container is then ended.
 fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
     log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
     id
 }
 
-/// Returns the id ranges of containers that could not be ended, so that their directories still exist.
+/// Returns the id ranges of containers without a shim whose directories still exist because they could not be ended.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read.
@@ -369,12 +371,12 @@ pub(crate) fn ranges_left(host: &Host, shims: &[ShimHandle]) -> io::Result<BTree
     Ok(records.flat_map(|record| [record.id_range_start, record.pod_range_start]).flatten().collect())
 }
 
-/// Returns the containers that have a directory here. Other entries are ignored.
+/// Returns the ids of containers that have a directory in `dir`. Ignores other entries.
 pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     Ok(names(dir)?.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Connects to a shim. A new shim has a record before it listens.
+/// Connects to a shim. Retries for a while, because a new shim writes its record before it listens.
 fn connect(socket: &Path, pidfd: &OwnedFd) -> io::Result<Seqpacket> {
     let deadline = Instant::now() + LISTEN_PATIENCE;
     loop {
@@ -422,8 +424,8 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
     })
 }
 
-/// Receives a shim's handles. A shim that listens but does not answer is watched as well: its container is finished
-/// after its exit.
+/// Receives a shim's handles. If a shim listens but does not reply, it is still watched, and its container is ended
+/// after the shim's exit.
 fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Result<()> {
     let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
     let mut buffer = [0; 4096];
@@ -524,7 +526,7 @@ mod tests {
         assert!(!may_lack_output(&silent));
     }
 
-    /// For each set of files that a killed shim or launcher can leave.
+    /// The state of a container is recognized from each set of files that a killed shim or launcher can leave.
     #[test]
     fn a_container_without_a_shim_is_known_by_its_files() {
         let home = tempfile::tempdir().expect("a directory");
@@ -551,7 +553,7 @@ mod tests {
         let whole = serde_json::to_vec(&exit).expect("JSON");
         let mut holed = whole.clone();
         holed[40..].fill(0);
-        // The record is not synced: these are states after a power failure.
+        // The record is not synced, so a power failure can leave these contents.
         for torn in [&b""[..], &whole[..whole.len() / 2], &vec![0; whole.len()], &holed] {
             write(&dirs.state.join("exit.json"), torn);
             assert_eq!(found(), "lost", "a part of an exit record does not count");
@@ -560,7 +562,7 @@ mod tests {
         assert_eq!(found(), "ended");
     }
 
-    /// Also if the shim was killed between creating the file and its next step.
+    /// The daemon can read an exit record, even if the shim was killed immediately after it created the file.
     #[test]
     #[ignore = "needs root"]
     fn the_daemon_can_read_an_exit_record() {

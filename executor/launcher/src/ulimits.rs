@@ -1,15 +1,15 @@
-//! Resource limits of a container's processes, except those on open files and core files.
+//! Sets resource limits of a container's processes, except the limits on open files and core files.
 //!
-//! They are set in two steps. First, with privilege, a hard limit above the launcher's is raised, so that the process
-//! still has all resources that it needs to start a program. Just before the program is executed, each limit gets the
-//! requested value.
+//! This is done in two steps. First, with privilege, hard limits of the launcher that are too low are raised, while the
+//! soft limits stay, so that the process has all resources for starting a program. Immediately before execve, each
+//! limit is set to the requested value.
 
 use std::io;
 
 use executor_core::plan::Ulimit;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the hard limits of the calling process that are below the requested ones.
+/// Raises the hard limits of the calling process that are lower than requested.
 ///
 /// # Errors
 /// Returns the index of the limit and the error (`PermissionDenied` without CAP_SYS_RESOURCE).
@@ -25,7 +25,8 @@ pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Returns the indices of the hard limits above those of the calling process, with the latter (-1 for none).
+/// Returns the indices of limits that are above the calling process's own hard limits, and the own limits (-1 means no
+/// limit).
 pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)> {
     known(ulimits).filter_map(|(index, ulimit, resource)| {
         let own = getrlimit(resource).maximum;
@@ -46,7 +47,8 @@ pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
     Ok(())
 }
 
-/// Returns the limits that are set here. Core files are never written, even if a request asks for them.
+/// Returns the limits that this module sets. There is no limit on core files among them, because core files are never
+/// written.
 fn known(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, &Ulimit, Resource)> {
     ulimits.iter().enumerate().filter_map(|(index, ulimit)| Some((index, ulimit, resource(&ulimit.name)?)))
 }

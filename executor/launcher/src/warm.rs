@@ -1,4 +1,4 @@
-//! Files and cgroups of warm containers on the host, and the cleanup of leftovers.
+//! Manages the files and cgroups of warm containers on the host, and removes leftovers.
 //!
 //! ```text
 //! RUN_DIR/skeleton/          0711   root file system of every warm container: empty directories as mount points
@@ -25,7 +25,7 @@ pub(crate) use premade::{Premade, PremadeFiles};
 pub(crate) const STAGE: &str = "new";
 /// Directories of the skeleton, and of every root, whose mounts the container keeps.
 pub(crate) const KEPT: [&str; 3] = ["dev", "proc", "sys"];
-/// Prefix of the name of a warm container's cgroup. No container id begins like this.
+/// Prefix of the name of a warm container's cgroup. No container id begins with a dot.
 const PREFIX: &str = ".shell-";
 /// Time limit for the kernel to release a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(crate) struct WarmPaths {
 }
 
 impl WarmPaths {
-    /// Returns the paths of the warm container of this name.
+    /// Returns the paths of the warm container with this name.
     pub(crate) fn from_object(host: &Host, name: &str) -> Self {
         Self {
             cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")),
@@ -56,7 +56,7 @@ impl WarmPaths {
         self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Makes the directory below RUN_DIR.
+    /// Creates the directory below RUN_DIR.
     ///
     /// # Errors
     /// Returns `AlreadyExists`, or an error if the disk is full.
@@ -64,16 +64,16 @@ impl WarmPaths {
         make_dir(&self.dir, 0o700, None)
     }
 
-    /// Removes libcontainer's files from the directory, which are not needed any more.
+    /// Removes libcontainer's files from the directory, because they are no longer needed.
     ///
     /// # Errors
-    /// Returns the error of the run directory's file system.
+    /// Returns an error if the directory cannot be read or a file cannot be removed.
     pub(crate) fn empty(&self) -> io::Result<()> {
         fs::read_dir(&self.dir)?.try_for_each(|entry| remove_tree(&entry?.path()))
     }
 
-    /// Returns true if anything is left under the warm container's name. An activated container owns its directories,
-    /// and with them the cgroup.
+    /// Returns true if a directory with the warm container's name exists. After an activation the directories and the
+    /// cgroup belong to the container.
     pub(crate) fn is_there(&self) -> bool {
         self.dir.exists() || self.state.exists()
     }
@@ -82,7 +82,7 @@ impl WarmPaths {
         remove_tree(&self.state).and_then(|()| remove_tree(&self.dir))
     }
 
-    /// Kills the processes in the cgroup, and removes it and the directories. Errors are logged.
+    /// Kills the processes in the cgroup, and removes the cgroup and the directories. Errors are logged.
     pub(crate) fn clear(&self, host: &Host) {
         crate::network::forget_warm(host, &self.name());
         let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| self.remove_dirs());
@@ -92,10 +92,10 @@ impl WarmPaths {
     }
 }
 
-/// Makes the directories for warm containers.
+/// Creates the directories for warm containers.
 ///
 /// # Errors
-/// Returns the error of the run directory's file system.
+/// Returns an error if a directory cannot be created.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     ensure_dir(&host.warm_pool(), 0o700)?;
     let skeleton = host.skeleton();
@@ -103,13 +103,13 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     KEPT.iter().chain([&STAGE]).try_for_each(|name| ensure_dir(&skeleton.join(name), 0o755))
 }
 
-/// Removes leftovers of earlier launchers' warm containers whose processes have exited; `used` returns the cgroups of
+/// Removes leftovers of earlier launchers' warm containers, whose processes have exited. `used` returns the cgroups of
 /// containers, and is called only if there are leftovers.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
-    // All have the same names; after a reboot only those of the state directory are left.
+    // A warm container uses one name everywhere. After a reboot only the state directory is left.
     let on_disk = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?);
     let left: BTreeSet<_> = on_disk.chain(crate::network::warm_names(host)).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };

@@ -1,10 +1,10 @@
-//! Creates a working directory that the root file system lacks.
+//! Creates a missing working directory in a container.
 //!
-//! A process changes to its working directory as the container's user, who may not create directories. If the directory
-//! is missing, the process sends a request over its start socket ([`request`]). Its supervisor is root of the host and
-//! has a helper create the directory ([`Within::create_and_reply`]): in the container's mount namespace, as root of the
-//! container, with mode 0755. Container content is untrusted, so the path is opened as if the container's root were
-//! `/`.
+//! A process changes to its working directory as the container user, who may not create directories. If the directory
+//! does not exist, the process sends a request over its start socket ([`request`]). Its supervisor, which is root on
+//! the host, lets a helper create the directory ([`Within::create_and_reply`]): in the container's mount namespace, as
+//! the container's root, with mode 0755. Container content is untrusted, so the path is opened as if the container's
+//! root were `/`.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -18,13 +18,13 @@ use executor_sys::seqpacket::Seqpacket;
 use rustix::fs::{Mode, OFlags, mkdirat};
 use rustix::io::Errno;
 
-/// Prefix of a request. No error number looks like it, so that it is not mistaken for a failure.
+/// Prefix of a request. It differs from all error numbers, so a request is not mistaken for a failure.
 const REQUEST: &[u8] = b"workdir:";
 
-/// Asks the supervisor to create a directory, and waits for the result.
+/// Requests the supervisor to create a directory, and waits for the result.
 ///
 /// # Errors
-/// Returns the error of the creation, or that of the socket.
+/// Returns an error if the directory was not created or the socket failed.
 pub(crate) fn request(supervisor: &Seqpacket, dir: &CStr) -> io::Result<()> {
     supervisor.send(&[REQUEST, dir.to_bytes()].concat(), &[])?;
     let mut reply = [0; 4];
@@ -47,7 +47,8 @@ pub(crate) struct Within<'a> {
     pub(crate) init: BorrowedFd<'a>,
     /// True if the container has its own user namespace.
     pub(crate) is_mapped: bool,
-    /// Root file system in the calling process's mount namespace. It is writable even if the container's view is not.
+    /// Root file system in the calling process's mount namespace. It is writable even if the container's root is
+    /// read-only.
     pub(crate) stage: Option<&'a Path>,
 }
 
@@ -78,7 +79,7 @@ impl Within<'_> {
         }
     }
 
-    /// Enters the container for good and creates a directory there.
+    /// Enters the container permanently, and creates a directory there.
     fn create_here(&self, dir: &Path) -> io::Result<()> {
         let stage = self.stage.map(open_dir).transpose()?;
         process::enter_namespaces(self.init, true, false)?;
@@ -88,7 +89,7 @@ impl Within<'_> {
         let root = open_dir(Path::new("/"))?;
         match (create_below(root.as_fd(), dir), stage) {
             (Err(error), Some(stage)) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                // A mount in the container, such as its /sys, hides directories created below it.
+                // Open it in the container, too: a mount such as its /sys could hide the new directory.
                 create_below(stage.as_fd(), dir).and_then(|()| open(root.as_fd(), dir).map(drop)).map_err(|_| error)
             }
             (created, _) => created,
@@ -104,7 +105,7 @@ fn create_below(root: BorrowedFd<'_>, dir: &Path) -> io::Result<()> {
         match (open(root, path), path.parent(), path.file_name()) {
             (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
                 match mkdirat(open(root, parent)?, name, Mode::from_raw_mode(0o755)) {
-                    // A dangling link, or another process created it meanwhile.
+                    // The name is a dangling link, or another process has created the directory meanwhile.
                     Err(Errno::EXIST) => drop(open(root, path)?),
                     created => created?,
                 }

@@ -1,4 +1,4 @@
-//! Commands for a running container: connections, checks, limits, egress, transfers, usage, the heartbeat.
+//! Handles commands for a running container: connections, checks, limits, egress, transfers, usage, and the heartbeat.
 
 pub(crate) mod checks;
 pub(crate) mod control;

@@ -1,4 +1,4 @@
-//! From a plan to a created container.
+//! Creates a container from a plan.
 
 pub(crate) mod etc_files;
 pub(crate) mod host_options;

@@ -1,9 +1,11 @@
-//! Carries out the orders of [`executor_core::steps`] for a tree of actions, on processes, files and the log.
+//! Executes the orders of [`executor_core::steps`] for a tree of actions: starts and stops processes, wipes files and
+//! writes to the log.
 //!
-//! Arguments, environment and files of a step wait in the container's volume. When the step begins, the shim copies its
-//! payload into a memory file for the step starter ([`starter`]), with views of its files that only the new
-//! process sees. The waiting payload is wiped as soon as the program runs, and the files after its exit, before the
-//! exit is reported. If a restart policy may run the process again, all of that is kept until the last exit.
+//! Arguments, environment and files of a step are stored in the container's volume until the step begins. Then the shim
+//! copies the payload into a memory file for the step starter ([`starter`]), and sends it with views of the files that
+//! only the new process sees. The stored payload is wiped as soon as the program runs. The files are wiped after the
+//! process has exited and before its exit is reported. If a restart policy may run the process again, payload and files
+//! are kept until the last exit.
 
 pub(crate) mod pause;
 pub(crate) mod starter;
@@ -37,7 +39,7 @@ use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::signals::ends_without_handler;
 
-/// Reason for not starting a step if the step starter has exited.
+/// Error message of a step that was not started because the step starter has exited.
 const NO_STARTER: &str = "the step starter has exited";
 
 /// Time limit for leftover processes to exit after SIGKILL, before a restart.
@@ -46,38 +48,38 @@ const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(2);
 /// The steps of a running container.
 pub(super) struct RunningSteps {
     steps: Steps,
-    /// `None` after the step starter has exited, with the container or earlier.
+    /// `None` after the step starter has exited.
     starter: Option<Starter>,
-    /// Processes that were ordered and have not exited, by index.
+    /// Processes, by index, whose start was ordered and that have not exited.
     processes: BTreeMap<usize, StepProcess>,
-    /// Processes that have exited and whose secrets are not wiped yet.
+    /// Processes that have exited and whose secrets have not been wiped yet.
     ended: BTreeSet<usize>,
-    /// Transfers that have ended and whose URLs are not wiped yet.
+    /// Transfers that have ended and whose URLs have not been wiped yet.
     ended_transfers: BTreeSet<usize>,
     /// Timers of steps.
     timers: Vec<(Instant, Timer)>,
-    /// Time from the stop signal to SIGKILL.
+    /// Time between the stop signal and SIGKILL.
     grace: Duration,
     /// Stop signal for cancelled processes.
     stop_signal: i32,
-    /// Reported OOM kills by cgroup.
+    /// Number of OOM kills that were already reported, by cgroup.
     oom_kills: BTreeMap<PathBuf, u64>,
 }
 
 /// A process of a step.
 struct StepProcess {
-    /// Pid and pidfd, once it is in the container.
+    /// Pid and pidfd, when the process is in the container.
     pid: Option<(i32, OwnedFd)>,
-    /// Payload, until the program runs.
+    /// Copy of the payload, until the program runs.
     payload: Option<MemFile>,
-    /// True if it runs its program.
+    /// True if the process executes its program.
     runs: bool,
     cancelled: bool,
-    /// True if it was sent the stop signal or its grace period is zero.
+    /// True if the process was sent the stop signal, or its grace period is zero.
     reported: bool,
     /// Time of SIGKILL.
     kill_at: Option<Instant>,
-    /// True if it got SIGKILL at the end of its grace period.
+    /// True if the process was sent SIGKILL at the end of its grace period.
     killed: bool,
 }
 
@@ -117,12 +119,12 @@ impl RunningSteps {
         self.steps.restarts()
     }
 
-    /// Returns the descriptor for messages of the step starter.
+    /// Returns the descriptor on which messages of the step starter arrive.
     pub(super) fn news(&self) -> Option<BorrowedFd<'_>> {
         self.starter.as_ref().map(Starter::as_fd)
     }
 
-    /// Notes that the shim has reaped a child.
+    /// Records that the shim has reaped a child.
     pub(super) fn taken(&mut self, pid: i32) {
         if let Some(starter) = &mut self.starter {
             starter.taken(pid);
@@ -135,7 +137,7 @@ impl RunningSteps {
         kills.chain(self.timers.iter().map(|(at, _)| *at)).min()
     }
 
-    /// Returns true if a process was ordered that does not run its program yet.
+    /// Returns true if the start of a process was ordered and it does not execute its program yet.
     pub(super) fn is_starting(&self) -> bool {
         self.processes.values().any(|process| !process.runs)
     }
@@ -145,7 +147,8 @@ impl RunningSteps {
         self.timers.iter_mut().for_each(|(at, _)| *at += time);
     }
 
-    /// Signals one process by its path, or all running ones. Returns true if there was any.
+    /// Signals the process with this path or, without a path, all running processes. Returns true if a process was
+    /// signaled.
     pub(super) fn signal(&self, processes: &[PlannedProcess], id: Option<&str>, signal: i32) -> bool {
         let named = |index: usize| id.is_none_or(|id| processes.get(index).is_some_and(|process| process.id == id));
         let mut found = false;
@@ -156,14 +159,14 @@ impl RunningSteps {
         found
     }
 
-    /// Returns the result of the tree once it has ended: the exit status of the container, and the failure.
+    /// Returns the result of the tree after it has ended: the exit status of the container, and the failure.
     pub(super) fn conclusion(&self) -> Option<(Option<Exit>, Option<Failure>)> {
         let conclusion = self.steps.conclusion().filter(|_| self.processes.is_empty())?;
         let failure = |message| Failure { kind: FailureKind::Action, message, errno: conclusion.errno };
         Some((conclusion.exit, conclusion.failure.map(failure)))
     }
 
-    /// Ends the step starter.
+    /// Kills the step starter.
     pub(super) fn kill_starter(&mut self) {
         if let Some(starter) = self.starter.take() {
             starter.kill();
@@ -183,12 +186,12 @@ impl StepProcess {
         self.killed = self.reported;
         self.signal(libc::SIGKILL);
         if let Some((pid, _)) = self.pid {
-            // The pid is valid until its parent has reaped it, and the parent reports that first.
+            // The pid is valid until the parent reaps the process, and the parent reports the exit first.
             let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
     }
 
-    /// Sends the stop signal and sets the time of SIGKILL, which is now if the grace period is zero.
+    /// Sends the stop signal and sets the time of SIGKILL. If the grace period is zero, only SIGKILL is sent.
     fn stop_with(&mut self, signal: i32, grace: Duration) {
         self.reported = true;
         if grace.is_zero() {
@@ -200,7 +203,7 @@ impl StepProcess {
     }
 }
 
-/// The container's state that steps change, without the steps themselves.
+/// The container's state that steps use and change, without the steps themselves.
 struct StepContext<'a> {
     host: &'a Host,
     record: &'a ContainerRecord,
@@ -232,7 +235,7 @@ impl Ready {
         }
     }
 
-    /// Ends the steps for the record: their processes are gone, and their exit statuses are unknown.
+    /// Ends all steps in the record: their processes are gone, and their exit statuses are unknown.
     pub(super) fn abandon_steps(&mut self, host: &Host) {
         self.drive(host, |running, _| {
             running.steps.forbid_restarts(now());
@@ -256,7 +259,7 @@ impl Ready {
         let (now, at) = (Instant::now(), now());
         let Some(running) = &mut self.steps else { return };
         for process in running.processes.values_mut().filter(|process| process.kill_at.is_some_and(|at| at <= now)) {
-            // A process that is still being made is killed once it is in the container.
+            // A process that is still being created is killed when it is in the container.
             if process.pid.is_some() {
                 process.kill_at = None;
                 process.kill();
@@ -269,8 +272,8 @@ impl Ready {
         }
     }
 
-    /// Ends the present run as a failure for this reason, to run again. Returns `false` if the restart policy permits
-    /// no further run.
+    /// Ends the current run as a failure with this reason, so that the action runs again. Returns `false` if the
+    /// restart policy permits no further run.
     pub(super) fn run_again_for(&mut self, host: &Host, reason: &str) -> bool {
         let mut permitted = false;
         self.drive(host, |running, _| {
@@ -293,12 +296,12 @@ impl Ready {
         self.drive(host, |running, _| running.steps.cancel(now()));
     }
 
-    /// Handles the end of a transfer, or its abandonment.
+    /// Handles the end or the cancellation of a transfer.
     pub(super) fn finish_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
         self.drive(host, |running, site| running.transferred(transfer, end, site));
     }
 
-    /// Applies an event to the steps and carries out the resulting orders.
+    /// Applies an event to the steps, and executes the resulting orders.
     fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut RunningSteps, &mut StepContext<'_>) -> Vec<StepOrder>) {
         let Some(running) = &mut self.steps else { return };
         let mut site = StepContext {
@@ -349,9 +352,9 @@ impl RunningSteps {
                     }
                 }
             }
-            // executord sees this in the record and begins.
+            // executord sees the order in the record and starts the transfer.
             StepOrder::Transfer(_) => {}
-            // executord sees this in the record as well and abandons the transfer.
+            // executord sees the order in the record and cancels the transfer.
             StepOrder::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
             StepOrder::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
             StepOrder::Clear(text) => {
@@ -370,7 +373,7 @@ impl RunningSteps {
         Vec::new()
     }
 
-    /// Returns when a running transfer began.
+    /// Returns the time at which a running transfer began.
     pub(super) fn transfer_began(&self, transfer: usize) -> Option<Timestamp> {
         self.steps.transfer_began(transfer)
     }
@@ -388,7 +391,7 @@ impl RunningSteps {
         self.steps.transferred(transfer, end, now())
     }
 
-    /// Orders a process. Returns the copy of its payload, to be wiped when the program runs.
+    /// Orders the start of a process. Returns the copy of its payload, which must be wiped when the program runs.
     fn start(&self, index: usize, site: &mut StepContext<'_>) -> io::Result<MemFile> {
         let missing = || io::Error::other("the container has no such process");
         let plan = site.record.plan.processes.get(index).ok_or_else(missing)?;
@@ -421,8 +424,8 @@ impl RunningSteps {
                     if process.cancelled && ends_without_handler(signal) {
                         process.stop_with(signal, grace);
                     } else if process.cancelled {
-                        // Before its program runs, this signal would be lost. If the next message says that it runs,
-                        // the signal is sent after all.
+                        // This signal would be lost, because the process does not execute its program yet. If the next
+                        // message reports that it does, the signal is sent after all.
                         process.kill_at = Some(Instant::now());
                     }
                 }
@@ -438,7 +441,7 @@ impl RunningSteps {
                     process.runs = true;
                     let pid = process.pid.as_ref().map_or(0, |(pid, _)| *pid);
                     self.steps.started(index, pid, now());
-                    // It was cancelled while it was made.
+                    // The process was cancelled while it was being created.
                     if process.cancelled && !process.reported {
                         process.stop_with(signal, grace);
                     }
@@ -500,7 +503,7 @@ impl RunningSteps {
         }
     }
 
-    /// Wipes the copy of a payload that was made for the step starter.
+    /// Wipes the copy of a payload for the step starter.
     fn forget_copy(&mut self, index: usize, site: &StepContext<'_>) {
         if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
             wipe(&payload, site.record);

@@ -1,4 +1,4 @@
-//! Supervises a running container until its process exits: copies its output to the log and carries out commands.
+//! Supervises a running container until its process exits: copies its output to the log and executes commands.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -28,10 +28,10 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::signals::{ends_without_handler, takes_no_notice};
 
-/// Longest single wait, so that a wrong deadline cannot block for ever.
+/// Maximum duration of a single wait, so that a wrong deadline cannot block the loop for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// Age at which the shim of a container trims its memory: the container is probably long-lived.
+/// Run time after which the shim returns unused memory, because the container is probably long-lived.
 const SETTLED: Duration = Duration::from_millis(50);
 /// Time limit for steps to exit after SIGKILL.
 const STEPS_PATIENCE: Duration = Duration::from_secs(5);
@@ -41,22 +41,22 @@ const STEPS_PATIENCE: Duration = Duration::from_secs(5);
 enum Event {
     /// Init has exited.
     InitEnded,
-    /// A signal arrived: SIGCHLD, or one that ends the shim.
+    /// A signal arrived: SIGCHLD, or a signal that ends the shim.
     Signal,
     /// Output of the process is readable.
     Output,
-    /// A message or connection of the daemon or the launcher.
+    /// The daemon or the launcher sent a message or connects.
     Control,
-    /// An attached client is readable, writable or gone.
+    /// An attached client is readable or writable, or has disconnected.
     Client,
-    /// A message of the step starter.
+    /// The step starter sent a message.
     Steps,
 }
 
-/// Exit of a container's process or of its tree of actions.
+/// Exit of a container's process or result of its tree of actions.
 pub(super) type SupervisionEnd = (Option<Exit>, Option<Failure>);
 
-/// Runs until the container's processes have exited and all their output is read. Returns the exit and, if the
+/// Runs until the container's processes have exited and all their output was read. Returns the exit and, if the
 /// container was stopped, the end of the grace period.
 pub(super) fn run_to_exit(
     host: &Host,
@@ -84,8 +84,8 @@ pub(super) fn run_to_exit(
                     stop(host, ready, control, (grace, 0), &mut kill_at);
                 }
             }
-            // Reap everything but init: if the step starter is killed, its children become the shim's, and the kernel
-            // ends the container's pid namespace only after all of them are reaped.
+            // Reap all children except init. If the step starter was killed, its children become children of the shim,
+            // and the kernel ends the container's pid namespace only after all of them are reaped.
             while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
                 if let Some(steps) = &mut ready.steps {
                     steps.taken(pid);
@@ -123,12 +123,12 @@ pub(super) fn run_to_exit(
         }
         report_of_steps(ready, control, &mut reported);
         if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
-            // Leftover processes end with the container's init.
+            // The kernel kills leftover processes when init exits.
             signal_init(ready, libc::SIGKILL);
             ending = true;
         }
         if kill_at.is_some_and(|at| Instant::now() >= at) {
-            // The steps were killed one by one; kill the container if one of them does not exit.
+            // Each step was killed on its own. If one of them does not exit, kill the container.
             let waits = ready.steps.is_some() && !late;
             if !waits {
                 signal_init(ready, libc::SIGKILL);
@@ -145,8 +145,7 @@ pub(super) fn run_to_exit(
         ready.abandon_steps(host);
     }
     if ready.record.plan.member_of().is_some() && ready.record.plan.shares_processes() {
-        // The pid namespace is shared and does not end here: leftover processes must not outlive the wipe of the
-        // secrets.
+        // The shared pid namespace still exists. Kill leftover processes before the secrets are wiped.
         if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_PATIENCE) {
             log::line(
                 Level::Error,
@@ -256,7 +255,7 @@ fn execute(
         Command::UpdateEgress(fds) => {
             control.heartbeat().start(egress::PATIENCE);
             egress::execute(host, ready, fds)?;
-            // The daemon reads the new record before it reads the answer.
+            // The daemon reads the new record before it reads the reply.
             control.reached(ready.record.state);
             Ok(None)
         }
@@ -279,7 +278,7 @@ fn execute(
         Command::UpdateFiles(update) => {
             let signal = update.signal;
             update::execute(host, ready, update)?;
-            // The daemon reads the new record before it reads the answer.
+            // The daemon reads the new record before it reads the reply.
             control.reached(ready.record.state);
             if signal != 0 {
                 let _ = signal_process(ready, MAIN_PROCESS, signal); // none may run
@@ -303,8 +302,8 @@ fn stop(host: &Host, ready: &mut Ready, control: &mut Control, by: (Duration, i3
     terminate(host, ready, control, by, kill_at);
 }
 
-/// Sends `signal` now, or the container's own stop signal if it is 0, and SIGKILL after the grace period. A second stop
-/// sends no signal and can only shorten the grace period.
+/// Stops the container: sends `signal` now and SIGKILL after the grace period. If `signal` is 0, sends the container's
+/// own stop signal. A second stop sends no signal and can only shorten the grace period.
 fn terminate(
     host: &Host,
     ready: &mut Ready,
@@ -328,18 +327,18 @@ fn terminate(
     }
 }
 
-/// True if the kernel drops this signal because init has no handler for it, as it does for the first process of a pid
-/// namespace. If init is the container's only process, no process could exit gracefully, and waiting for the grace
-/// period is useless.
+/// Returns true if init is the container's only process and the kernel drops this signal because init has no handler
+/// for it. The kernel does this for the first process of a pid namespace. No process could then exit gracefully, so
+/// waiting for the grace period would be useless.
 fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
-    // In a shared pid namespace the process is not the first one.
+    // In a shared pid namespace, init is not the first process.
     let first = ready.record.plan.member_of().is_none() || !ready.record.plan.shares_processes();
     let alone = first && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
     alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
 }
 
-/// Signals a process of the container; [`MAIN_PROCESS`] means every running one in a tree of actions.
+/// Signals a process of the container. In a tree of actions, [`MAIN_PROCESS`] means all running processes.
 fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     let is_main = id == MAIN_PROCESS;
     let found = match &ready.steps {
@@ -355,7 +354,7 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     if found { Ok(()) } else { Err(Refused::new(Reason::NotFound, why())) }
 }
 
-/// Has the daemon read the record after a step began or ended, or a restart is scheduled.
+/// Makes the daemon read the record after a step has started or ended or a restart was scheduled.
 fn report_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
     if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
         *reported = (ready.record.steps.clone(), ready.record.restarts.clone());

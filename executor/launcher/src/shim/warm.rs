@@ -1,14 +1,14 @@
-//! A warm container: a shim with a waiting init, in its own cgroup and namespaces, that can become any container.
+//! A warm container: a shim with a waiting init in its own cgroup and namespaces. It can become any container.
 //!
 //! ```text
 //! fork from the launcher
-//!   make       ids, cgroup, libcontainer on a skeleton root; init waits              Shell
-//!   wait       for a launch over the lifeline; ends with the lifeline                (wait)
-//!   become     limits, root file system, user; init is the container's              (Shell::become_container)
+//!   make       ids, cgroup, libcontainer on a skeleton root; init waits      WarmContainer::make
+//!   wait       for a launch over the lifeline; exits if the lifeline closes    wait
+//!   become     limits, root file system, user; init belongs to the container    WarmContainer::become_container
 //! ```
-//! A warm container knows nothing of the program that it will run, and is used once. A launch that cannot use it ends
-//! it. Its directory in RUN_DIR/shells keeps its name until the container's record exists: a launcher that finds such a
-//! directory without a process removes the leftovers ([`crate::warm`]).
+//! A warm container has no information about the program that it will run, and is used only once. If a launch cannot
+//! use it, it is stopped. Its directory in RUN_DIR/shells keeps its name until the container's record exists. If a
+//! launcher finds such a directory without a process, it removes the leftovers ([`crate::warm`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -54,26 +54,26 @@ use crate::orphans::children;
 use crate::seccomp::Filter;
 use crate::warm::{Premade, WarmPaths};
 
-/// Process name until it becomes a container's shim.
+/// Process name of a warm container until it receives a launch.
 const NAME: &CStr = c"executor-warm";
-/// Longest launch message in bytes.
+/// Maximum size of a launch message, in bytes.
 const LAUNCH_MAX: usize = 8192;
 /// Message of a warm container that is ready for use.
 pub(crate) const READY: &[u8] = b"ready";
-/// Message that acknowledges a launch, sent before anything is changed for the container.
+/// Message that acknowledges a launch. It is sent before anything is changed for the container.
 pub(crate) const BEGUN: &[u8] = b"begun";
 
-/// Input of a warm container.
+/// Parameters of a warm container.
 pub(crate) struct WarmInput {
     /// Cgroup and directory.
     pub place: WarmPaths,
-    /// First host id of the range for its user namespace.
+    /// First host id of the range for the user namespace.
     pub id_range: u32,
     /// Pid of the launcher, which has claimed the range.
     pub launcher: u32,
-    /// Heartbeat, used once it is a container.
+    /// Heartbeat, used after the warm container has received a launch.
     pub heartbeat: Heartbeat,
-    /// True if it is to be attached to the warm pool's network.
+    /// True if the warm container is to be attached to the warm pool's network.
     pub on_network: bool,
 }
 
@@ -84,9 +84,9 @@ pub(super) struct WarmContainer {
     created: Created,
     /// Identity of this process.
     identity: ProcessIdentity,
-    /// Directories of the future container, until they are taken.
+    /// Directories of the future container, until the container takes them.
     premade: Option<Premade>,
-    /// Place on a network, if it has one.
+    /// Attachment to a network, if there is one.
     network: Option<WarmNetwork>,
 }
 
@@ -97,13 +97,13 @@ pub(super) struct Activation<'a> {
     pub(super) nofile: u64,
     pub(super) held: &'a CapabilitySets,
     pub(super) stdio: [OwnedFd; 3],
-    /// Path of the root file system in this mount namespace.
+    /// Path of the root file system in this process's mount namespace.
     pub(super) rootfs: &'a Path,
     /// Mount points and views of the secret files, if init mounts them.
     pub(super) shown: Option<(&'a [MountPoint], WarmViews)>,
 }
 
-/// Makes a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
+/// Creates a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline: Seqpacket) -> i32 {
     let WarmInput { place, id_range, launcher, heartbeat, on_network } = order;
     host.show_role(&["warm"]);
@@ -133,7 +133,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline:
                 }
             }
         }
-        // The launcher does not need it any more, or has exited.
+        // The launcher no longer needs the warm container, or has exited.
         Ok(None) => {
             warm.discard(host);
             0
@@ -146,8 +146,8 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline:
     }
 }
 
-/// Rehearses reading and checking a plan and writing a record, so that the kernel has already allocated the memory for
-/// that.
+/// Reads and checks a sample plan and serializes a sample record, so that the memory for this is already allocated when
+/// a launch arrives.
 #[inline(never)] // as in [`super::setup::prepare::prepare`]
 fn rehearse(host: &Host) {
     let draft = Draft { id: "rehearsal", path: "/", rootfs: "dir:/", ..Draft::default() };
@@ -166,7 +166,8 @@ enum Event {
     InitEnded,
 }
 
-/// Reports readiness to the launcher and waits for a launch. Returns `None` if there will be none.
+/// Reports to the launcher that the warm container is ready, and waits for a launch. Returns `None` if the launcher has
+/// closed the connection.
 fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     lifeline.send(READY, &[])?;
     loop {
@@ -187,7 +188,7 @@ fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8
     }
 }
 
-/// Acknowledges a launch. Ignores a launcher that has exited.
+/// Acknowledges a launch. Succeeds also if the launcher has exited.
 fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
     match lifeline.send(BEGUN, &[]) {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
@@ -222,7 +223,7 @@ fn launch(
 }
 
 impl WarmContainer {
-    /// Makes a warm container at the lowest priority, so that launches go first.
+    /// Creates a warm container at the lowest priority, so that launches have precedence.
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
     fn make(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, input: (u32, bool)) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
@@ -282,7 +283,7 @@ impl WarmContainer {
                 return Err(refused);
             }
         };
-        // The process that made the user namespace: it has exited or is about to.
+        // Reap the process that created the user namespace. It has exited or is about to exit.
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
         }
@@ -299,7 +300,7 @@ impl WarmContainer {
         }
     }
 
-    /// Returns the host ids and the user namespace that maps them.
+    /// Returns the ids and the user namespace that maps them.
     pub(super) fn ids(&self) -> Rc<Ids> {
         Rc::clone(&self.ids)
     }
@@ -309,31 +310,31 @@ impl WarmContainer {
         self.place.cgroup.clone()
     }
 
-    /// Returns the identity of the shim.
+    /// Returns the identity of this process.
     pub(super) fn identity(&self) -> ProcessIdentity {
         self.identity.clone()
     }
 
-    /// Takes the premade directories.
+    /// Removes and returns the premade directories.
     pub(super) fn take_premade(&mut self) -> Option<Premade> {
         self.premade.take()
     }
 
-    /// Returns true if a plan can use it with its network.
+    /// Returns true if a plan can use this warm container with its network.
     pub(super) fn fits_network(&self, host: &Host, plan: &Plan) -> bool {
         self.network.is_none() || plan.own_network().is_some_and(|name| network::is_warm_network(host, name))
     }
 
-    /// Makes its place on a network that of the container with this id.
+    /// Assigns the network attachment to the container with this id.
     ///
     /// # Errors
-    /// Returns a refusal if the disk fails.
+    /// Returns a refusal if the record on the disk cannot be changed.
     pub(super) fn adopt_network(&mut self, host: &Host, id: &ContainerId) -> Result<(), Refused> {
         self.network = self.network.take().map(|network| network.adopt(host, id)).transpose()?;
         Ok(())
     }
 
-    /// Takes its place on a network.
+    /// Removes and returns the network attachment.
     pub(super) fn take_network(&mut self) -> Option<WarmNetwork> {
         self.network.take()
     }
@@ -351,7 +352,8 @@ impl WarmContainer {
         host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))
     }
 
-    /// Makes it a container whose init waits to be started. With `at_once` init gets the order together with its start.
+    /// Makes this a container whose init waits for its start. If `at_once` is true, init receives the order together
+    /// with its start.
     ///
     /// # Errors
     /// Returns a refusal if a step of init fails.
@@ -377,7 +379,7 @@ impl WarmContainer {
         groups <= GROUPS_MAX
     }
 
-    /// Ends the warm container and removes everything of it.
+    /// Stops the warm container and removes all its resources.
     pub(super) fn discard(self, host: &Host) {
         self.created.kill();
         self.place.clear(host);

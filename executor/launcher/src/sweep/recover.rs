@@ -1,8 +1,10 @@
-//! Recovers the secret files of a container that has lost its shim and its launcher, through the container's mounts.
+//! Obtains handles on the secret files of a container whose shim and launcher have exited, through the container's
+//! mounts.
 //!
-//! The file system exists as long as the container's mount namespace. A helper enters the namespace, makes a second
-//! mount of each mount point of the files or their generations, makes this mount writable (the container's own mounts
-//! stay unchanged), and returns it. Wiping through it wipes the same file system.
+//! The file system of the secret files exists as long as the container's mount namespace. A helper enters the namespace
+//! and clones each mount of secret files or their generations. It makes the clone writable and returns it. The
+//! container's own mounts are not changed. Files wiped through the clone are wiped for the container, too, because the
+//! file system is the same.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,15 +25,15 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use crate::host::Host;
 use crate::log::{self, Level};
 
-/// Most attempts to read the container's mounts, if the container moves them meanwhile.
+/// Maximum number of attempts to open the container's mounts, in case the container moves them meanwhile.
 const ATTEMPTS: u32 = 100;
 
-/// Time limit for opening the mounts: the container's root may be on a server that does not answer.
+/// Time limit for opening the mounts. The container's root may be on a server that does not respond.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns handles on the volume of a container whose init is still running. Empty if there is none or it cannot be
-/// reached: the memory is then freed with the container's namespace without being overwritten, and the exit record has
-/// no receipt.
+/// Returns handles on the secret files of a container whose init is still running. Returns no handles if there are no
+/// secret files or they cannot be accessed. The kernel then frees their memory with the container's mount namespace
+/// without overwriting it, and the exit record has no receipt.
 pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
     let has_files = |prepared: &&PreparedContainer| !prepared.mounts.is_empty() || record.plan.has_hidden_secrets();
     let Some(prepared) = record.prepared.as_ref().filter(has_files) else {
@@ -83,10 +85,10 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// Sends the handles from the helper. The paths come from the kernel's mount table and not from the record: the
-/// container may have renamed parents of a single mounted file.
+/// Opens the mounts and sends the handles. Runs in the helper. The paths are read from the kernel's mount table and not
+/// from the record, because the container may have renamed the parents of a single mounted file.
 fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
-    // Open before entering: the container's namespace has its own /proc, or none.
+    // Open before entering the namespace, which has its own /proc or none.
     let mut table = File::open(format!("/proc/{init}/mountinfo"))?;
     process::enter_namespaces(process::pidfd(init)?.as_fd(), true, false)?;
     let root = open_dir(Path::new("/"))?;
@@ -98,21 +100,21 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
         let places = mountinfo::parse(&text).into_iter().filter(|mount| mount.source == SOURCE);
         match places.map(|place| open(&place, root.as_fd())).collect::<io::Result<Vec<_>>>() {
             Ok(shown) => return shown.iter().try_for_each(|shown| send(shown.as_fd(), socket)),
-            // It was moved or covered meanwhile: the covering mount is removed and the table is read again.
+            // A mount was moved or covered. A covering mount has been removed, so read the table again.
             Err(error) if attempts.next().is_none() => return Err(error),
             Err(_) => {}
         }
     }
 }
 
-/// Opens a mount point of secret files, of their generations or of the inputs that the container may ask for. Unmounts
-/// mounts on top of it, such as the runtime socket's directory.
+/// Opens a mount of secret files, of their generations or of inputs that the container may request. If another mount
+/// covers it, such as the runtime socket's directory, unmounts the covering mount.
 ///
 /// # Errors
-/// Returns an error if it does not exist any more or was covered.
+/// Returns an error if the mount no longer exists or was covered.
 fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let shown = open_in_root(root, &place.point, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
-    // The device is not enough: the mount that covers the secrets of steps is of the same file system.
+    // Comparing devices is not sufficient: the mount that covers the secrets of steps belongs to the same file system.
     let seen = statx(&shown, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     if seen.stx_mnt_id == place.id {
         return Ok(shown);
@@ -121,7 +123,7 @@ fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Err(io::Error::other(format!("{} is covered", place.point.display())))
 }
 
-/// Sends a second, writable mount of a shown one.
+/// Sends a writable clone of a mount.
 fn send(shown: BorrowedFd<'_>, socket: &Seqpacket) -> io::Result<()> {
     const { assert!(FDS_MAX > 0) };
     let handle = clone_tree(shown, Path::new(""), false)?;

@@ -1,5 +1,5 @@
-//! Directories for a container that is not known yet: a warm container makes them ahead, with everything that does not
-//! depend on the request, and moves them to the container's names with two renames.
+//! Prepares directories for a container that is not known yet. A warm container creates them in advance, with
+//! everything that does not depend on the request, and two renames give them the container's names.
 //!
 //! Each container gets new directories. They appear among the directories of containers only when their records are
 //! complete.
@@ -19,7 +19,7 @@ use crate::errors::at;
 use crate::host::Host;
 use crate::rootfs::etc;
 
-/// Directories and files below a warm container's names.
+/// Directories and files with a warm container's names.
 pub(crate) struct Premade {
     dirs: Dirs,
     /// The record, in the state directory and in the run directory.
@@ -27,7 +27,7 @@ pub(crate) struct Premade {
     opened: PremadeFiles,
 }
 
-/// Files and sockets in the directories that stay open.
+/// Files and sockets in the directories that are already open.
 pub(crate) struct PremadeFiles {
     /// The empty log.
     pub(crate) log: File,
@@ -36,7 +36,7 @@ pub(crate) struct PremadeFiles {
 }
 
 impl Premade {
-    /// Makes the directories for a container whose root is this user and group of the host.
+    /// Creates the directories for a container whose root has the host user and group id `root`.
     ///
     /// # Errors
     /// Returns an error if the disk is full.
@@ -60,7 +60,7 @@ impl Premade {
     /// Writes the container's record, and renames the directories to the container's names.
     ///
     /// # Errors
-    /// Returns `AlreadyExists` with nothing changed, or an error if the disk is full.
+    /// Returns `AlreadyExists` if a directory exists; nothing is renamed then. Returns an error if the disk is full.
     pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<PremadeFiles> {
         let bytes = serde_json::to_vec(record)?;
         if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {
@@ -78,7 +78,8 @@ impl Premade {
 /// Renames a directory to a name that must not exist.
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
     let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // This file system does not support that: claim the name with an empty directory, which the rename replaces.
+        // This file system does not support the flag. Claim the name with an empty directory, which the rename
+        // replaces.
         Err(rustix::io::Errno::INVAL) => fs::create_dir(to).and_then(|()| fs::rename(from, to)),
         renamed => renamed.map_err(Into::into),
     };

@@ -1,9 +1,9 @@
-//! Masked values: the values of a container's secrets, which its shim must know in order to mask them in the output.
+//! Keeps the values of a container's secrets in the shim's memory, so that they can be masked in the output.
 //!
-//! Values are read from the memory files that the container is started with, after its init was cloned, and stay in
-//! this process until the container has ended: secret variables, secret arguments, files that are not public, the
-//! runtime token. Output that is not kept is masked as well, because attached clients see it. A container without such
-//! inputs costs nothing, and a container without output builds no matcher.
+//! The values are read from the memory files of the container's start after its init was cloned. They stay in memory
+//! until the container has ended: secret variables, secret arguments, files that are not public, and the runtime token.
+//! Output that is not logged is masked, too, because attached clients receive it. Without such inputs there is no cost,
+//! and without output no matcher is built.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
@@ -17,17 +17,17 @@ use executor_secrets::redact::{self, Redactor, Watched};
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
-/// Number of updates for which a replaced or removed value is still masked: the process may still print it.
+/// Number of updates for which a replaced or removed value is still masked, because the process may still print it.
 const UPDATES: u64 = 8;
 
 /// The masked values.
 pub(crate) struct MaskedValues {
     mode: Redaction,
-    /// Root of relative file paths.
+    /// Base directory of relative file paths.
     root: PathBuf,
     inputs: Vec<Rc<Value>>,
     files: Vec<Rc<Value>>,
-    /// Values of files that are about to come into force.
+    /// Values of new files that an update is about to swap in.
     announced: Vec<Rc<Value>>,
     updates: u64,
 }
@@ -36,7 +36,7 @@ pub(crate) struct MaskedValues {
 struct Value {
     name: String,
     value: Zeroizing<Vec<u8>>,
-    /// Update that put the value out of force, if any.
+    /// Number of the update that replaced or removed the value, if any.
     replaced: Cell<Option<u64>>,
 }
 
@@ -46,24 +46,25 @@ impl Value {
     }
 }
 
-/// A matcher for values, built when there is output: with many values that takes as long as a whole start.
+/// A matcher for values. It is built only when there is output, because with many values that takes as long as a
+/// container's start.
 pub(crate) struct Masking {
     mode: Redaction,
     values: Vec<Rc<Value>>,
     search: OnceCell<Redactor>,
-    /// Warnings that are known without building the matcher.
+    /// Warnings that do not require the matcher.
     warnings: Vec<String>,
-    /// True after the warnings of the matcher were reported.
+    /// True after the matcher's warnings were returned.
     reported: bool,
 }
 
 impl Masking {
-    /// Masks nothing.
+    /// Returns a masking without values.
     pub(crate) fn none() -> Self {
         Self::new(Redaction::None, Vec::new())
     }
 
-    /// If two values are equal, the name of the first is used in masked output.
+    /// Creates a masking. If two values are equal, masked output contains the name of the first.
     fn new(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
         let warnings = redact::warnings(mode, watched(&values));
         Self { mode, values, search: OnceCell::new(), warnings, reported: false }
@@ -74,12 +75,12 @@ impl Masking {
         self.search.get_or_init(|| Redactor::new(self.mode, watched(&self.values)))
     }
 
-    /// Returns the warnings that are known before anything is searched.
+    /// Returns the warnings that do not require the matcher.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Returns further warnings once the matcher is built; empty on later calls.
+    /// Returns the matcher's further warnings after it was built. Returns no warnings on later calls.
     pub(crate) fn news(&mut self) -> Vec<String> {
         let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.reported, true)) else {
             return Vec::new();
@@ -123,7 +124,7 @@ impl MaskedValues {
         let of_steps: Vec<&PlannedFile> = plan.processes.iter().flat_map(|process| &process.files).collect();
         let given: Vec<&PlannedFile> = plan.given_files().iter().chain(of_steps.iter().copied()).collect();
         watch.announce(&given, files)?;
-        // Files of steps are never replaced: they count as inputs.
+        // Files of steps are never replaced, so they count as inputs.
         let own = plan.given_files().iter().filter(|file| !file.public).count();
         let steps = watch.announced.split_off(own);
         watch.inputs.extend(steps);
@@ -131,7 +132,7 @@ impl MaskedValues {
         Ok(watch)
     }
 
-    /// Adds the contents of files, in this order, that are about to come into force. The present values are still
+    /// Adds the contents of new files, in this order, that an update is about to swap in. The current values are still
     /// masked.
     ///
     /// # Errors
@@ -148,7 +149,7 @@ impl MaskedValues {
         Ok(())
     }
 
-    /// Puts the announced values in force. `all` lists all present files.
+    /// Makes the announced values current. `all` lists all current files.
     pub(crate) fn confirm(&mut self, all: &[PlannedFile]) {
         if self.mode == Redaction::None {
             return;
@@ -175,19 +176,19 @@ impl MaskedValues {
         self.inputs.is_empty() && self.files.is_empty() && self.announced.is_empty()
     }
 
-    /// Returns the masking of these values. Newer ones come first.
+    /// Returns a masking of these values, newer values first.
     pub(crate) fn masking(&self) -> Masking {
         let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
         Masking::new(self.mode, values.cloned().collect())
     }
 
-    /// Returns the name of a file in the log: its path relative to the root of relative paths.
+    /// Returns the name of a file in masked output: its path, relative to the base directory if possible.
     fn name(&self, file: &PlannedFile) -> String {
         file.path.strip_prefix(&self.root).unwrap_or(&file.path).display().to_string()
     }
 }
 
-/// Returns secret arguments and variables.
+/// Returns the secret arguments and variables of a container.
 fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     if plan.actions.is_some() {
         return inputs_of_steps(plan, process);
@@ -199,7 +200,7 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     process.read(|bytes| of_process(main, "", bytes))?
 }
 
-/// Returns secret arguments and variables of the processes of a tree of actions.
+/// Returns the secret arguments and variables of the processes of a tree of actions, and the secret parts of URLs.
 fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     payloads.read(|bytes| {
         let payloads = payload::decode(bytes).map_err(invalid)?;
@@ -227,7 +228,7 @@ fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
     parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(part, value)| Value::new(name(part), value)).collect()
 }
 
-/// Returns secret arguments and variables of one process, with argument names below `parent`.
+/// Returns the secret arguments and variables of a process. Names of arguments start with `parent`.
 fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Rc<Value>>> {
     let values = ProcessPayload::decode(payload).and_then(|payload| payload.secrets(process)).map_err(invalid)?;
     let variables = process.secret_environment_names.iter().cloned();

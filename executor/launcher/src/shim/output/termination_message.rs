@@ -1,9 +1,8 @@
-//! The termination message of a container's process.
+//! Provides the file for the termination message of a container's process, and reads it.
 //!
-//! The process writes it to a file on a separate tmpfs that was made detached: the container sees only that file. The
-//! shim holds the file open and reads it after the last process of the container has exited. Nothing is looked up by a
-//! name that the container could replace. The kept message is masked like the log, and the file is overwritten before
-//! it is removed.
+//! The process writes the message to a file on a separate, detached tmpfs. The container sees only this file. The shim
+//! keeps the file open and reads it after the last process of the container has exited, so no name is resolved that the
+//! container could replace. The message is masked like the log, and the file is overwritten before it is removed.
 
 use std::fs::File;
 use std::io;
@@ -20,19 +19,19 @@ use executor_sys::mount::{Attributes, attach, clone_tree, detached, open_dir, se
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown};
 use rustix::mount::MountAttrFlags;
 
-/// Source of the mount in /proc/PID/mountinfo.
+/// Source of the tmpfs in /proc/PID/mountinfo.
 const SOURCE: &str = "executor-message";
 const NAME: &str = "message";
-/// Size of the file system in bytes: the most that the container's processes can write.
+/// Size of the tmpfs in bytes: the maximum that the container's processes can write.
 const BYTES_MAX: u64 = 1 << 20;
-/// Zeros that overwrite the file, this many at a time. Static, because the stack of a shim stays as long as the
-/// container.
+/// Zeros for overwriting the file piece by piece. Static, because the shim's stack stays in memory while the container
+/// runs.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Maximum bytes of the end of the log when it replaces a message, as in Kubernetes.
+/// Maximum number of bytes of the log that replace an empty message, as in Kubernetes.
 const LOG_BYTES_MAX: usize = 2048;
-/// Maximum lines of the end of the log when it replaces a message, as in Kubernetes.
+/// Maximum number of lines of the log that replace an empty message, as in Kubernetes.
 const LOG_LINES_MAX: usize = 80;
-/// Bytes at the end of a log file that are read for this: a few entries of maximum size.
+/// Number of bytes that are read from the end of a log file for this purpose: a few entries of maximum size.
 const LOG_LOOK: u64 = 4 * CHUNK_MAX as u64;
 
 /// File for a termination message.
@@ -43,7 +42,7 @@ pub(crate) struct MessageFile {
 }
 
 impl MessageFile {
-    /// Makes an empty file that every process in the container can write to. Pass `noswap` if the kernel's tmpfs
+    /// Creates an empty file that every process in the container can write. Pass `noswap` if the kernel's tmpfs
     /// supports it.
     ///
     /// # Errors
@@ -61,8 +60,8 @@ impl MessageFile {
         Ok(Self { root, file: file.into() })
     }
 
-    /// Returns a detached view of the file, to be mounted. `staging` is a directory in the calling process's own mount
-    /// namespace, for kernels that cannot clone a detached mount.
+    /// Returns a detached mount of the file. `staging` is a directory in the calling process's mount namespace, for
+    /// kernels that cannot clone a detached mount.
     ///
     /// # Errors
     /// Returns an error if the process lacks the privilege.
@@ -79,7 +78,7 @@ impl MessageFile {
         Ok(view)
     }
 
-    /// Reads the message and overwrites the file. No process of the container may be running.
+    /// Reads the message and overwrites the file. All processes of the container must have exited.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or overwritten.
@@ -108,14 +107,14 @@ pub(crate) struct Placing<'a> {
     pub(crate) point: &'a MountPoint,
 }
 
-/// Returns the end of a message that was masked as a whole.
+/// Returns the end of a message that was masked before it was shortened.
 pub(crate) fn last_bytes(masked: &[u8], planned: &TerminationMessage) -> String {
     let most = planned.bytes_max as usize;
     let from = masked.len().saturating_sub(most);
-    // Do not begin in the middle of a character.
+    // Do not start within a character.
     let torn = masked[from..].iter().take(3).take_while(|byte| from > 0 && (**byte & 0xc0) == 0x80).count();
     let mut text = String::from_utf8_lossy(&masked[from + torn..]).into_owned();
-    // An invalid byte becomes three bytes.
+    // Each invalid byte was replaced by three bytes.
     let surplus = text.len().saturating_sub(most);
     text.drain(..text.ceil_char_boundary(surplus));
     text
@@ -126,7 +125,7 @@ pub(crate) fn falls_back(planned: &TerminationMessage, message: &str, exit: Opti
     planned.fallback_to_logs && message.is_empty() && exit.is_some_and(|exit| exit != Exit::Code(0))
 }
 
-/// Reads the end of the process output in a log.
+/// Reads the end of the process's output from a log.
 ///
 /// # Errors
 /// Returns an error if the log cannot be read.

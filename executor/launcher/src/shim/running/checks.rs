@@ -1,5 +1,5 @@
-//! The shim's part of a container's checks: sockets in the container's network namespace, and stopping an unhealthy
-//! container. executord runs the checks: the shim reads nothing that a container sends.
+//! Implements the shim's part of health checks: creates sockets in the container's network namespace, and stops an
+//! unhealthy container. executord runs the checks, so the shim reads no data from a container.
 
 use std::os::fd::AsFd;
 
@@ -16,7 +16,7 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::shim::Ready;
 
-/// Makes a socket for a check. Refused for a container without checks that connect.
+/// Creates a socket for a check. Refuses this if the container has no checks that connect.
 pub(crate) fn socket(request: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
         return Err(Refused::new(Reason::Denied, "the container has no checks that use a connection"));
@@ -25,8 +25,8 @@ pub(crate) fn socket(request: &MakeSocket, ready: &Ready) -> Result<AnswerPayloa
     socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
 }
 
-/// Writes the unhealthy reason to the log and the record. Returns `false` for a container that is already ending, or
-/// whose restart policy runs its action again.
+/// Writes the unhealthy reason to the log and the record. Returns `false` if the container is already ending or its
+/// restart policy runs its action again.
 pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
     let EndUnhealthy { reason, outputs, run } = request;
     let Some(checks) = &ready.record.plan.checks else {
@@ -64,7 +64,7 @@ pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Re
     Ok(true)
 }
 
-/// Logs that the checks begin or that the container became healthy, worded as by Diego.
+/// Logs that the checks start or that the container became healthy, with the same messages as Diego.
 pub(crate) fn log_health(health: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
     let NoteHealth { healthy, run } = health;
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {

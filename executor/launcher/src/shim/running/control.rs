@@ -1,7 +1,7 @@
-//! Connections of a shim: to the daemon that launched it, to later daemons, to the launcher.
+//! Manages the connections of a shim: to the daemon that launched it, to later daemons, and to the launcher.
 //!
-//! A new peer gets the state at once and after every change. A peer that does not read is disconnected and may connect
-//! again. Only root and the daemon's user are served.
+//! A new peer receives the state when it connects and after every change. A peer that does not read is disconnected,
+//! and may connect again. Only root and the daemon's user may connect.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,16 +24,17 @@ use super::heartbeat::HeartbeatWriter;
 use crate::log::{self, Level};
 use crate::shim::files::update::Update;
 
-/// Most connections at a time: the daemon, a daemon that is being replaced, the launcher, and one spare.
+/// Maximum number of connections: enough for a daemon, a daemon that replaces it, a launcher, and some spares.
 const CONNECTIONS_MAX: usize = 6;
 
-/// Most commands of a connection that are read at a time: they may carry descriptors, and other peers wait.
+/// Maximum number of commands that are read from a connection at a time. They may carry descriptors, and other peers
+/// wait.
 const ROUND_MAX: usize = 8;
 
 pub(crate) struct Control {
     listener: Option<SeqpacketListener>,
     connections: Vec<Connection>,
-    /// Connection to the launcher that forked this shim; `None` after the launcher has exited.
+    /// Connection to the launcher that forked this shim. `None` after the launcher has exited.
     lifeline: Option<Seqpacket>,
     /// Second handle on the secret file system, for a later launcher.
     volume: Option<OwnedFd>,
@@ -45,10 +46,10 @@ pub(crate) struct Control {
 /// A connected peer.
 struct Connection {
     socket: Seqpacket,
-    /// True if the peer is gone or does not read. Its earlier commands are still carried out, unanswered.
+    /// True if the peer has disconnected or does not read. Its earlier commands are still executed, without replies.
     gone: bool,
-    /// True if the peer connected as root. Never set for a socket that was passed: its credentials may be those of the
-    /// process that bound the other end.
+    /// True if the peer connected as root. False for a socket that was passed as a descriptor, because its credentials
+    /// may be those of the process that bound the other end.
     root: bool,
 }
 
@@ -58,29 +59,29 @@ pub(crate) enum Command {
     Stop(Stop),
     /// Signal one of the container's processes.
     Signal(Signal),
-    /// Answer with the secret inputs.
+    /// Reply with the secret inputs.
     ReadSecrets(ReadSecrets),
     /// Attach a client to the process.
     Attach(Attach, Vec<OwnedFd>),
     /// Replace the secret files.
     UpdateFiles(Update),
-    /// Replace the egress rules; descriptors as listed by `EGRESS_FDS`.
+    /// Replace the egress rules. The descriptors are listed in `EGRESS_FDS`.
     UpdateEgress(Vec<OwnedFd>),
     /// Replace limits.
     UpdateLimits(UpdateLimits),
-    /// Freeze the container's processes.
+    /// Stop the container's processes until they are resumed.
     Pause,
-    /// Thaw the container's processes.
+    /// Continue the container's processes.
     Resume,
     /// Stop the container because of its checks.
     EndUnhealthy(EndUnhealthy),
     /// Log the progress of the container's checks.
     NoteHealth(NoteHealth),
-    /// Answer with a socket in the container's network namespace.
+    /// Reply with a socket in the container's network namespace.
     MakeSocket(MakeSocket),
-    /// Answer with the container's counters.
+    /// Reply with the container's counters.
     ReadUsage(ReadUsage),
-    /// Answer with the URL of a transfer.
+    /// Reply with the URL of a transfer.
     ReadTransfer(ReadTransfer),
     /// Continue after the end of a transfer.
     EndTransfer(EndTransfer),
@@ -88,19 +89,19 @@ pub(crate) enum Command {
     LimitWorker(Worker),
 }
 
-/// A worker process as named by a peer.
+/// A worker process that a peer identifies.
 pub(crate) struct Worker {
     pub(crate) asked: LimitWorker,
     /// pidfd of the worker.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Pid of the peer, which is not a worker.
+    /// Pid of the peer. The peer must not be the worker.
     pub(crate) peer: Option<i32>,
 }
 
-/// Content of an answer.
+/// Content of a reply.
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
 pub(crate) enum AnswerPayload {
-    /// Secrets, wiped if the answer does not arrive.
+    /// Secrets. They are wiped if the reply cannot be sent.
     Secrets(MemFile),
     Socket(OwnedFd),
     Usage(Usage),
@@ -116,20 +117,20 @@ impl AnswerPayload {
     }
 }
 
-/// A command that needs an answer.
+/// A command that needs a reply.
 pub(crate) struct PendingCommand {
     command: Command,
     answer: AnswerDestination,
 }
 
-/// Destination of an answer.
+/// Destination of a reply.
 pub(crate) struct AnswerDestination {
     sequence: u64,
     connection: usize,
 }
 
 impl PendingCommand {
-    /// Returns the command and the destination of its answer.
+    /// Returns the command and the destination of its reply.
     pub(crate) fn split(self) -> (Command, AnswerDestination) {
         (self.command, self.answer)
     }
@@ -155,20 +156,20 @@ impl Control {
         &self.heartbeat
     }
 
-    /// Listens for later daemons and launchers. Reports this to the launcher, so that a daemon that the launcher
-    /// accepts finds every shim.
+    /// Starts to listen for later daemons and launchers. Reports this to the launcher, which accepts a new daemon only
+    /// when every shim listens.
     pub(crate) fn listen(&mut self, listener: SeqpacketListener) {
         self.listener = Some(listener);
-        // Do not report to the daemon: it knows the state since the launcher's answer and would wake up for nothing.
+        // Do not report to the daemon: the launcher's reply implies this state, so a report would only wake the daemon.
         self.report_launcher(&reached_report(self.state));
     }
 
-    /// Sets a state that is reported with the next one: it is short, and peers read the record.
+    /// Sets a short-lived state without reporting it. Only the next state is reported, and peers read the record.
     pub(crate) fn pass(&mut self, state: State) {
         self.state = state;
     }
 
-    /// Reports a state to every peer, including new connections whose commands were not read yet.
+    /// Reports a state to every peer, including new connections whose commands have not been read yet.
     pub(crate) fn reached(&mut self, state: State) {
         self.accept();
         self.state = state;
@@ -181,7 +182,7 @@ impl Control {
         }
     }
 
-    /// Sends the launcher its handle on the secret files.
+    /// Sends the launcher a handle on the secret files.
     pub(crate) fn share_volume(&mut self, volume: &Volume) {
         self.volume = volume.handle().try_clone_to_owned().ok();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Done(Done {})) }.encode_to_vec();
@@ -190,7 +191,7 @@ impl Control {
         }
     }
 
-    /// Reports to the daemon that there is no container.
+    /// Reports to the peers that there is no container.
     pub(crate) fn refuse(&mut self, refused: Refused) {
         self.accept();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
@@ -200,14 +201,15 @@ impl Control {
         }
     }
 
-    /// Report to the launcher before the daemon: the next request of the daemon may rely on it.
+    /// Sends a report to the launcher. This must happen before the report to the daemon, whose next request may rely on
+    /// it.
     fn report_launcher(&mut self, report: &[u8]) {
         if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(report, &[]).is_err()) {
             self.lifeline = None;
         }
     }
 
-    /// Registers the connections for one turn of a loop.
+    /// Registers the connections for one iteration of a loop.
     pub(crate) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let listener = self.listener.iter().map(AsFd::as_fd);
         let connections = self.connections.iter().filter(|connection| !connection.gone);
@@ -216,7 +218,7 @@ impl Control {
         all.for_each(|fd| events.read(fd, token));
     }
 
-    /// Accepts connections and reads pending requests. Never waits.
+    /// Accepts connections and reads pending requests, without waiting.
     pub(crate) fn read(&mut self) -> Vec<PendingCommand> {
         self.accept();
         self.drain_lifeline();
@@ -227,7 +229,7 @@ impl Control {
                     Ok(Some((request, fds))) => asked.extend(self.take(index, request, fds)),
                     Ok(None) => break,
                     Err(PeerGone) => {
-                        // Keep the entry, so that the indices in `asked` stay valid until they are answered.
+                        // Keep the entry, so that the indices in `asked` stay valid until the replies are sent.
                         self.connections[index].gone = true;
                         break;
                     }
@@ -237,7 +239,7 @@ impl Control {
         asked
     }
 
-    /// Answers a command. If a memory file of secrets arrives, the peer must wipe it.
+    /// Replies to a command. If the reply carries a memory file with secrets, the peer must wipe the file.
     pub(crate) fn answer(&mut self, to: &AnswerDestination, result: Result<Option<AnswerPayload>, Refused>) {
         let (news, carried) = match result {
             Ok(Some(AnswerPayload::Usage(usage))) => (ShimNews::Usage(usage), None),
@@ -247,7 +249,7 @@ impl Control {
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
         let fds: Vec<BorrowedFd<'_>> = carried.iter().filter_map(AnswerPayload::fd).collect();
         let connection = self.connections.get(to.connection);
-        // A peer that is gone asks again.
+        // A peer that has disconnected repeats its request.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
         if let Some(AnswerPayload::Secrets(file)) = carried.filter(|_| !sent)
             && let Err(error) = file.wipe()
@@ -256,7 +258,7 @@ impl Control {
         }
     }
 
-    /// Removes connections that are gone. Call this when no answer is pending.
+    /// Removes closed connections. Must be called only if no reply is pending.
     pub(crate) fn tidy(&mut self) {
         self.connections.retain(|connection| !connection.gone);
     }
@@ -276,7 +278,7 @@ impl Control {
         }
     }
 
-    /// Drains the lifeline: the launcher only wakes the loop over it.
+    /// Drains the lifeline. The launcher uses it only to wake the loop.
     fn drain_lifeline(&mut self) {
         let Some(lifeline) = &self.lifeline else { return };
         let mut buffer = [0; 64];
@@ -325,7 +327,7 @@ impl Control {
         Some(PendingCommand { command, answer: AnswerDestination { sequence: request.sequence, connection } })
     }
 
-    /// Sends the handle to root only: the daemon must not be able to read the files.
+    /// Sends the handles only to root, because the daemon must not be able to read the secret files.
     fn share_with(&self, connection: usize, sequence: u64) {
         let Connection { socket, root, .. } = &self.connections[connection];
         let (news, fds) = match &self.volume {
@@ -347,10 +349,10 @@ fn reached_report(state: State) -> Vec<u8> {
     ShimReport { sequence: 0, news: Some(ShimNews::Reached(Reached { state: state_number(state) })) }.encode_to_vec()
 }
 
-/// The peer is gone or sent an invalid message.
+/// The peer has disconnected or sent an invalid message.
 struct PeerGone;
 
-/// Returns the next request, if there is one, with its descriptors.
+/// Returns the next request with its descriptors, if there is one.
 fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, PeerGone> {
     let mut buffer = [0; 4096];
     const { assert!(PACKET_MAX >= 4096) };

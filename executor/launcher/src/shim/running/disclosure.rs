@@ -1,8 +1,8 @@
-//! Returns the secret inputs to the holder of the container's runtime token.
+//! Returns the secret inputs to a client that has the container's runtime token.
 //!
-//! The input is the digest of the token that a client presented to the daemon; the output is a memory file with the
-//! values, read directly from the volume. The shim knows only the digest of the token: a compromised daemon gets
-//! nothing without a token that a container gave it.
+//! The input is the digest of the token that the client presented to the daemon. The output is a memory file with the
+//! values, which are read directly from the volume. The shim has only the digest of the token. A compromised daemon
+//! gets no secrets without a token that a container has passed to it.
 
 use crate::errors::failed;
 use std::io;
@@ -16,8 +16,8 @@ use executor_secrets::TokenDigest;
 use executor_secrets::volume::{Stored, Volume};
 use executor_sys::memfile::MemFile;
 
-/// Answers with the container's present inputs: its files are those of the generation in force, but files that its
-/// process may change have their initial contents.
+/// Returns the container's current inputs, if the token is valid. Files are returned in their current generation. For
+/// files that the process may change, the initial contents are returned.
 pub(crate) fn answer(
     request: &ReadSecrets,
     token: Option<&TokenDigest>,
@@ -25,7 +25,7 @@ pub(crate) fn answer(
     volume: Option<&Volume>,
 ) -> Result<MemFile, Refused> {
     let presented = TokenDigest::from_bytes(&request.token_digest);
-    // Both sides are digests and are compared in constant time.
+    // Both values are digests, which are compared in constant time.
     let (Some(volume), true) = (volume, token.is_some() && presented.as_ref() == token) else {
         return Err(Refused::new(Reason::Denied, "this is not the container's runtime token"));
     };

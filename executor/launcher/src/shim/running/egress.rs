@@ -1,6 +1,6 @@
-//! New egress rules for a running container: validated, applied in one step, recorded.
+//! Updates the egress rules of a running container: validates new rules, applies them in one step, and records them.
 //!
-//! If they cannot be recorded, the old rules are restored, so that the record matches the rules in force.
+//! If the new rules cannot be recorded, the old rules are restored, so that the record matches the rules in force.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::network;
 use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
 
-/// Time limit for the kernel to apply new rules, and to restore the old ones if the new ones cannot be recorded.
+/// Time limit for the kernel to apply new rules, and to restore the old rules if the new rules cannot be recorded.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Carries out an update of the egress rules.
+/// Executes an update of the egress rules.
 pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {
     let record = evaluate(host, &ready.record, fds)?;
     keep_records(ready, &record)?;
@@ -39,7 +39,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Resu
     Ok(())
 }
 
-/// Returns the new record, validated by the launcher's own policy and not by the daemon's.
+/// Returns the new record. The new rules are validated with the launcher's own policy, not the daemon's.
 fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<ContainerRecord, Refused> {
     if record.state != State::Running {
         let why = format!(

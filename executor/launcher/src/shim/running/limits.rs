@@ -1,8 +1,8 @@
-//! Limits and privileges of a plan that this host can enforce or grant.
+//! Determines which limits and privileges of a plan this host can enforce or grant.
 //!
-//! Others are refused by field name, or reported as a warning if the operator chose that (`unenforceable_limits`).
-//! Limits of a running container can be replaced. A limit on open files above the host's own is lowered to it, with a
-//! warning: the container gets less than it asked for, never more.
+//! Other limits are refused with their field name or, if the operator chose so, reported as a warning
+//! (`unenforceable_limits`). Limits of a running container can be replaced. A limit on open files above the host's
+//! limit is lowered to the host's limit, with a warning: the container gets less than requested, never more.
 
 use std::io;
 use std::path::Path;
@@ -22,13 +22,13 @@ use crate::log::{self, Level};
 use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
 
-/// Descriptors of a shim in addition to the container's files: connections, clients, pipes.
+/// Number of descriptors that a shim needs in addition to the container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
 
 /// Prefix of a warning about a limit of the request.
 const WARNING: &str = "limits.";
 
-/// Returns the limits in force, with 0 for unset ones, and warnings.
+/// Returns the limits that are enforced, with 0 for unset limits, and warnings.
 pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
     let mut limits = plan.limits;
     let mut lacking = Vec::new();
@@ -82,7 +82,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
         let why = format!("container {id} is {}: limits can be replaced only while it runs", before.state.name());
         return Err(Refused::new(Reason::Precondition, why));
     }
-    // Checked by the launcher's own policy and not by the daemon's.
+    // Validated with the launcher's own policy, not the daemon's.
     let plan = validate_limits(update, &before.plan, &host.policy)
         .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let (old, _) = in_force(host, &before.plan)?;
@@ -112,8 +112,8 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     Ok(())
 }
 
-/// Checks that the memory in use, without reclaimable memory, is below a new limit: cgroup v2 would kill a process at
-/// once.
+/// Checks that the memory in use, without reclaimable memory, is below a new limit. Otherwise cgroup v2 would kill a
+/// process immediately.
 fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Refused> {
     let Some(room) = host.hierarchies.memory_room(cgroup) else { return Ok(()) };
     let used = old.memory_bytes.saturating_sub(room);
@@ -124,8 +124,8 @@ fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Re
     Err(Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
 }
 
-/// Raises this shim's limit on open files to hold a container's files: those in force, their replacements, and some
-/// lingering generations. If the host does not permit this, an update reports it.
+/// Raises this shim's limit on open files, so that it can hold a container's files: the current files, their
+/// replacements, and some old generations. If the host does not permit this, an update reports the error.
 pub(crate) fn allow_descriptors(files: usize) {
     let wanted = DESCRIPTORS + 4 * files as u64;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -136,8 +136,8 @@ pub(crate) fn allow_descriptors(files: usize) {
     }
 }
 
-/// Checks capabilities that the shim cannot grant because it lacks them itself, depending on its systemd unit. In its
-/// own user namespace a container has the whole set.
+/// Checks that the shim can grant these capabilities. It may lack some, depending on the launcher's systemd unit. In
+/// its own user namespace a container has all capabilities.
 pub(crate) fn can_be_given(plan: &Plan, capabilities: &CapabilitySets) -> Result<(), Refused> {
     if plan.isolation.user_namespace == UserNamespace::Own {
         return Ok(());

@@ -1,9 +1,9 @@
-//! Downloads and uploads of a tree of actions, which executord carries out.
+//! Handles downloads and uploads of a tree of actions. executord executes the transfers.
 //!
-//! The shim has no network and reads no tenant data. It keeps a transfer's URL in the volume and returns it while the
-//! transfer's step runs, so that a later executord can start the transfer again. It continues with the tree when the
-//! end of the transfer is reported. It limits the processor time of executord's workers, which executord has no
-//! privilege for. Messages of executord about a transfer are accepted only while that transfer's step runs.
+//! The shim has no network and reads no tenant data. It keeps the URL of a transfer in the volume and returns it while
+//! the transfer's step runs, so that a later executord can start the transfer again. When the end of the transfer is
+//! reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because executord
+//! has no privilege for that. Messages of executord about a transfer are accepted only while the transfer's step runs.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -22,10 +22,10 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::shim::Ready;
 
-/// Returns the index of a transfer whose step runs, and when the step began.
+/// Returns the index of a transfer whose step runs, and the time at which the step began.
 ///
 /// # Errors
-/// Returns a refusal if there is no such transfer.
+/// Returns a refusal if the transfer does not run.
 fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
     let transfer = transfer as usize;
     let began = ready.steps.as_ref().and_then(|steps| steps.transfer_began(transfer));
@@ -51,11 +51,12 @@ pub(crate) fn url(request: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refu
     copy().map_err(|error| failed("URL of a transfer", &error))
 }
 
-/// Moves a worker into the cgroup of the container's workers, with the processor limits of the container. The peer
-/// cannot name arbitrary processes: a worker must run as the daemon's user and must not be the peer.
+/// Moves a worker into the cgroup of the container's workers, with the container's CPU limits. The peer cannot move
+/// arbitrary processes: a worker must run as the daemon's user and must not be the peer itself.
 ///
 /// # Errors
-/// Returns a refusal if the transfer does not run, the process is no worker or has exited, or the kernel refuses.
+/// Returns a refusal if the transfer does not run, the process is not a worker or has exited, or the kernel rejects the
+/// move.
 pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), Refused> {
     let Worker { asked, fds, peer } = worker;
     running(asked.transfer, ready)?;

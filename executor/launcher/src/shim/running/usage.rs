@@ -1,4 +1,4 @@
-//! Counters of a running container's cgroup and network.
+//! Reads the counters of a running container's cgroup and network.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,15 +9,17 @@ use executor_core::usage::{NetworkUsage, Usage};
 use crate::finish::now;
 use crate::host::Host;
 
-/// Maximum bytes that are read of the table of interfaces. Only a privileged container can have more than a few.
+/// Maximum number of bytes that are read from the table of interfaces. Only a privileged container can have more than a
+/// few interfaces.
 const TABLE_MAX: usize = 256 << 10;
 
-/// Counters of a container's interfaces. The open table stays readable after the container's processes have exited.
+/// Counters of a container's network interfaces. The open table stays readable after the container's processes have
+/// exited.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces(Option<File>);
 
 impl Interfaces {
-    /// Opens the counters of a container on a CNI network, given the pid of its init.
+    /// Opens the counters of a container on a CNI network. `init` is the pid of its init.
     pub(crate) fn new(plan: &Plan, init: i32) -> Self {
         let on_network = plan.network == Network::Cni;
         Self(on_network.then(|| File::open(format!("/proc/{init}/net/dev")).ok()).flatten())
@@ -28,7 +30,7 @@ impl Interfaces {
         let file = self.0.as_ref()?;
         let mut table = vec![0; 4096];
         let mut length = 0;
-        // The kernel returns whole lines, as many as fit.
+        // The kernel returns as many whole lines as fit.
         loop {
             match file.read_at(&mut table[length..], length as u64) {
                 Ok(0) => break,
@@ -46,7 +48,7 @@ impl Interfaces {
     }
 }
 
-/// Reads the counters of a container; `None` if its cgroup is gone.
+/// Reads the counters of a container. Returns `None` if its cgroup does not exist.
 pub(crate) fn read(host: &Host, cgroup: &std::path::Path, interfaces: &Interfaces) -> Option<Usage> {
     let usage = host.hierarchies.usage(cgroup)?;
     Some(Usage { at: now().0, network: interfaces.usage(), ..usage })

@@ -1,9 +1,10 @@
-//! /etc/hostname, /etc/hosts and /etc/resolv.conf of a container, written into its root before it runs.
+//! Writes /etc/hostname, /etc/hosts and /etc/resolv.conf into the root of a container before it runs.
 //!
-//! The files are the container's own: whatever the image has at these paths, even a symbolic link to outside, is
-//! replaced in the container's writable layer, and the container may change them. The root is untrusted, so that every
-//! path is opened as if the root were `/`. /etc itself may be a link within the root, and is followed if it leads to no
-//! other mount: a host volume stays unchanged. An entry of the image that cannot be replaced stays, with a warning.
+//! The files belong to the container, which may change them. If the image has an entry at one of these paths, even a
+//! symbolic link to the outside, the entry is replaced in the container's writable layer. The root is untrusted, so
+//! every path is opened as if the root were `/`. If /etc is a link within the root, it is followed unless it leads to
+//! another mount, so that host volumes are not changed. If an entry of the image cannot be replaced, it is kept, with a
+//! warning.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,7 +26,7 @@ use crate::rootfs::etc::{Contents, NAMES};
 
 const ETC: &str = "/etc";
 
-/// Makes the directory of the files if the root has none.
+/// Creates /etc if the root does not contain it.
 pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == RootfsEntry::Missing;
     if !missing {
@@ -37,10 +38,10 @@ pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     }
 }
 
-/// Returns the contents in the order of [`NAMES`], with the addresses that a CNI network has assigned.
+/// Returns the contents in the order of [`NAMES`]. `addresses` contains the addresses that a CNI network has assigned.
 ///
 /// # Errors
-/// Returns a refusal if a file of the host is too long.
+/// Returns a refusal if a host file is too long.
 pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Contents, Refused> {
     let none = Addresses::default();
     let addresses = addresses.unwrap_or(&none);
@@ -55,7 +56,7 @@ pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Con
     Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, addresses, &resolv_conf)])
 }
 
-/// Returns the contents if they are known before there is a network.
+/// Returns the contents, if they do not depend on the network's addresses.
 ///
 /// # Errors
 /// See [`contents`].
@@ -89,7 +90,7 @@ pub(crate) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mu
     Ok(())
 }
 
-/// Opens the directory that /etc is or leads to.
+/// Opens /etc, following a link within the mount.
 fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
     let open =
         |follow| open_in_root(tree.root(), Path::new(ETC), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), follow);
@@ -97,7 +98,7 @@ fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => open(Follow::LinksWithinMount)?,
         dir => return dir,
     };
-    // A file system that is mounted later would hide the files.
+    // Reject a directory that a later mount would hide.
     let path = |fd: BorrowedFd<'_>| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let (root, target) = (path(tree.root())?, path(dir.as_fd())?);
     let inside = Path::new("/").join(target.strip_prefix(&root).map_err(io::Error::other)?);
@@ -110,7 +111,7 @@ fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
     }
 }
 
-/// Puts a new file in place of any entry with this name except a directory.
+/// Replaces any entry with this name by a new file. Fails if the entry is a directory.
 fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -119,13 +120,13 @@ fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
     fchmod(&file, Mode::from_raw_mode(0o644))?;
-    // The owner of the directory is root of the container.
+    // The file gets the owner of the directory, which is the container's root.
     let owner = rustix::fs::fstat(dir)?;
     fchown(&file, Some(rustix::fs::Uid::from_raw(owner.st_uid)), Some(rustix::fs::Gid::from_raw(owner.st_gid)))?;
     File::from(file).write_all(content)
 }
 
-/// Reads a file of the host; empty if it does not exist.
+/// Reads a host file. Returns an empty string if the file does not exist.
 fn of_host(path: &str) -> io::Result<String> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),

@@ -1,4 +1,4 @@
-//! Processors, devices, confinement and process attributes: checks what this host supports, and sets options from
+//! Applies CPU, device, confinement and process options: checks that the host supports them, and sets some of them from
 //! outside while the container's init waits.
 
 use std::io;
@@ -17,14 +17,14 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::{apparmor, devices, ulimits};
 
-/// Out-of-memory score adjustment of a container that does not ask for one.
+/// Out-of-memory score adjustment of a container that does not request one.
 const OOM_SCORE_DEFAULT: i32 = 0;
 
-/// Checks that the host supports the plan's options, and raises hard limits of this process that are below the
-/// container's. Returns the devices and adds to the warnings.
+/// Checks that the host supports the plan's options. Raises hard limits of this process to the container's limits.
+/// Returns the devices, and adds warnings.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations.
 pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<DeviceNode>, Refused> {
     let options = &plan.host_options;
     let mut violations = Vec::new();
@@ -64,7 +64,7 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
     if violations.is_empty() { Ok(nodes) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
-/// Checks the lists of processors and memory nodes.
+/// Checks the lists of CPUs and memory nodes.
 fn cpusets(host: &Host, options: &HostOptions, warnings: &mut Vec<String>) -> Result<Vec<Violation>, Refused> {
     let asked = [("limits.cpuset_cpus", &options.cpus), ("limits.cpuset_mems", &options.memory_nodes)];
     let asked = asked.into_iter().filter(|(_, list)| !list.is_empty());
@@ -91,10 +91,10 @@ fn unavailable(what: &str, missing: u32, available: &CpuList) -> FieldFault {
     OutOfRange.because(format!("{what} {missing} is not available to containers on this host; available: {available}"))
 }
 
-/// Returns the cgroup of the processors that a container sees, and makes it if it is the container's own.
+/// Returns the cgroup in the cpuset hierarchy that a container sees. Creates it if it belongs to this container alone.
 ///
 /// # Errors
-/// Returns a refusal if the cgroup cannot be made.
+/// Returns a refusal if the cgroup cannot be created.
 pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Result<PathBuf, Refused> {
     match host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         Some(cpusets) => {
@@ -105,15 +105,15 @@ pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Resul
     }
 }
 
-/// Sets the processors and the out-of-memory score of a container whose init waits.
+/// Sets the CPUs and the out-of-memory score adjustment of a container whose init waits.
 ///
 /// # Errors
-/// Returns a violation of its field if the score cannot be lowered.
+/// Returns a violation of `oom_score_adj` if the score cannot be lowered.
 pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) -> Result<(), Refused> {
     if let Some(cpusets) = host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         cpusets.confine(cgroup, init, options).map_err(|error| failed("cpuset", &error))?;
     }
-    // Set the default explicitly: the launcher's own score may be a protected one and is inherited.
+    // Set the default explicitly: the container would inherit the launcher's score, which may protect the launcher.
     let score = options.oom_score_adj.unwrap_or(OOM_SCORE_DEFAULT);
     if score == host.oom_score_adj {
         return Ok(());

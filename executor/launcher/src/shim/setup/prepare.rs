@@ -1,5 +1,5 @@
-//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that a refusal leaves nothing
-//! behind and the id is free.
+//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that nothing is left and the id
+//! is free.
 //!
 //! ```text
 //!  admit      plan validated, id claimed                                             Admitted
@@ -9,7 +9,8 @@
 //!  inject     secret files, runtime token                                            Injected
 //!  finish     masked values for the output; the record says that it is created       BuiltContainer
 //! ```
-//! Each stage is a type, and the step to the next one consumes it. The undo actions are kept separately, in [`Undo`].
+//! Each stage is a type, and the step to the next stage consumes it. The actions for undoing are stored separately, in
+//! [`Undo`].
 
 mod admit;
 mod assemble;
@@ -49,9 +50,9 @@ pub(crate) struct Request {
     pub(crate) begun: Timestamp,
 }
 
-/// Prepares a container stage by stage, and undoes everything if a stage fails. An unused warm container is ended.
+/// Prepares a container stage by stage, and undoes everything if a stage fails. An unused warm container is stopped.
 ///
-/// Never inlined: the caller's stack frame stays as long as the container.
+/// Never inlined, because the caller's stack frame stays in memory while the container runs.
 #[inline(never)]
 pub(crate) fn prepare(
     host: &Host,
@@ -110,9 +111,9 @@ pub(crate) fn prepare(
     }
 }
 
-/// Undo actions for a failure.
+/// State that is needed for undoing the steps after a failure.
 struct Undo {
-    /// Pid of init, after it was cloned.
+    /// Pid of init, if it was already cloned.
     init: Option<i32>,
     remains: Remains,
 }
@@ -123,7 +124,7 @@ impl Undo {
     }
 }
 
-/// Undoes everything that was made for a container, as if it had never existed.
+/// Undoes everything that was done for a container, as if it had never existed.
 pub(crate) fn undo(host: &Host, id: &str, init: Option<i32>, remains: &mut Remains) {
     if let Some(pid) = init {
         init::create::kill(pid);
@@ -141,13 +142,13 @@ impl Admitted {
         control: &mut Control,
     ) -> Result<BuiltContainer, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
-        // No descriptor leads to a secret before this point, when init has been cloned.
+        // Up to this point, when init has been cloned, this process reads no secret.
         waiting.inject(host, site, control)?.finish(host, filter, site, control)
     }
 }
 
-/// Unmounts the container's root and layer in this shim's namespace, so that their mount points are empty directories
-/// again.
+/// Unmounts the container's root and layer in this shim's mount namespace, so that their mount points are empty
+/// directories again.
 pub(crate) fn unmount(dirs: &Dirs) {
     while executor_sys::mount::detach(&dirs.stage).is_ok() {}
     while executor_sys::mount::detach(&disk::place(&dirs.state)).is_ok() {}

@@ -1,7 +1,7 @@
-//! Pauses: all processes of the container are frozen until they are resumed.
+//! Pauses a container: stops all its processes until they are resumed.
 //!
-//! The timers of a tree of actions stand still meanwhile, and no step starts. A stop resumes the processes first, so
-//! that they can exit gracefully.
+//! Meanwhile the timers of a tree of actions do not advance, and no step starts. A stop of the container resumes the
+//! processes first, so that they can exit gracefully.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::Ready;
 
-/// Time limit for freezing a container's processes.
+/// Time limit for stopping a container's processes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A pause in progress.
@@ -25,7 +25,7 @@ pub(crate) struct Paused {
 }
 
 impl Ready {
-    /// Freezes the container's processes. Idempotent.
+    /// Stops the container's processes, unless they are already paused.
     pub(crate) fn pause(&mut self, host: &Host) -> Result<(), Refused> {
         if self.paused.is_some() {
             return Ok(());
@@ -59,8 +59,8 @@ impl Ready {
         Ok(())
     }
 
-    /// Thaws the processes if they are paused. If this cannot be recorded, it is logged, and the processes continue in
-    /// any case.
+    /// Continues the processes if they are paused. If the record cannot be written, the error is logged, and the
+    /// processes are continued in any case.
     pub(crate) fn resume(&mut self, host: &Host) {
         let Some(paused) = self.paused.take() else { return };
         self.record.paused = false;

@@ -1,15 +1,15 @@
-//! The step starter: the process that starts the steps of a tree of actions.
+//! The step starter: a process that starts the steps of a tree of actions.
 //!
-//! It is forked from the shim before the shim knows a secret, because its children, which enter the container, inherit
-//! its memory. The shim sends it orders; payload, output and the views of secret files come with an order as
-//! descriptors. It is the parent of the processes, reports their exits, and exits with the shim; the processes are
-//! killed with it.
+//! The step starter is forked from the shim before the shim reads a secret, because its children, which enter the
+//! container, inherit its memory. The shim sends it orders with descriptors for the payload, the output and the views
+//! of secret files. The step starter is the parent of the processes and reports their exits. If the shim exits, the
+//! step starter exits, too, and the processes are killed.
 //!
 //! ```text
 //! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
 //!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
 //! ```
-//! One step is started at a time; running steps continue meanwhile.
+//! Steps are started one at a time. Running steps continue meanwhile.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -37,9 +37,9 @@ use crate::seccomp::Filter;
 use crate::shim::SIGNALS;
 use crate::workdir::{self, Within};
 
-/// Longest message in either direction, in bytes.
+/// Maximum size of a message in either direction, in bytes.
 const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
-/// Number of descriptors of an order: payload, and standard input, output and error.
+/// Number of descriptors of an order: payload, standard input, output and error.
 const ORDER_FDS: usize = 4;
 
 /// An order of the shim. The views of secret files follow in separate messages.
@@ -53,20 +53,20 @@ struct StarterOrder {
 /// A change in the state of a process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum StarterEvent {
-    /// The process is in the container and has not executed its program; its pidfd comes with this message.
+    /// The process is in the container and has not executed its program yet. The message carries its pidfd.
     Made { process: usize, pid: i32 },
     /// The process has executed its program.
     Started { process: usize },
-    /// The process has not executed its program. `errno` is 0 if the program was not the reason.
+    /// The process has not executed its program. `errno` is 0 if the program did not cause the error.
     NotStarted { process: usize, why: String, errno: i32 },
     /// The process has exited.
     Ended { process: usize, exit: Exit },
 }
 
-/// Reason for not executing a program.
+/// Error of a program that was not executed.
 struct NotExecuted {
     why: String,
-    /// Error number; 0 if the program was not the reason.
+    /// Error number, or 0 if the program did not cause the error.
     errno: i32,
 }
 
@@ -76,11 +76,12 @@ impl<T: Into<String>> From<T> for NotExecuted {
     }
 }
 
-/// The step starter as the shim sees it.
+/// The shim's handle on the step starter.
 pub(crate) struct Starter {
     pid: i32,
     socket: Seqpacket,
-    /// True if the shim has reaped it with its other children: the pid may now belong to another process.
+    /// True if the shim has reaped the step starter with its other children. The pid may then belong to another
+    /// process.
     is_taken: bool,
 }
 
@@ -146,7 +147,7 @@ impl Starter {
         sent
     }
 
-    /// Returns the next message, with the pidfd of a process that was made, or `None` if there is none yet.
+    /// Returns the next message, with the pidfd of a new process. Returns `None` if no message has arrived.
     ///
     /// # Errors
     /// Returns an error if the step starter has exited.
@@ -165,20 +166,20 @@ impl Starter {
         self.socket.as_fd()
     }
 
-    /// Kills the step starter, and with it the processes that it started.
+    /// Kills the step starter. The kernel then kills the processes that it started.
     pub(crate) fn kill(self) {
         if !self.is_taken {
             crate::shim::init::create::kill(self.pid);
         }
     }
 
-    /// Notes that the shim has reaped a child.
+    /// Records that the shim has reaped a child.
     pub(crate) fn taken(&mut self, pid: i32) {
         self.is_taken |= self.pid == pid;
     }
 }
 
-/// Sets up the process: closes all descriptors but its socket, init's pidfd, and the cgroups that its children join.
+/// Sets up the process: closes all descriptors except its socket, init's pidfd, and the cgroups that its children join.
 fn set_up(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
     process::die_with(parent)?;
     let kept = [socket.as_fd(), init].into_iter().chain(host.cpusets.as_ref().map(AsFd::as_fd));
@@ -189,7 +190,7 @@ fn set_up(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
     SignalEvents::take(&SIGNALS) // it exits with its shim, not by a signal to all processes
 }
 
-/// State of the step starter itself.
+/// State in the step starter itself.
 struct Service<'a> {
     host: &'a Host,
     filter: &'a Arc<Filter>,
@@ -342,7 +343,7 @@ impl Service<'_> {
     }
 }
 
-/// Returns the next message of one of the two processes, or `None` if the socket was closed.
+/// Returns the next message of a helper process, or `None` if the socket was closed.
 fn recv(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
     let mut buffer = vec![0; FAILURE_MAX];
     match socket.recv_by(&mut buffer, deadline) {

@@ -1,4 +1,4 @@
-//! Stage 1 of preparing a container: the plan is validated and the id is claimed.
+//! Stage 1 of creating a container: validates the plan and claims the id.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ use crate::warm::PremadeFiles;
 /// Stage 1: a plan that the policy allows, and a claimed id.
 pub(super) struct Admitted {
     pub(super) record: ContainerRecord,
-    /// Log and socket of a warm container; `None` if the directories are empty.
+    /// Log and socket of a warm container. `None` if the directories are empty.
     pub(super) brought: Option<PremadeFiles>,
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
@@ -30,8 +30,8 @@ pub(super) struct Admitted {
     pub(super) warm: Option<WarmContainer>,
 }
 
-/// Reads and validates the plan and claims the id. A warm container that the plan cannot use is ended. After a refusal
-/// the caller ends it, after it has reported the refusal.
+/// Reads and validates the plan, and claims the id. If the plan cannot use the warm container, the warm container is
+/// stopped. After a refusal, the caller first reports the refusal and then stops it.
 pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let admitted = try_to_admit(host, request, warm)?;
     if let Some(unused) = warm.take() {
@@ -40,7 +40,7 @@ pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContai
     Ok(admitted)
 }
 
-/// Uses the warm container if the container is admitted with it.
+/// Admits the container. Takes the warm container if the plan can use it.
 fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
@@ -94,8 +94,8 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     if let Some(warm) = warm.as_mut().filter(|_| fits) {
         warm.adopt_network(host, &record.plan.id)?;
     }
-    // From here on the directory holds the claim on its ids. Without it, a launcher that has exited may already have
-    // lost them.
+    // From here on, the directory protects the claim on the container's ids. If the launcher has exited before, another
+    // launcher may already have claimed them.
     if ids.map().is_mapped() && std::os::unix::process::parent_id() != request.launcher {
         let _ = dirs.remove_run();
         let _ = dirs.remove_state();
@@ -105,8 +105,8 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     Ok(Admitted { record, brought, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
 }
 
-/// Returns the refusal of ramfs, which replaces a tmpfs without `noswap`: it has no size limit and cannot distinguish a
-/// hole from zeros.
+/// Returns the refusal for a host on which secret files would be on ramfs. ramfs replaces tmpfs without `noswap`. It
+/// has no size limit, and holes in its files cannot be distinguished from zeros.
 fn no_bound() -> Refused {
     let why = "needs a tmpfs with `noswap`, which this kernel lacks (Linux 6.4 or later has it)";
     Refused::from_fields(Reason::Precondition, &[Violation::new("writable_files", why)])

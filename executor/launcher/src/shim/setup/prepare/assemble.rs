@@ -1,4 +1,4 @@
-//! Stages 2 and 3: the record of a container, and its root file system.
+//! Stages 2 and 3 of creating a container: writes its record and assembles its root file system.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub(super) struct Assembled {
     /// Mount point of the termination message file.
     pub(super) message: Option<MountPoint>,
     pub(super) steps: Vec<PreparedStep>,
-    /// Warnings of disk limits that cannot be enforced.
+    /// Warnings about disk limits that cannot be enforced, and about CDI files.
     pub(super) unheld: Vec<String>,
 }
 
@@ -81,7 +81,7 @@ impl RecordedContainer {
         if !plan.has_ordered_mounts() {
             tree.make_room_for_tmpfs(plan)?;
         }
-        // By the files of the root, not of a volume.
+        // Users and groups are resolved with files of the root, not of a volume, so do this before mounting volumes.
         let field = match plan.actions.as_ref().and_then(Actions::first_process) {
             Some(first) => format!("{}.run.user", plan.processes[first].id),
             None => "action.run.user".to_owned(),

@@ -1,4 +1,4 @@
-//! Stage 4: init of the container, which waits to be started on its network.
+//! Stage 4 of creating a container: creates init, which waits for its start, and attaches it to its network.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
@@ -35,11 +35,11 @@ use crate::shim::running::limits;
 use crate::shim::setup::{etc_files, host_options};
 use crate::shim::warm::{Activation, WarmContainer};
 
-/// Warning for a pod member that shares processes if the kernel cannot separate them.
+/// Warning for a member of a pod that shares processes, if the kernel cannot isolate the members from each other.
 const PEERS_READ_SECRETS: &str = "share_processes: this kernel does not have Landlock of Linux 5.19 or later enabled; \
      members of the pod that run as the same user can read this container's secret files, variables and memory";
 
-/// Stage 4: init waits to be started, on its network.
+/// Stage 4: init waits for its start and is attached to its network.
 pub(super) struct WaitingInit {
     pub(super) record: ContainerRecord,
     pub(super) dirs: Dirs,
@@ -111,16 +111,16 @@ impl Assembled {
         let container = match warm {
             Some(mut warm) => {
                 place = warm.take_network();
-                // A place to attach the secret files on kernels that need one.
+                // Directory at which the secret files are attached, on kernels that require this.
                 let staging = &dirs.staging();
                 warm.limit(host, &limits)?;
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
                 let files = WarmFiles { plan, cgroup, mounts, user, file_groups, id_map, staging };
-                // Init was cloned long ago: no secret that this process reads is in its memory.
+                // This process may now read secrets: init was cloned before, so its memory does not contain them.
                 let views = files.write(host, &mut site.remains, control)?;
-                // If nothing more is done in the container's namespaces, init is activated together with the start of
-                // the program.
+                // If nothing more must be done in the container's namespaces, init is activated when the program is
+                // started.
                 let at_once =
                     carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
                 let shown = views.map(|views| (mounts, views));
@@ -202,7 +202,8 @@ impl Assembled {
     }
 }
 
-/// Returns the Docker daemon's socket if the container asked for it. Its path is the launcher's own configuration.
+/// Returns the Docker daemon's socket if the container requested it. Its path comes from the launcher's own
+/// configuration.
 fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Refused> {
     if !plan.isolation.docker_socket {
         return Ok(None);

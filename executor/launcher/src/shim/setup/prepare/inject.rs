@@ -1,4 +1,5 @@
-//! Stages 5 and 6: the secret files, and the values that are masked in the output.
+//! Stages 5 and 6 of creating a container: injects the secret files, and reads the values that are masked in the
+//! output.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::shim::running::limits;
 use crate::shim::running::usage::Interfaces;
 use crate::shim::steps::RunningSteps;
 
-/// Stage 5: the secret files are in place.
+/// Stage 5: the secret files are mounted.
 pub(super) struct Injected {
     pub(super) waiting: WaitingInit,
     pub(super) token: Option<TokenDigest>,
@@ -38,7 +39,7 @@ pub(super) struct Injected {
     pub(super) interfaces: Interfaces,
 }
 
-/// Stage 6: a container that is ready to be started.
+/// Stage 6: the container is ready to be started.
 pub(super) struct BuiltContainer {
     pub(super) record: ContainerRecord,
     pub(super) container: create::Created,
@@ -85,7 +86,7 @@ impl WaitingInit {
         Ok(Injected { waiting: self, token, message, interfaces })
     }
 
-    /// Makes the termination message file, if the plan has one.
+    /// Creates the termination message file, if the plan has one.
     fn message_file(&self, host: &Host) -> Result<Option<MessageFile>, Refused> {
         let user = &self.prepared.user;
         let owner = (self.id_map.to_host(user.uid), self.id_map.to_host(user.gid));
@@ -93,7 +94,7 @@ impl WaitingInit {
         file.transpose().map_err(|error| failed("termination message", &error))
     }
 
-    /// Makes the file system of the secret files, if there are any, and sends the launcher its handle.
+    /// Creates the file system of the secret files, if there are any, and sends the launcher its handle.
     fn volume(&self, host: &Host, site: &Undo, control: &mut Control) -> Result<Option<Volume>, Refused> {
         let plan = &self.record.plan;
         if self.prepared.mounts.is_empty() && !plan.has_hidden_secrets() {
@@ -101,7 +102,8 @@ impl WaitingInit {
         }
         let mut size = placement::volume_size(&plan.files, host.page);
         if inject::keeps_inputs(plan) {
-            // Their number and names are known, their sizes are not: their sum is less than the payload.
+            // The number and names of the inputs are known, but not their sizes. Their total size is less than that of
+            // the payload.
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         if plan.keep_environment {
@@ -136,7 +138,7 @@ impl Injected {
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
         };
-        // Must happen before this process reads a secret.
+        // Forks the step starter. This must happen before this process reads a secret.
         let steps = match &record.plan.actions {
             None => None,
             Some(actions) => Some(
@@ -162,7 +164,7 @@ impl Injected {
     }
 }
 
-/// Reads the runtime token, if the container has one: the last of its files.
+/// Reads the runtime token, if the container has one. It is the last of the container's files.
 fn read_token(
     plan: &Plan,
     prepared: &PreparedContainer,
