@@ -25,7 +25,7 @@ const ON_EXEC: &str = "self/attr/apparmor/exec";
 /// Checks that the host has a profile.
 pub(crate) fn check(profile: &str) -> Result<(), FieldFault> {
     let enabled = std::fs::read_to_string(ENABLED).unwrap_or_default();
-    // If securityfs is not mounted, a missing profile is noticed only when it is set.
+    // If securityfs is not mounted, a missing profile is detected only when it is set.
     evaluate(profile, &enabled, std::fs::read_to_string(PROFILES).ok().as_deref())
 }
 
@@ -91,7 +91,7 @@ mod tests {
         let root = open_dir(dir.path()).unwrap();
         write(root.as_fd(), "executor-default").unwrap();
         assert_eq!(fs::read_to_string(attributes.join("exec")).unwrap(), "exec executor-default");
-        // Nothing is written through a link that leads outside.
+        // Control: a link that leads outside is not followed.
         let elsewhere = tempfile::tempdir().unwrap();
         fs::create_dir_all(elsewhere.path().join("attr/apparmor")).unwrap();
         fs::write(elsewhere.path().join("attr/apparmor/exec"), "").unwrap();

@@ -132,7 +132,7 @@ fn look_up(
     Ok(DeviceNode { minor, ..of_file(block, major) })
 }
 
-/// Reads the files of all directories. Returns the usable files, and the reasons for ignoring others.
+/// Reads the files of all directories. Returns the usable files, and the reasons for ignoring the other files.
 fn read_dirs(dirs: &[PathBuf]) -> (Vec<LocatedCdiFile>, Vec<String>) {
     let (mut sources, mut faults) = (Vec::new(), Vec::new());
     for (directory, dir) in dirs.iter().enumerate() {

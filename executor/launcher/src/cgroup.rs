@@ -85,7 +85,7 @@ impl Hierarchies {
         }
     }
 
-    /// Returns the hierarchies among these mounts, if they are sufficient for containers.
+    /// Returns the hierarchies among these mounts. Returns `None` if containers cannot run with them.
     fn among(mounts: &[Mount]) -> Option<MountedHierarchies> {
         if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
             return Some(MountedHierarchies::V2 { mount: mount.point.clone() });
@@ -98,7 +98,7 @@ impl Hierarchies {
         used.iter().any(|mount| mount.has_option("memory")).then_some(MountedHierarchies::V1 { hybrid, used, unused })
     }
 
-    /// Returns version 1 hierarchies in directories named after their controllers; the first one accounts memory.
+    /// Returns version 1 hierarchies in directories named after their controllers. The first hierarchy accounts memory.
     #[cfg(test)]
     fn at(mounts: &[PathBuf]) -> Self {
         let all = mounts.iter().cloned().map(Hierarchy::from_mount).collect();
@@ -191,7 +191,7 @@ impl Hierarchies {
         matches!(self, Self::V2 { .. }) || self.swap_limit() || has_none()
     }
 
-    /// Returns the controllers available to containers, by their version 2 names.
+    /// Returns the version 2 names of the controllers that containers can use.
     pub(crate) fn controllers(&self) -> BTreeSet<String> {
         match self {
             Self::V1 { all, .. } => all.iter().flat_map(|one| one.controllers.iter().cloned()).collect(),
@@ -364,7 +364,7 @@ impl Hierarchies {
         pids_in(self.memory_dir(path))
     }
 
-    /// Kills all processes in a cgroup except one, and waits until they are gone.
+    /// Kills all processes in a cgroup except one, and waits until they have exited.
     ///
     /// # Errors
     /// Returns an error if a process does not exit within `patience`.
@@ -410,7 +410,7 @@ impl Hierarchies {
         self.dirs(path).try_for_each(|dir| remove_dir(&dir, patience))
     }
 
-    /// Makes the parent cgroup of containers.
+    /// Creates the parent cgroup of containers.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
         // Another launcher that exits may remove shared cgroups while they are empty.
         let mut attempts = 0;

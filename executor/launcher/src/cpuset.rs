@@ -133,7 +133,7 @@ impl Cpusets {
         if self.separate { fs::write(self.dir(cgroup).join("tasks"), "0") } else { Ok(()) }
     }
 
-    /// Removes a container's own cgroup in this hierarchy, if it has one.
+    /// Removes a container's own cgroup in the cpuset hierarchy, if it has one.
     ///
     /// # Errors
     /// Returns an error if a process in it does not exit within `patience`.

@@ -5,15 +5,13 @@
 //!    container.json          0640                plan and state (replaced by rename)
 //!    shim.sock               0660                socket of the container's shim
 //!    bundle/ oci/            0700                directories for libcontainer
-//! RUN_DIR/root/              0711                every shim mounts its container's root here, in its own mount
-//! namespace
+//! RUN_DIR/root/              0711                mount point of the container's root, in each shim's mount namespace
 //! STATE_DIR/containers/ID/   0750 root:daemon    until the container is deleted
 //!    container.json          0640                the request: the only record left after a reboot
 //!    log, log.1              0640                output
 //!    exit.json               0640                exit record (preallocated for the case of a full disk; not synced)
 //!    outputs/                0750 root:daemon    captured outputs (core's `outputs`), files 0640
-//!    upper/ work/            0700                writable layer, until the container ends; below disk/ if it has a
-//! limit
+//!    upper/ work/            0700                writable layer, until its end; below disk/ if it has a limit
 //! ```
 //! The directories of a warm container are created before it has a container id ([`crate::warm`]).
 
@@ -254,7 +252,7 @@ impl Dirs {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&ahead)
             .or_else(|_| self.open_new(&ahead))?;
-        self.share(&file)?; // a killed shim may have made it without sharing it
+        self.share(&file)?; // a killed shim may have created it without sharing it
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         if file.metadata()?.len() > bytes.len() as u64 {
             file.set_len(bytes.len() as u64)?; // a longer record may have been started here
@@ -294,7 +292,7 @@ impl Dirs {
     /// Removes the captured outputs.
     ///
     /// # Errors
-    /// Returns the error of the disk.
+    /// Returns an error if a file or directory cannot be removed.
     pub(crate) fn remove_outputs(&self) -> io::Result<()> {
         remove_tree(&self.outputs())
     }
@@ -367,7 +365,7 @@ impl Dirs {
     /// Removes the run directory, which is needed only while the container runs.
     ///
     /// # Errors
-    /// Returns the error of the disk.
+    /// Returns an error if a file or directory cannot be removed.
     pub(crate) fn remove_run(&self) -> io::Result<()> {
         remove_tree(&self.run)
     }
@@ -375,7 +373,7 @@ impl Dirs {
     /// Removes the writable layer.
     ///
     /// # Errors
-    /// Returns the error of the disk.
+    /// Returns an error if a file or directory cannot be removed.
     pub(crate) fn remove_layers(&self) -> io::Result<()> {
         for name in ["upper", "work"] {
             remove_tree(&self.state.join(name))?;
@@ -387,7 +385,7 @@ impl Dirs {
     /// Removes the state directory.
     ///
     /// # Errors
-    /// Returns the error of the disk.
+    /// Returns an error if a file or directory cannot be removed.
     pub(crate) fn remove_state(&self) -> io::Result<()> {
         let (Some(parent), Some(id)) = (self.state.parent(), self.state.file_name()) else { return Ok(()) };
         let mut name = OsString::from(REMOVED);
@@ -428,7 +426,7 @@ impl Dirs {
 /// Completes interrupted removals.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file or directory cannot be removed.
 pub(crate) fn finish_removals(host: &Host) -> io::Result<()> {
     let entries = match fs::read_dir(host.containers_state()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

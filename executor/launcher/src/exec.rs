@@ -1,9 +1,8 @@
 //! Executes a process in a running container, with a supervisor.
 //!
 //! ```text
-//! ```text
 //! fork from the launcher (never from a shim, which holds masked values)
-//!   supervisor   finds the container, resolves the user, creates the pipes        (exec/target.rs)
+//!   supervisor   finds the container, resolves the user, creates the pipes       (exec/target.rs)
 //!     fork         joins the cgroups, enters the namespaces, drops privileges       (exec/within.rs)
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
@@ -187,7 +186,7 @@ fn try_to_start(
     drop((theirs, stdio));
     let helper = ExecHelper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
     let process = helper.process(&target)?;
-    // From now on the launcher can end the process if this one exits.
+    // From now on the launcher can kill the process if this supervisor exits.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
     helper.until_executed(&target, process, ends)
 }
@@ -328,7 +327,7 @@ fn null() -> io::Result<OwnedFd> {
 
 /// Error while waiting for a message.
 enum ExecRecvError {
-    /// The client is gone.
+    /// The client has disconnected.
     Nobody,
     /// The deadline has passed.
     Late,
@@ -437,7 +436,7 @@ impl ExecProcess {
         let _ = events.wait(); // the caller polls all sources
     }
 
-    /// Carries out executord's requests.
+    /// Executes executord's requests.
     ///
     /// # Errors
     /// Returns an error if the daemon has disconnected.

@@ -83,10 +83,10 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io:
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Locks a file exclusively. Retries for `patience` if another process holds the lock.
+/// Locks a file exclusively. If another process holds the lock, retries for `patience`.
 ///
 /// # Errors
-/// Returns `WOULDBLOCK` if the lock is held for longer.
+/// Returns `WOULDBLOCK` if the lock is still held after that.
 pub(crate) fn lock(file: &File, patience: Duration) -> rustix::io::Result<()> {
     let deadline = Instant::now() + patience;
     loop {

@@ -99,8 +99,8 @@ pub(crate) enum ExitRecorded {
 }
 
 impl Remains {
-    /// Returns true if the container can be ended without waiting: it has no process, no published port and no writable
-    /// layer.
+    /// Returns true if the container can be ended without waiting: it has no process, no published port and no secret
+    /// files that the process could write.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         let has_ports = !plan.connectivity.ports.is_empty();

@@ -79,7 +79,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Determines the properties. `mounts` is the mount namespace of the host.
+    /// Determines the properties of the host. `mounts` is the host's mount namespace.
     pub(crate) fn probe(args: &Args, config: Config, mounts: OwnedFd) -> io::Result<Self> {
         let (daemon_uid, daemon_gid) = daemon_user(&args.daemon_user)?;
         allow_core_limit()?;

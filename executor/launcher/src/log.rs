@@ -32,7 +32,7 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     };
     let separator = if about.is_empty() { "" } else { ": " };
     if is_read() {
-        // A single write: executord, the launcher and all shims share one file or stream.
+        // Use a single write, because executord, the launcher and all shims share one file or stream.
         let line = format!("{prefix}executor-launcher: {about}{separator}{message}\n");
         let _ = stderr().write_all(line.as_bytes()); // best effort
     }

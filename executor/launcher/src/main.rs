@@ -104,7 +104,7 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     if !memfd_exec::is_sealed() {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
     }
-    rustix::thread::set_name(memfd_exec::STARTING).map_err(io::Error::from)?; // the kernel took the memory file's name
+    rustix::thread::set_name(memfd_exec::STARTING).map_err(io::Error::from)?; // it was the memory file's name
     memfd_exec::show_arguments()?;
     process::forbid_dumps()?;
     process::become_subreaper()?;

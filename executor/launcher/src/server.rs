@@ -62,7 +62,7 @@ const PREDECESSOR: Duration = Duration::from_secs(20);
 /// Interval between attempts to wipe files on which a process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time limit for the exit of a killed shim or a dismissed warm container.
+/// Time limit for the exit of a killed shim or a stopped warm container.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time limit for shims to complete their cleanup when the launcher exits.

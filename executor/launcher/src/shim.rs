@@ -277,7 +277,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     control.heartbeat().start(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
-    drop(ports); // released before a client learns of the exit and asks for them
+    drop(ports); // released before a client is informed of the exit and requests them
     let reported = matches!(recorded, ExitRecorded::Yes);
     // If the disk has no space for the record, the container is not completed. Clients see this by its state.
     control.reached(if reported { State::Completed } else { State::Wiping });

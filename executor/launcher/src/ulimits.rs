@@ -38,7 +38,7 @@ pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)
 /// Sets the limits of the calling process.
 ///
 /// # Errors
-/// Returns the name of the limit and the error.
+/// Returns the name of the limit that cannot be set, and the error.
 pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
     for (_, ulimit, resource) in known(ulimits) {
         setrlimit(resource, Rlimit { current: value(ulimit.soft), maximum: value(ulimit.hard) })

@@ -58,7 +58,7 @@ impl Hierarchy {
         Ok((all, cpuset.transpose()?))
     }
 
-    /// Determines the mount point of a hierarchy below a directory.
+    /// Returns a hierarchy with its new mount point below a directory.
     fn named(below: &Path, mount: &Mount, own: &str) -> Self {
         let controllers: Vec<String> =
             USED.iter().filter(|name| mount.has_option(name)).map(|name| (*name).to_owned()).collect();

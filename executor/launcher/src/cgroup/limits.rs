@@ -109,7 +109,7 @@ impl Hierarchies {
     }
 }
 
-/// Writes a kernel file, and returns its former contents.
+/// Writes a kernel file, and returns its old contents.
 fn replace(file: &Path, value: &str) -> io::Result<String> {
     let before = kernel_file::read_to_string(file)?;
     fs::write(file, value)?;

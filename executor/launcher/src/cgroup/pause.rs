@@ -63,7 +63,7 @@ impl Hierarchies {
     }
 }
 
-/// Returns the status file of a process; empty if it has exited.
+/// Returns the content of a process's status file. Returns an empty string if the process has exited.
 fn status(pid: i32) -> String {
     kernel_file::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use executor_sys::kernel_file;
 use super::Hierarchies;
 
 impl Hierarchies {
-    /// Reads the counters of a cgroup; `None` if the cgroup does not exist.
+    /// Reads the counters of a cgroup. Returns `None` if the cgroup does not exist.
     pub(crate) fn usage(&self, path: &Path) -> Option<Usage> {
         let mut usage = match self {
             Self::V1 { .. } => self.usage_of_v1(path)?,

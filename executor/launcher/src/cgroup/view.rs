@@ -27,7 +27,7 @@ use super::Hierarchies;
 use super::hierarchy::mount_points;
 use crate::errors::at;
 
-/// Name of the cpuset hierarchy. A JVM does not recognize version 1 without it.
+/// Name of the cpuset hierarchy. A JVM recognizes version 1 only if this hierarchy exists.
 const CPUSET: &str = "cpuset";
 
 impl Hierarchies {

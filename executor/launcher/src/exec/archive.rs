@@ -1,10 +1,8 @@
 //! Copies files out of and into a running container, as a tar archive.
 //!
 //! ```text
-//!  get   stdout: the file type of the path, and then the path with everything below it as an archive
-//! (archive/get.rs)
-//!  put   stdin: an archive, which is unpacked below a directory; stdout: its size
-//! (archive/put.rs)
+//!  get   stdout: the file type of the path, then the path and everything below it as an archive   (archive/get.rs)
+//!  put   stdin: an archive, which is unpacked below a directory; stdout: its size                 (archive/put.rs)
 //! ```
 //! A process does this that enters the container like an exec process but executes no program. It runs only the
 //! executor's code, so that no program or library of the image is involved (CVE-2019-14271). From the start it has the

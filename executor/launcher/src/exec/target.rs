@@ -47,7 +47,7 @@ impl ExecTarget {
     /// Finds a running container.
     ///
     /// # Errors
-    /// Returns a refusal if it does not exist or is not running.
+    /// Returns a refusal if the container does not exist or is not running.
     pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
         let record = Dirs::new(host, id).read_record().filter(|record| record.created_at == created_at);
         let record = record.ok_or_else(|| Refused::new(Reason::NotFound, format!("no container {id} is running")))?;

@@ -70,7 +70,7 @@ pub(crate) struct Entrant<'a> {
 }
 
 impl Entrant<'_> {
-    /// Runs the first process. Does not return in any process.
+    /// Runs the first process. Never returns, in either process.
     pub(crate) fn run(self, socket: &Seqpacket, stdio: &[OwnedFd; 3], payload: &MemFile) -> ! {
         let failure = match self.enter(socket, stdio, payload) {
             Ok(Fork::Parent(pid)) => {

@@ -9,7 +9,6 @@
 //! while a container has a directory there, so that a restarted launcher finds its blocks. If a launcher has exited and
 //! left no container, the next launcher that reads the claims removes its claim. Claims change by whole blocks, not
 //! with each container.
-//! container.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};

@@ -5,8 +5,7 @@
 //! empty, in memory    a new tmpfs
 //! empty, on a disk    a new directory of the state directory, with a limit (`disk`)
 //! host                a view, with the container's ids, of a directory on the operator's list, or of a directory or
-//! file
-//!                     in it
+//!                     file in it
 //! image               an overlay of the layers, or a view of a single layer, with the container's ids
 //! CDI device          a view of a host directory or file that a CDI file names, like a host volume
 //! pod                 a view of an empty volume of the pod that the container is a member of
@@ -105,7 +104,7 @@ struct OfferedDirectory<'a> {
     name: &'a str,
     /// Host directory on the operator's list.
     root: &'a Path,
-    /// Mounted path relative to the root; empty for the whole root.
+    /// Mounted path, relative to the root. Empty if the whole root is mounted.
     below: &'a Path,
     read_only: bool,
     no_exec: bool,

@@ -80,7 +80,7 @@ pub(super) fn compile(
     if program.len() > INSTRUCTIONS_MAX && absent.is_empty() { linear(rules) } else { Ok(program) }
 }
 
-/// Returns the program that searches the sorted ranges.
+/// Returns a program that searches the sorted ranges for a call.
 fn tree(ranges: &[Range]) -> BpfProgram {
     if let [only] = ranges {
         return only.answer.clone();

@@ -329,7 +329,7 @@ impl Server {
             let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
             let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
             if !readable_by(&shim.pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
-                shim.offer = None; // the kernel blocks it: left to the watchdog
+                shim.offer = None; // blocked in the kernel: the watchdog handles it
                 continue;
             }
             let Some(shim) = self.hear_shim(&id) else { continue };
@@ -372,7 +372,7 @@ impl Server {
     /// Creates directories for which the disk had no space when this launcher started.
     fn make_what_is_missing(&self) -> Result<(), Refused> {
         if self.host.layers().is_dir() {
-            return Ok(()); // made last
+            return Ok(()); // created last
         }
         super::make_state_dirs(&self.host).map_err(|error| failed("state directory", &error))
     }

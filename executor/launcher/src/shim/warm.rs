@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! fork from the launcher
-//!   make       ids, cgroup, libcontainer on a skeleton root; init waits      WarmContainer::make
-//!   wait       for a launch over the lifeline; exits if the lifeline closes    wait
-//!   become     limits, root file system, user; init belongs to the container    WarmContainer::become_container
+//!   make       ids, cgroup, libcontainer on a skeleton root; init waits       (WarmContainer::make)
+//!   wait       for a launch over the lifeline; exits if the lifeline closes   (wait)
+//!   become     limits, root file system, user; init is the container's        (WarmContainer::become_container)
 //! ```
 //! A warm container has no information about the program that it will run, and is used only once. If a launch cannot
 //! use it, it is stopped. Its directory in RUN_DIR/shells keeps its name until the container's record exists. If a
@@ -328,7 +328,7 @@ impl WarmContainer {
     /// Assigns the network attachment to the container with this id.
     ///
     /// # Errors
-    /// Returns a refusal if the record on the disk cannot be changed.
+    /// Returns a refusal if the record of the attachment cannot be changed.
     pub(super) fn adopt_network(&mut self, host: &Host, id: &ContainerId) -> Result<(), Refused> {
         self.network = self.network.take().map(|network| network.adopt(host, id)).transpose()?;
         Ok(())

@@ -126,8 +126,7 @@ fn attempt(
     store.finish()
 }
 
-/// Returns the devices of file systems whose files are never captured: file systems of secret files, and that of memory
-/// files.
+/// Returns the devices of file systems whose files are never captured: those with secret files or memory files.
 fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
     let mut devices = vec![fstat(MemFile::create("outputs", 1)?.as_fd())?.st_dev];
     for volume in &remains.volumes {

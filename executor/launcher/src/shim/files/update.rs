@@ -192,7 +192,7 @@ fn may_be_updated(record: &ContainerRecord) -> Result<(), Refused> {
     forbidden(&record.plan).map_or(Ok(()), |why| Err(Refused::new(Reason::Precondition, why)))
 }
 
-/// Returns the plan with the new list of files, and their targets.
+/// Returns the plan with the new list of files, and the mount points of the files.
 fn place(
     record: &ContainerRecord,
     update: &FileUpdate,

@@ -160,7 +160,7 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
 /// Prepares init for an order: closes the launcher's descriptors, returns memory that libcontainer has used, and parses
 /// a sample order, so that the memory for parsing is already allocated.
 fn ready(socket: &Seqpacket) {
-    let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
+    let _ = process::close_all_but(&[socket.as_fd()]); // repeated before execve
     heap::trim();
     let _ = process::trim_stack();
     let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };

@@ -156,7 +156,7 @@ impl Log {
     pub(crate) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         if self.terminal {
-            return Ok([null()?, null()?, null()?]); // used until it has opened its terminal
+            return Ok([null()?, null()?, null()?]); // used until the process has opened its terminal
         }
         let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
         let source = Rc::clone(&self.source);

@@ -83,7 +83,7 @@ impl MessageFile {
     /// # Errors
     /// Returns an error if the file cannot be read or overwritten.
     pub(crate) fn take(self) -> io::Result<Vec<u8>> {
-        // Read only the end: a sparse file can be of any length.
+        // Read only the end, because a sparse file can have any length.
         let length = self.file.metadata()?.len();
         let from = length.saturating_sub(BYTES_MAX);
         let mut content = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];

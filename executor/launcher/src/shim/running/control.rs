@@ -36,7 +36,7 @@ pub(crate) struct Control {
     connections: Vec<Connection>,
     /// Connection to the launcher that forked this shim. `None` after the launcher has exited.
     lifeline: Option<Seqpacket>,
-    /// Second handle on the secret file system, for a later launcher.
+    /// Handle on the secret file system, for a later launcher.
     volume: Option<OwnedFd>,
     state: State,
     daemon_uid: u32,
@@ -175,7 +175,7 @@ impl Control {
         self.state = state;
         let bytes = reached_report(state);
         if state != State::Wiping {
-            self.report_launcher(&bytes); // a no-op for this state
+            self.report_launcher(&bytes); // the launcher ignores `Wiping`
         }
         for connection in &mut self.connections {
             connection.gone |= connection.socket.send(&bytes, &[]).is_err();
@@ -187,7 +187,7 @@ impl Control {
         self.volume = volume.handle().try_clone_to_owned().ok();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Done(Done {})) }.encode_to_vec();
         if let Some(lifeline) = &self.lifeline {
-            let _ = lifeline.send(&report, &[volume.handle()]); // a later launcher asks for it
+            let _ = lifeline.send(&report, &[volume.handle()]); // a later launcher requests it
         }
     }
 

@@ -60,7 +60,7 @@ fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<
         .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let mut prepared = record.prepared.clone();
     if let Some(prepared) = &mut prepared {
-        // Warnings about the replaced rules are outdated.
+        // Remove warnings about the replaced rules.
         prepared.warnings.retain(|warning| !warning.starts_with("egress_rules["));
         prepared.warnings.extend(network::log_warning(&plan));
     }

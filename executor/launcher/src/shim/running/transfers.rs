@@ -69,7 +69,7 @@ pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), R
     if !is_of_user(&status, host.daemon_uid) || *peer == Some(pid) {
         return Err(Refused::new(Reason::Denied, format!("process {pid} is not a worker of the daemon")));
     }
-    let (in_force, _) = limits::in_force(host, &ready.record.plan)?; // its warnings are the container's
+    let (in_force, _) = limits::in_force(host, &ready.record.plan)?; // the container reports the warnings
     host.hierarchies
         .admit_worker(&ready.record.cgroup, &in_force, pid)
         .map_err(|error| failed("cgroup of a worker", &error))?;

@@ -100,7 +100,7 @@ struct OutputWalker<'a> {
     walk: &'a OutputSearch<'a>,
     root: OwnedFd,
     socket: &'a Seqpacket,
-    /// Entries seen so far below the declared directory.
+    /// Number of entries found so far below the declared directory.
     seen: usize,
 }
 

@@ -66,7 +66,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         (None, Some(pod)) => Rc::new(Ids::from_pod(pod.ids()?)),
     };
     if warm.is_none() {
-        isolate().map_err(|error| failed("mount namespace", &error))?; // a warm container has one
+        isolate().map_err(|error| failed("mount namespace", &error))?; // a warm container already has its own
     }
     let shim = match used {
         Some(warm) => warm.identity(),

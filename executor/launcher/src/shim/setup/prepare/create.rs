@@ -175,7 +175,7 @@ impl Assembled {
             };
             etc_files::write(&tree, &record.plan, &contents, &mut warnings)?;
         }
-        drop(tree); // not before: see `Tree`
+        drop(tree); // kept until here: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
         swap.map_err(|error| failed("memory.swap.max", &error))?;
         if let Some(actions) = &record.plan.actions {

@@ -54,7 +54,7 @@ pub(super) struct BuiltContainer {
 
 impl WaitingInit {
     pub(super) fn inject(mut self, host: &Host, site: &mut Undo, control: &mut Control) -> Result<Injected, Refused> {
-        let is_filled = !site.remains.volumes.is_empty(); // by the warm container
+        let is_filled = !site.remains.volumes.is_empty(); // the warm container has filled it
         let message = self.message_file(host)?;
         let volume = if is_filled { None } else { self.volume(host, site, control)? };
         site.remains.volumes.extend(volume);
