@@ -89,8 +89,8 @@ fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     }
     let root = open_dir(Path::new("/"))?;
     let view = clone_tree(root.as_fd(), source.strip_prefix("/").unwrap_or(source), true)?;
-    // If the file system does not support id maps, all owners are shown as `nobody`, and only world-readable files can
-    // be read.
+    // If the file system does not support id maps, all owners are shown as 65534 (the overflow id), and only
+    // world-readable files can be read.
     let _ = ids.map_mount(view.as_fd(), true);
     let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: false, recursive: true };
     set_attributes(view.as_fd(), read_only)?;
