@@ -235,7 +235,7 @@ fn shape(request: &RunRequest) -> Vec<(String, String)> {
         match &kinds[..] {
             [] => add("", "is not set: set one action, such as `run`".into()),
             [_] => {}
-            several => add("", format!("has {} set; set exactly one action", several.join(", "))),
+            several => add("", format!("sets more than one action ({}); set exactly one", several.join(", "))),
         }
         if depth == ACTION_DEPTH_MAX {
             add("", format!("is nested {} levels deep; at most {ACTION_DEPTH_MAX} are allowed", depth + 1));

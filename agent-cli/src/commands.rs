@@ -160,14 +160,14 @@ pub(crate) enum Direct {
     Ps(PsArgs),
     /// Show all details of containers, except secrets
     Inspect(InspectArgs),
-    /// Show resource usage of containers: processor, memory, network, disks
+    /// Show resource usage of containers: CPU, memory, network, disks
     ///
     /// Shows the running or the named containers every second, until interrupted or until all named containers have
     /// completed. MEMORY excludes inactive page cache.
     Stats(StatsArgs),
     /// Show resource usage of containers on a screen that keys sort, filter and scroll
     ///
-    /// The keys c, m, p, n, d and i sort by processor, memory, processes, network, disk and id. The key r reverses the
+    /// The keys c, m, p, n, d and i sort by CPU, memory, processes, network, disk and id. The key r reverses the
     /// order. The key / filters by a substring of the id: Enter applies the filter, Escape clears it. Arrows, Page Up
     /// and Page Down scroll. Press q or Ctrl-C to quit.
     /// While executord is unavailable, the last reading stays. If standard output is not a terminal, and with --batch

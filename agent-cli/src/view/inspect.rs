@@ -256,14 +256,14 @@ fn limits(spec: &ContainerSpec) -> Table {
             table.pair(name, &**list);
         }
     }
-    for (name, weight) in [("weight, processors", limits.cpu_weight), ("weight, disks", limits.io_weight)] {
+    for (name, weight) in [("CPU weight", limits.cpu_weight), ("disk weight", limits.io_weight)] {
         if weight != 0 {
             table.pair(name, weight.to_string());
         }
     }
     for v1::Ulimit { name, soft, hard } in &spec.ulimits {
         let limit = |limit: i64| if limit == -1 { "none".to_owned() } else { limit.to_string() };
-        table.pair("of each process", format!("{name} {}, at most {}", limit(*soft), limit(*hard)));
+        table.pair("ulimit", format!("{name} soft {}, hard {}", limit(*soft), limit(*hard)));
     }
     if let Some(score) = spec.oom_score_adj {
         table.pair("out-of-memory score", format!("{score:+}"));

@@ -104,7 +104,7 @@ enum Trouble {
     Plugin(String, &'static str, Fault),
     #[error("plugin `{0}`: {1}")]
     Answer(String, String),
-    #[error("port {0} of the host is published by container `{1}`")]
+    #[error("host port {0} is already published by container `{1}`")]
     Port(String, String),
     #[error("{0}: {1}")]
     HostPort(String, &'static str),
@@ -116,7 +116,7 @@ enum Trouble {
     Removed,
     #[error("its configuration changed while containers are on it; remove them, or undo the change of networks.{0}")]
     Changed(String),
-    #[error("interface `{0}` of the host is not the executor's; remove it, or set networks.{1}.interface")]
+    #[error("host interface `{0}` is not the executor's; remove it, or set networks.{1}.interface")]
     ForeignInterface(String, String),
     #[error("its addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
     Overlap { pool: IpNet, route: IpNet, interface: String, key: String },

@@ -97,7 +97,7 @@ fn a_program_of_the_host_keeps_its_port() {
             let refused = daemon.api.run(RunRequest { ports, ..server("web", &rootfs) }).unwrap_err();
             let what = format!("{bound} requested at {at:?}: {refused:?}");
             assert_eq!(refused.code(), Code::FailedPrecondition, "{what}");
-            assert!(refused.message().contains("is in use by a program of the host"), "{what}");
+            assert!(refused.message().contains("a process of the host uses it"), "{what}");
             let field = refused.get_details_bad_request().unwrap().field_violations.remove(0);
             assert!(field.field.starts_with("ports") && field.description.contains(&number.to_string()), "{what}");
             network.enter(|| {

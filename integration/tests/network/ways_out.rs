@@ -39,7 +39,7 @@ fn an_end_in_order_and_starts_that_fail() {
     let daemon = network.daemon("");
     daemon.api.started(published("ends", &rootfs));
     let taken = daemon.api.run(published("second", &rootfs)).unwrap_err();
-    assert!(taken.message().contains("port 18080/tcp of the host is published by container `ends`"), "{taken:?}");
+    assert!(taken.message().contains("host port 18080/tcp is already published by container `ends`"), "{taken:?}");
     let there = network.leftovers(daemon.setup());
     let kinds = ["CNI-DN-", " id: ", "10.123.0.", "veth", "networks/ends.json", "netns/ends"];
     for kind in kinds {

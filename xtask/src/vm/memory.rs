@@ -175,12 +175,12 @@ impl Found {
         let mut faults = Vec::new();
         for ((door, kind), places) in &self.kept {
             if places.is_empty() {
-                faults.push(format!("the control failed: {kind} through {door} was not found in a container"));
+                faults.push(format!("the control failed: memory does not hold the secret of a running container ({kind}, passed by {door})"));
             }
         }
         for ((door, kind), places) in &self.gone {
             if frees_clean && !places.is_empty() {
-                faults.push(format!("{kind} through {door} was found: {}", line(places)));
+                faults.push(format!("memory holds a secret of a stopped container ({kind}, passed by {door}): {}", line(places)));
             }
         }
         if self.kept.is_empty() || self.gone.is_empty() {

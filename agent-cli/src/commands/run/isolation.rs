@@ -58,10 +58,10 @@ enum UsernsArg {
 /// Weights, shared by `run` and `update`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct WeightArgs {
-    /// Share of busy processors: 1 to 10000; the default weight is 100
+    /// CPU weight relative to other containers: 1 to 10000; the default is 100
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cpu_weight: Option<u32>,
-    /// Share of busy disks: 1 to 10000; the default weight is 100
+    /// Disk weight relative to other containers: 1 to 10000; the default is 100
     ///
     /// Needs cgroup v2 with the io controller.
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]

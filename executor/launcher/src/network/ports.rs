@@ -49,10 +49,10 @@ impl Reserved {
 fn refused(port: &PublishedPort, error: Errno) -> Trouble {
     match error {
         Errno::ADDRINUSE => {
-            Trouble::HostPort(format!("port {} of the host", port.on_host()), "is in use by a program of the host")
+            Trouble::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it")
         }
         Errno::ADDRNOTAVAIL => Trouble::HostPort(port.on_host(), "the address is not assigned to this host"),
-        error => Trouble::System("a port of the host", error.into()),
+        error => Trouble::System("a host port", error.into()),
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
         let number = service.local_addr().unwrap().port();
         for ip in [Some("127.0.0.1"), None] {
             let refused = Reserved::from_ports(&[port(ip, number, Protocol::Tcp)]).unwrap_err().to_string();
-            assert!(refused.ends_with("/tcp of the host: is in use by a program of the host"), "{refused}");
+            assert!(refused.ends_with("/tcp: a process of the host uses it"), "{refused}");
         }
         Reserved::from_ports(&[port(Some("127.0.0.2"), number, Protocol::Tcp)]).unwrap();
         Reserved::from_ports(&[port(None, number, Protocol::Udp)]).unwrap();

@@ -159,7 +159,7 @@ fn unrelated_records_are_not_read() {
     std::fs::remove_file(unreadable).unwrap();
     // The control: the record of the container with the port is read.
     let refused = world.api().run(server("third", &[tcp("", PORT)])).unwrap_err();
-    let why = format!("port {PORT}/tcp of the host is published by container `first`");
+    let why = format!("host port {PORT}/tcp is already published by container `first`");
     assert!(refused.message().contains(&why), "{refused:?}");
     world.delete_all();
     world.assert_nothing_left();

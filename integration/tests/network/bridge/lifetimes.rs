@@ -64,7 +64,7 @@ fn a_killed_launcher_keeps_running_containers() {
     world.restart();
     world.assert_answers("web");
     let refused = world.api().run(server("second", &[tcp("", PORT)])).unwrap_err();
-    super::assert_refused(&refused, "is published by container `web`");
+    super::assert_refused(&refused, "is already published by container `web`");
     let second = addresses(&world.serve(server("second", &[tcp("", PORT + 1)])));
     assert_ne!(first, second);
     world.delete_all();

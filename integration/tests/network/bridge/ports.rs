@@ -84,7 +84,7 @@ fn published_ports_have_one_owner() {
     for ip in ["", "127.0.0.1", "::1", HOST] {
         let refused = world.api().run(server("second", &[tcp(ip, OTHER), tcp(ip, PORT)])).unwrap_err();
         assert_refused(&refused, "18080");
-        assert!(refused.message().contains("is published by container `web`"), "{refused:?}");
+        assert!(refused.message().contains("is already published by container `web`"), "{refused:?}");
         assert_eq!(field(&refused), "ports");
     }
     // The control: another port, and the same number with the other protocol.

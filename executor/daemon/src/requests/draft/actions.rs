@@ -164,7 +164,7 @@ impl<'a> ActionReader<'a, '_> {
             None => return self.missing(path),
             Some(Err(names)) if names.is_empty() => return self.missing(path),
             Some(Err(names)) => {
-                let why = format!("has {} set; set exactly one action", names.join(", "));
+                let why = format!("sets more than one action ({}); set exactly one", names.join(", "));
                 self.violations.push(Violation::new(path, Conflict.because(why)));
                 return None;
             }
