@@ -90,8 +90,9 @@ fn append(mut entry: ZipFile<'_, &File>, tar: &mut Builder<impl Write>) -> io::R
         entry.by_ref().take(LINK_MAX + 1).read_to_end(&mut target).map_err(&named)?;
         let target =
             String::from_utf8(target).ok().filter(|target| target.len() as u64 <= LINK_MAX && !target.is_empty());
-        let target =
-            target.ok_or_else(|| io::Error::other(format!("`{shown}` is a symbolic link whose target is empty, too long or not UTF-8")))?;
+        let target = target.ok_or_else(|| {
+            io::Error::other(format!("`{shown}` is a symbolic link whose target is empty, too long or not UTF-8"))
+        })?;
         header.set_entry_type(EntryType::Symlink);
         header.set_mode(0o777);
         header.set_size(0);

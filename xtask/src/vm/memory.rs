@@ -180,7 +180,10 @@ impl Found {
         }
         for ((door, kind), places) in &self.gone {
             if frees_clean && !places.is_empty() {
-                faults.push(format!("memory holds a secret of a stopped container ({kind}, passed by {door}): {}", line(places)));
+                faults.push(format!(
+                    "memory holds a secret of a stopped container ({kind}, passed by {door}): {}",
+                    line(places)
+                ));
             }
         }
         if self.kept.is_empty() || self.gone.is_empty() {

@@ -48,9 +48,7 @@ impl Reserved {
 
 fn refused(port: &PublishedPort, error: Errno) -> Trouble {
     match error {
-        Errno::ADDRINUSE => {
-            Trouble::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it")
-        }
+        Errno::ADDRINUSE => Trouble::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it"),
         Errno::ADDRNOTAVAIL => Trouble::HostPort(port.on_host(), "the address is not assigned to this host"),
         error => Trouble::System("a host port", error.into()),
     }

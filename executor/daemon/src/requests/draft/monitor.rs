@@ -116,7 +116,9 @@ fn read<'a>(
             return refuse(Required.because("is not set: set one action, such as `run`"));
         }
         Err(names) => {
-            return refuse(Conflict.because(format!("sets more than one action ({}); set exactly one", names.join(", "))));
+            return refuse(
+                Conflict.because(format!("sets more than one action ({}); set exactly one", names.join(", "))),
+            );
         }
         Ok((_, Set::Run(run))) => {
             let Above { limit, log_source, is_serial, .. } = above.below(&run.log_source);
