@@ -60,7 +60,7 @@ impl Contestant<'_> {
 /// Measures the programs and the executor, in turn in each round.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Bursts> {
     let mut rest = Rest::wait().await?;
-    let peers = stage.peers.iter().filter(|peer| peer.is_program()).map(Contestant::Peer);
+    let peers = stage.peers.iter().filter(|peer| peer.runs_several()).map(Contestant::Peer);
     let contestants: Vec<_> = peers.chain(stage.executors.iter().map(Contestant::Executor)).collect();
     let empty = |contestant: &Contestant<'_>| {
         let [first, median, last] = [const { Sample::new() }; 3];

@@ -28,6 +28,7 @@ mod many;
 mod memory;
 mod oci;
 mod peer;
+mod podman;
 mod processes;
 mod processor;
 mod profile;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::bubblewrap::Bubblewrap;
 use crate::floor;
 use crate::host::Host;
+use crate::podman::Podman;
 use crate::rootfs::Rootfs;
 use crate::run::Run;
 use crate::runtime::{self, Bundle, Runtime};
@@ -17,6 +18,7 @@ pub(crate) enum Peer {
     /// The bare system calls.
     Floor(Arc<Rootfs>),
     Bubblewrap(Bubblewrap),
+    Podman(Podman),
     Runtime(Runtime),
 }
 
@@ -44,6 +46,7 @@ impl Peer {
         match self {
             Self::Floor(_) => "raw floor",
             Self::Bubblewrap(_) => "bwrap",
+            Self::Podman(podman) => &podman.name,
             Self::Runtime(runtime) => &runtime.name,
         }
     }
@@ -53,20 +56,22 @@ impl Peer {
         match self {
             Self::Floor(_) => None,
             Self::Bubblewrap(bubblewrap) => Some(&bubblewrap.version),
+            Self::Podman(podman) => Some(&podman.version),
             Self::Runtime(runtime) => Some(&runtime.version),
         }
     }
 
-    /// Returns whether the peer is a program. The floor is not, and is measured only one at a time.
-    pub(crate) fn is_program(&self) -> bool {
-        !matches!(self, Self::Floor(_))
+    /// Returns whether several containers of the peer are measured at once. The floor is no program, and podman takes
+    /// about a second for each container.
+    pub(crate) fn runs_several(&self) -> bool {
+        !matches!(self, Self::Floor(_) | Self::Podman(_))
     }
 
     /// Does the preparation, which is not measured. `id` must be unused.
     pub(crate) fn prepare(&self, id: String) -> anyhow::Result<Prepared> {
         let bundle = match self {
             Self::Runtime(runtime) => Some(runtime.bundle(&id)?),
-            Self::Floor(_) | Self::Bubblewrap(_) => None,
+            Self::Floor(_) | Self::Bubblewrap(_) | Self::Podman(_) => None,
         };
         Ok(Prepared { id, bundle })
     }
@@ -76,6 +81,7 @@ impl Peer {
         match (self, &prepared.bundle) {
             (Self::Floor(rootfs), _) => Ok(Run::ended(floor::run(rootfs)?)),
             (Self::Bubblewrap(bubblewrap), _) => bubblewrap.run(&prepared.id),
+            (Self::Podman(podman), _) => podman.run(&prepared.id),
             (Self::Runtime(runtime), Some(bundle)) => runtime.run(bundle),
             (Self::Runtime(runtime), None) => anyhow::bail!("{} {} has no bundle", runtime.name, prepared.id),
         }

@@ -14,8 +14,7 @@ use crate::peer::{self, Peer};
 use crate::profile::Profiler;
 use crate::rootfs::Rootfs;
 use crate::run::program;
-use crate::settings;
-use crate::{Options, Part};
+use crate::{Options, Part, podman, settings};
 
 /// Containers of the executor that are measured one at a time and several at once.
 const SHAPES: [(&str, Shape); 6] = [
@@ -75,6 +74,10 @@ impl<'a> Stage<'a> {
             ours && names.iter().flat_map(with_word).any(|contestant| options.wants_contestant(&contestant))
         };
         let network = if options.wants_shapes() && is_wanted("network") { network() } else { None };
+        if let Some(network) = &network {
+            let podman = podman::find(run, &rootfs, &network.namespace(), host)?.into_iter().map(Peer::Podman);
+            peers.extend(podman.filter(|peer| options.wants_contestant(peer.name())));
+        }
         let images = if ours && options.wants(Part::Images) || options.wants_shapes() && is_wanted("image") {
             Images::make(&rootfs, network.as_ref())?
         } else {
