@@ -8,11 +8,17 @@ use executor_proto::v1::{
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroize as _;
 
 /// A secret value. It prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(Zeroizing<Vec<u8>>);
+pub struct Secret(Vec<u8>);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        executor_proto::wipe(&mut self.0);
+    }
+}
 
 impl Secret {
     /// Returns the bytes.
@@ -27,7 +33,7 @@ impl Secret {
 
     /// Moves the bytes out; the caller must wipe them.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
-        std::mem::take(&mut *self.0)
+        std::mem::take(&mut self.0)
     }
 }
 
@@ -39,7 +45,7 @@ impl fmt::Debug for Secret {
 
 impl From<Vec<u8>> for Secret {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Zeroizing::new(bytes))
+        Self(bytes)
     }
 }
 
@@ -76,7 +82,7 @@ impl Wipe for RegistryCredentials {
 
 impl Wipe for File {
     fn wipe(&mut self) {
-        self.content.zeroize();
+        executor_proto::wipe(&mut self.content);
     }
 }
 

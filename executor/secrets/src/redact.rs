@@ -31,7 +31,6 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use executor_core::plan::Redaction;
-use zeroize::Zeroizing;
 
 use matcher::Matcher;
 use pieces::{ENCODED_MAX, Forms, VALUES_MAX};
@@ -56,9 +55,10 @@ impl std::fmt::Debug for Watched<'_> {
     }
 }
 
-/// Finds and masks a set of values. `Debug` does not print them; the memory is overwritten on drop.
+/// Finds and masks a set of values. `Debug` does not print them; the allocator overwrites the memory
+/// on drop.
 pub struct Redactor {
-    bytes: Zeroizing<Vec<u8>>,
+    bytes: Vec<u8>,
     matcher: Matcher,
     markers: Vec<Marker>,
     warnings: Vec<String>,

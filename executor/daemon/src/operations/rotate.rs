@@ -18,7 +18,6 @@ use executor_core::validate::{PlannedUpdate, UpdateDraft, Violation, ViolationRe
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use tokio::time::Instant;
-use zeroize::Zeroize as _;
 
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
@@ -46,7 +45,7 @@ struct Request(v1::UpdateFilesRequest);
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.0.files.iter_mut().for_each(|file| file.content.zeroize());
+        self.0.files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
     }
 }
 

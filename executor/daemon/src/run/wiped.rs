@@ -19,7 +19,7 @@ fn wipe(request: &mut v1::RunRequest) {
     request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
     request.for_each_url(|url| url.zeroize());
     request.environment.iter_mut().for_each(|variable| variable.value.zeroize());
-    request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+    request.volume_mounted_files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
     if let Some(credentials) = request.registry_credentials.as_mut() {
         credentials.password.zeroize();
         credentials.identity_token.zeroize();
@@ -31,5 +31,5 @@ fn wipe_run(run: &mut v1::RunAction) {
     let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
     env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
     secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
-    run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+    run.volume_mounted_files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
 }

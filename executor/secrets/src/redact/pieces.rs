@@ -1,7 +1,5 @@
 //! Collects the forms of all values, as pieces of one buffer that is wiped on drop, and limits their total size.
 
-use zeroize::Zeroizing;
-
 /// Maximum length of a piece in bytes.
 pub(super) const FORM_MAX: usize = 256;
 /// Length in bytes above which a form is cut. The difference to `FORM_MAX` leaves room for base64 characters that may
@@ -30,7 +28,8 @@ pub(super) struct FormPiece {
 
 /// The forms collected so far.
 pub(super) struct Forms {
-    pub(super) bytes: Zeroizing<Vec<u8>>,
+    /// Overwritten by [`crate::ZeroOnFree`] when it is freed.
+    pub(super) bytes: Vec<u8>,
     pub(super) pieces: Vec<FormPiece>,
     /// Bytes that may still be added.
     pub(super) room: usize,
@@ -49,7 +48,7 @@ pub(super) struct FormsCheckpoint {
 impl Forms {
     /// Creates an empty buffer for values of this many bytes in total.
     pub(super) fn new(values: usize) -> Self {
-        let bytes = Zeroizing::new(Vec::with_capacity(values.min(VALUES_MAX)));
+        let bytes = Vec::with_capacity(values.min(VALUES_MAX));
         Self { bytes, pieces: Vec::new(), room: VALUES_MAX, owner: 0, rank: 0 }
     }
 

@@ -35,14 +35,15 @@ pub(crate) struct MaskedValues {
 /// A value and the name that replaces it.
 struct Value {
     name: String,
-    value: Zeroizing<Vec<u8>>,
+    /// Overwritten by the allocator when it is freed.
+    value: Vec<u8>,
     /// Number of the update that replaced or removed the value, if any.
     replaced: Cell<Option<u64>>,
 }
 
 impl Value {
     fn new(name: String, value: &[u8]) -> Rc<Self> {
-        Rc::new(Self { name, value: Zeroizing::new(value.to_vec()), replaced: Cell::new(None) })
+        Rc::new(Self { name, value: value.to_vec(), replaced: Cell::new(None) })
     }
 }
 
