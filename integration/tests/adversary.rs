@@ -1,4 +1,4 @@
-//! Attacks from six positions: the short form of `cargo xtask adversary` (docs/adversary.md).
+//! Runs attacks from six attacker positions: the short version of `cargo xtask adversary` (docs/adversary.md).
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -31,7 +31,7 @@ fn no_attack_goes_through() {
     }
 }
 
-/// The control: attacks on the control binaries, which wipe nothing, are reported as successful.
+/// The control: if the control binaries, which wipe nothing, are attacked, the attacks are reported as successful.
 #[test]
 fn what_goes_through_is_reported() {
     let mut command = adversary(&["--filter", "secrets: of requests that are refused"]);

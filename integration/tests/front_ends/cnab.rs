@@ -1,5 +1,5 @@
-//! Bundles with a real run tool, in real containers of a real daemon: their lifecycle, inputs, and records. The rules
-//! are those of docs/guides/cnab-rules.md.
+//! Runs bundles with a real run tool in real containers of a real daemon, and checks their lifecycle, inputs, and
+//! records. The rules are in docs/guides/cnab-rules.md.
 
 mod driver;
 mod guide;

@@ -1,5 +1,5 @@
-//! `agent-cli convention` with a convention server over HTTPS (integration/python/convention_server.py, written only
-//! from the protocol's text) and a registry. The rules are those of docs/guides/conventions.md.
+//! Tests `agent-cli convention` with a convention server over HTTPS (integration/python/convention_server.py, written
+//! only from the text of the protocol) and a registry. The rules are in docs/guides/conventions.md.
 
 mod faults;
 mod guide;

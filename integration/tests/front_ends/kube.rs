@@ -1,5 +1,5 @@
-//! Kubernetes objects played from YAML in real containers: a pod with all kinds of containers, rotation in place,
-//! replacement, removal, residue of a Secret, and a killed play. The rules are those of docs/guides/kube-rules.md.
+//! Plays Kubernetes objects from YAML in real containers: a pod with all kinds of containers, rotation in place,
+//! replacement, removal, residue of a Secret, and a killed play. The rules are in docs/guides/kube-rules.md.
 
 mod guide;
 mod jobs;

@@ -1,4 +1,4 @@
-//! The front ends, and features for schedulers.
+//! The front ends, and the features for schedulers.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

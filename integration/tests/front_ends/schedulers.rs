@@ -1,5 +1,5 @@
-//! Features for schedulers: groups, the signal of Stop, counters, termination messages, the environment of a process,
-//! logs from an entry number.
+//! Features for schedulers: supplementary groups, the signal of Stop, counters, termination messages, the environment
+//! of a process, and logs from an entry number.
 
 mod environment;
 mod groups;

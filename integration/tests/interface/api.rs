@@ -1,4 +1,4 @@
-//! Every call of the interface, with the real daemon, launcher and shims.
+//! Tests every call of the interface with the real daemon, launcher and shims.
 
 mod bbs;
 mod events;

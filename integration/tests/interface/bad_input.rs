@@ -1,4 +1,4 @@
-//! Impossible requests are refused with an error that names the field or object, and leave nothing behind.
+//! Impossible requests are refused with an error that names the field or object. Nothing is left after the refusal.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -12,7 +12,7 @@ use integration::{host, wait, warm_pool};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// A request, and the code, field and text of its refusal.
+/// A request with the expected code, field and message of its refusal.
 struct Case {
     request: RunRequest,
     code: Code,
@@ -24,7 +24,7 @@ fn case(request: RunRequest, code: Code, field: &'static str, words: &[&str]) ->
     Case { request, code, field, words: words.iter().map(|words| (*words).to_owned()).collect() }
 }
 
-/// Runs every case. After each, nothing is left and the id is free; at the end the daemon still works.
+/// Runs every case. After each case, nothing is left and the id is free; at the end the daemon still works.
 fn refused(daemon: &Daemon, cases: Vec<Case>) {
     let before = daemon.footprint();
     for Case { request, code, field, words } in cases {
@@ -89,7 +89,7 @@ fn files_that_cannot_be() {
     );
 }
 
-/// Files of 1 MiB in total are accepted, and one byte more is refused, as in a BBS.
+/// Files of 1 MiB in total are accepted, and one more byte is refused, as in a BBS.
 #[test]
 fn a_mebibyte_and_one() {
     let daemon = Daemon::start();
@@ -102,7 +102,7 @@ fn a_mebibyte_and_one() {
     assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "the control");
 }
 
-/// An environment string of the kernel's maximum length is passed on, and one byte more is refused before the start.
+/// An environment string of the kernel's maximum length is passed on. One more byte is refused before the start.
 #[test]
 fn an_environment_string_of_131072_bytes() {
     let daemon = Daemon::start();
@@ -144,7 +144,7 @@ fn users_and_root_file_systems_that_are_not_there() {
     );
 }
 
-/// Issue 31, item 15: a malformed reference hides no other fault of the request, also in a dry run.
+/// Issue 31, item 15: if a reference is malformed, other errors in the request are reported as well, also in a dry run.
 #[test]
 fn malformed_reference_hides_no_other_fault() {
     use executor_proto::v1::{Limits, RegistryCredentials, ValidateRequest};
@@ -169,7 +169,7 @@ fn malformed_reference_hides_no_other_fault() {
     assert_eq!(dry, expected.map(|field| format!("run.{field}")));
 }
 
-/// Issue 31, item 15: more processors than the host has are allowed, as in Kubernetes, and reported.
+/// Issue 31, item 15: a request for more CPUs than the host has is allowed, as in Kubernetes, and causes a warning.
 #[test]
 fn processors_beyond_the_host_are_reported() {
     let daemon = Daemon::start();
@@ -225,8 +225,7 @@ fn a_path_through_a_link_of_the_rootfs() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// Capacity is limited: a request that does not fit is refused with the numbers, and succeeds when capacity is free
-/// again.
+/// A request that exceeds the free capacity is refused with the numbers, and succeeds when capacity is free again.
 #[test]
 fn capacity_that_is_used_up() {
     let daemon =
@@ -260,7 +259,7 @@ fn unavailable(status: &Status, socket: &Path) {
     assert!(status.message().contains(socket.to_str().unwrap()), "{status:?}");
 }
 
-/// Containers continue to run without a launcher, and every call works that needs no launcher.
+/// Containers continue to run without a launcher, and every call that needs no launcher works.
 #[test]
 fn a_daemon_without_a_launcher() {
     let mut daemon = Daemon::start();
@@ -297,8 +296,8 @@ fn a_daemon_without_a_launcher() {
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 5").id("more"))), Ok(5));
 }
 
-/// On a full state directory no new container is accepted; the running container exits regularly and its exit is
-/// recorded, and everything works when space is free again.
+/// If the state directory is full, no new container is accepted. A running container exits normally and its exit is
+/// recorded. Everything works when space is free again.
 #[test]
 fn a_full_disk_under_the_state_directory() {
     let daemon = Setup::default().disk(24 << 20).start();
@@ -323,7 +322,7 @@ fn a_full_disk_under_the_state_directory() {
     assert_eq!(exit(&daemon.api.wait("runs").unwrap()), Ok(6), "its exit record has its room");
 
     disk.free();
-    // executord retries within seconds to use the ledger, which may have failed on the full disk too.
+    // executord retries within seconds to use the ledger, which may also have failed because of the full disk.
     let more = wait::until_ok("a container runs again", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
     assert_eq!(more.container.unwrap().state(), State::Running);
     for id in ["more", "runs"] {
@@ -332,21 +331,21 @@ fn a_full_disk_under_the_state_directory() {
     daemon.wait_until_back_at(&before);
 }
 
-/// executord and its launcher start on a disk that is full to the last byte, and on one without free inodes: they
-/// report existing containers, refuse a new one, and a deletion makes room for it.
+/// executord and its launcher start on a disk that is full to the last byte, and on a disk without free inodes. They
+/// report existing containers and refuse a new container, and a deletion frees enough space for it.
 #[test]
 fn a_full_disk_at_the_start() {
     for files in [false, true] {
         let mut daemon = Setup::default().disk(24 << 20).start();
         let rootfs = Rootfs::busybox();
-        // The container's log takes the space that the next container needs, and is deleted with it.
+        // The log of this container uses the space that the next container needs. It is deleted with its container.
         let talks = "i=0; while [ $i -lt 60000 ]; do echo a line of some length that fills up the disk a little; i=$((i + 1)); done";
         daemon.api.run_to_end(sh(talks).id("talks").rootfs(&rootfs.reference()));
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
         daemon.kill();
         wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
-        // The warm containers exit and free their files.
+        // The warm containers exit, and their files are removed.
         let state_dir = daemon.setup().state_dir();
         wait::until("the warm containers have exited", || warm_pool::waiting(&state_dir).is_empty().then_some(()));
         if files {
@@ -377,12 +376,13 @@ fn a_full_disk_at_the_start() {
     }
 }
 
-/// A process of the executor that runs out of descriptors, at whatever moment, refuses a run with RESOURCE_EXHAUSTED
-/// and the reason, or the run succeeds; with descriptors again, runs succeed. That holds for calls over an open
-/// connection and over new ones.
+/// If a process of the executor runs out of descriptors at any moment, a run is refused with RESOURCE_EXHAUSTED and the
+/// reason, or succeeds. When descriptors are free again, runs succeed. Both hold for calls over an open connection and
+/// over a new one.
 #[test]
 fn out_of_descriptors() {
-    // Reads a process's limit and sets a lower one, as the process's user: root may lack the capability.
+    // Reads a process's limit and sets a lower one. This runs as the process's user, because root may lack the
+    // capability.
     let limit = |pid: i32, to: Option<u64>| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let user = |line: &str| {

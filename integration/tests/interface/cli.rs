@@ -31,7 +31,7 @@ fn exit_statuses_are_the_process_s() {
         (&["/etc/passwd"], 126, "agent-cli: exec /etc/passwd: Permission denied\n"),
         (&["/nope"], 127, "agent-cli: exec /nope: No such file or directory\n"),
         (&["nope"], 127, "agent-cli: exec nope: No such file or directory\n"),
-        // The shell reports its child's signal; the process's own signal is below.
+        // The shell reports the signal of its child; the next case is the process's own signal.
         (&["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], 137, "Killed\n"),
         (&["dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1"], 137, "memory limit"),
     ];
@@ -96,7 +96,7 @@ fn output_is_the_process_s_own() {
     assert_eq!(document["spec"]["labels"]["app"], "web");
 }
 
-/// Secrets arrive from each source, and agent-cli never shows them.
+/// Secrets from every source reach the container, and agent-cli never shows them.
 #[test]
 fn secrets_arrive_and_are_never_shown() {
     const CANARY: &str = "canary-7b31c4";
@@ -145,7 +145,7 @@ fn secrets_arrive_and_are_never_shown() {
     }
 }
 
-/// The commands ps, logs, wait, stop, signal, rm, events and info work for people and for scripts.
+/// The commands ps, logs, wait, stop, signal, rm, events and info work for users and for scripts.
 #[test]
 fn the_other_commands() {
     let daemon = Daemon::start();
@@ -194,7 +194,7 @@ fn the_other_commands() {
     assert_eq!(kinds, life);
 }
 
-/// Options of docker work as expected, with the smallest allowed limits.
+/// Docker's options work as expected, with the smallest allowed limits.
 #[test]
 fn words_that_people_know() {
     let daemon = Daemon::start();
@@ -271,7 +271,7 @@ fn logs_until_a_time() {
     let mut loud = loud.stdin(Stdio::piped()).spawn().unwrap();
     wait::until("the first line is logged", || run(&socket, &["logs", "loud"]).stdout.contains("first").then_some(()));
     let stamp = run(&socket, &["logs", "-t", "loud"]).stdout.split_whitespace().next().unwrap().to_owned();
-    // The time of `--until` is in the past: following ends before the container's exit.
+    // The time of `--until` is in the past, so following ends before the container exits.
     let followed = run(&socket, &["logs", "-f", "--until", &stamp, "loud"]);
     assert_eq!((followed.status, &*followed.stdout), (0, "first\n"), "{followed:?}");
     loud.stdin.take().unwrap().write_all(b"go\n").unwrap();
@@ -281,7 +281,7 @@ fn logs_until_a_time() {
     assert_eq!(run(&socket, &["logs", "--since", &stamp, "--until", &stamp, "loud"]).stdout, "first\n");
 }
 
-/// A nightly job under one name must not succeed without having run.
+/// If its name is in use, a nightly job must not succeed without having run.
 #[test]
 fn name_in_use_is_refused() {
     let daemon = Daemon::start();
@@ -311,7 +311,7 @@ fn name_in_use_is_refused() {
     assert_eq!(contradiction.status, 125, "{contradiction:?}");
 }
 
-/// One of several commands that use a name at the same moment gets it.
+/// If several commands use the same name at the same moment, one of them gets it.
 #[test]
 fn one_of_many_gets_the_name() {
     let daemon = Daemon::start();
@@ -329,7 +329,7 @@ fn one_of_many_gets_the_name() {
     }
 }
 
-/// The first Ctrl-C stops the container, and the second kills it.
+/// The first Ctrl-C stops the container. The second kills it.
 #[test]
 fn ctrl_c_stops_and_twice_kills() {
     let daemon = Daemon::start();
@@ -356,7 +356,7 @@ fn interrupt(pid: u32) {
     pidfd_signal(pidfd(pid as i32).unwrap().as_fd(), 2).unwrap();
 }
 
-/// A private daemon as visible on the host.
+/// Processes and directories of a private daemon, as seen from the host.
 struct Private {
     home: PathBuf,
     run_dir: PathBuf,
@@ -383,7 +383,7 @@ impl Private {
         found
     }
 
-    /// Lists leftovers of the daemon: processes, cgroups, mounts, directories.
+    /// Lists the remaining processes, cgroups, mounts and directories of the daemon.
     fn left(&self) -> String {
         let processes: Vec<&i32> = self.processes.iter().filter(|pid| !has_ended(**pid)).collect();
         let cgroups = footprint::cgroups(&self.run_dir);
@@ -414,7 +414,7 @@ fn local_leaves_nothing() {
     assert_eq!(local(&["info", "--json"]).json()["launcher_connected"], true);
 }
 
-/// A private daemon whose agent-cli is killed notices that, and removes everything.
+/// If the agent-cli of a private daemon is killed, the daemon notices this and removes everything.
 #[test]
 fn local_leaves_nothing_when_it_is_killed() {
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.05; done";
@@ -429,8 +429,8 @@ fn local_leaves_nothing_when_it_is_killed() {
     });
 }
 
-/// `agent-cli run ... | reader` delivers every byte, however slow the reader is and however little of the log is kept,
-/// and the process waits for the reader. The output is 2 GB, enough to overflow a 31-bit counter.
+/// `agent-cli run ... | reader` delivers every byte, even if the reader is slow and only a small part of the log is
+/// kept: the process waits for the reader. The output is 2 GB, enough to overflow a 31-bit counter.
 #[test]
 fn output_through_a_pipe_is_whole() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -444,8 +444,8 @@ fn output_through_a_pipe_is_whole() {
         while let Ok(count @ 1..) = stdout.read(&mut buffer) {
             read += count as u64;
             if read == count as u64 {
-                // The reader is slower than the writer: the pause lasts as long as another container needs to write
-                // some output.
+                // The reader is slower than the writer. The pause lasts as long as another container needs to write 50
+                // MB.
                 assert_eq!(run(&daemon.socket(), &["run", "--", "sh", "-c", "head -c 50M /dev/zero >&2"]).status, 0);
             }
         }
@@ -454,7 +454,7 @@ fn output_through_a_pipe_is_whole() {
     }
 }
 
-/// A reader that starts after output was dropped is informed how much is missing.
+/// If a reader starts after output was dropped, agent-cli reports how much is missing.
 #[test]
 fn output_that_was_dropped_is_reported() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -487,7 +487,7 @@ fn output_that_was_dropped_is_reported() {
     );
 }
 
-/// Issue 31, item 14: errors contain the user's words and no generated id.
+/// Issue 31, item 14: errors repeat what the user typed and contain no generated id.
 #[test]
 fn errors_name_what_was_typed() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! The client library with a real daemon that is killed and restarted.
+//! Tests the client library with a real daemon that is killed and restarted.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn every_violation_comes_at_once() {
     });
 }
 
-/// Logs, events, waits and streams continue over a restart, without loss or duplicates.
+/// Logs, events, waits and streams continue across a restart, without loss or duplicates.
 #[test]
 fn all_that_follows_goes_on_over_a_restart() {
     let mut daemon = Daemon::start();
@@ -114,7 +114,7 @@ fn all_that_follows_goes_on_over_a_restart() {
         assert_eq!(completed.state(), State::Completed);
         let rest = following.await.unwrap().unwrap();
         assert!(!rest.is_empty() && !String::from_utf8_lossy(&rest).contains("ready"), "{rest:?}");
-        // New input arrives over the new connection, and earlier output is not repeated.
+        // New input arrives over the new connection. Earlier output is not repeated.
         assert!(input.send(b"two\n".to_vec()).await);
         assert_eq!(attached.next().await.unwrap(), Some(Attached::Stdout(b"got two\n".to_vec())));
         assert!(input.end().await);
@@ -131,7 +131,7 @@ fn all_that_follows_goes_on_over_a_restart() {
     });
 }
 
-/// A client whose executord does not return gives up with an error after its timeout.
+/// If executord does not come back, a client returns an error after its timeout.
 #[test]
 fn patience_ends() {
     let mut daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! A client in another language (Python's grpcio) that uses reflection to find the interface.
+//! Tests a client in another language (Python's grpcio) that finds the interface by reflection.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,8 @@ fn a_python_client_runs_a_run_action_with_secret_files() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Clients in other languages get their secrets as well, in consecutive calls, although each call ends its connection.
+/// A client in another language gets its secrets in consecutive calls, although the server closes the connection after
+/// each call.
 #[test]
 fn a_python_client_reads_its_secrets() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! Plans that cannot be executed are refused with the name of the field, and leave nothing behind.
+//! Plans that cannot be executed are refused with the name of the field. Nothing is left after the refusal.
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, Rootfs as Reference};
@@ -45,7 +45,7 @@ fn what_the_rootfs_does_not_have_is_named() {
     assert_refusal(&file, Reason::Precondition, "rootfs", "Not a directory");
 }
 
-/// The operator's rootfs_dirs also apply to the target of a link.
+/// The operator's `rootfs_dirs` also apply to the target of a link.
 #[test]
 fn a_link_out_of_the_allowed_directories_is_refused() {
     let (allowed, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
@@ -99,7 +99,7 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// The launcher validates the daemon's plan itself and refuses a plan that validation would not produce.
+/// The launcher validates a plan again, and refuses a plan that the daemon's validation would not produce.
 #[test]
 fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     let launcher = Launcher::start(&[]);
@@ -121,8 +121,8 @@ fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     assert!(refused(&launcher, &wrong_size, &payload).message.contains("do not match the plan"));
 }
 
-/// Secret files count against the container's own memory limit: files that do not fit are refused with the limit's
-/// name. The control fits.
+/// Secret files count against the container's own memory limit. Files that do not fit are refused with the name of the
+/// limit. The control: files that fit are accepted.
 #[test]
 fn files_that_the_memory_limit_cannot_hold_are_reported() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The units in `systemd/`: systemd's own checks pass, the sandbox is as strict as documented, and no dependency
+//! Checks the units in `systemd/`: systemd's own checks pass, the sandbox is as strict as documented, and no dependency
 //! between units lets a restart affect the containers.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -25,7 +25,7 @@ fn settings(unit: &str, name: &str) -> Vec<String> {
     values.flat_map(str::split_ascii_whitespace).map(str::to_owned).collect()
 }
 
-/// Copies the units and replaces their programs by existing ones, because `verify` checks that they exist.
+/// Copies the units and replaces their programs by existing programs, because `verify` checks that the programs exist.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for unit in UNITS {
@@ -61,8 +61,8 @@ fn the_daemons_sandbox_is_tight() {
     run(command.arg(directory.path().join("executord.service")));
 }
 
-/// The launcher's core file limit is at least 1: a unit's limit is the maximum for its processes, and containers need
-/// 1, which the kernel respects if core_pattern is a pipe (core(5)).
+/// LimitCORE of the units is 1. The limit of a unit is the maximum for its processes, and containers need 1: with this
+/// value the kernel pipes no core file to a program in core_pattern (core(5)).
 #[test]
 fn the_limit_on_core_files_is_the_one_that_is_heeded() {
     for unit in ["executord.service", "executor-launcher.service"] {
@@ -70,8 +70,7 @@ fn the_limit_on_core_files_is_the_one_that_is_heeded() {
     }
 }
 
-/// OOM scores: containers have 0 and workers 1000. The kill of a shim ends its container, and the kill of executord
-/// ends nothing else.
+/// The OOM killer kills containers first, then executord, then the launcher: a kill of executord ends no container.
 #[test]
 fn oom_killer_takes_containers_before_daemons() {
     let score = |unit: &str| settings(unit, "OOMScoreAdjust")[0].parse::<i32>().unwrap();
@@ -83,7 +82,7 @@ fn oom_killer_takes_containers_before_daemons() {
 fn no_restart_reaches_the_containers() {
     for relation in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "StopWhenUnneeded"] {
         assert_eq!(settings("executor-launcher.service", relation), [""; 0], "launcher: {relation}");
-        // A drain stops all containers, so only its own stop may start one.
+        // The drain unit must not be stopped or started by another unit, because a drain stops all containers.
         assert_eq!(settings("executor-drain.service", relation), [""; 0], "drain: {relation}");
         let daemons = settings("executord.service", relation);
         assert!(!daemons.iter().any(|unit| unit.contains("launcher")), "daemon: {relation} {daemons:?}");

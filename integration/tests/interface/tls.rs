@@ -1,4 +1,4 @@
-//! TCP with mutual TLS: accepted clients, permitted calls, other clients, and residue in memory.
+//! Tests TCP with mutual TLS: accepted clients, permitted calls, rejected clients, and residue in memory.
 
 mod callers;
 mod cli;

@@ -1,4 +1,4 @@
-//! Downloads and uploads of steps in real containers, from and to a loopback server that the configuration allows.
+//! Steps in real containers download from and upload to a loopback server that the configuration allows.
 
 use std::io::{Cursor, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -22,7 +22,7 @@ use integration::web::{WebAnswer, WebServer};
 use integration::{cli, footprint, wait};
 use tonic::Code;
 
-/// The first loopback address is allowed; every other address of this machine is denied.
+/// The configuration allows the first loopback address and denies every other address of this machine.
 const CONFIG: &str = r#"
 [transfers]
 allowed = ["127.0.0.1"]
@@ -108,12 +108,12 @@ fn archives_are_unpacked_and_files_are_placed_as_the_user() {
     }
     assert_eq!((first(&container).kind.as_str(), first(&container).state()), ("download", step::State::Succeeded));
     assert_eq!(first(&container).log_source, "CELL");
-    // The table of the command line shows the steps, too.
+    // The table printed by agent-cli shows the steps, too.
     let shown = cli::run(&daemon.socket(), &["inspect", "well"]);
     assert!(shown.stdout.contains("download"), "{shown:?}");
 }
 
-/// Each failure names the step, the reason, and of the URL only the server.
+/// Each failure names the step, the reason, and only the server of the URL.
 #[test]
 fn failures_are_reported_without_the_url() {
     let config = CONFIG.replace("idle_seconds = 600", "idle_seconds = 1");
@@ -239,7 +239,7 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     };
     run("fresh", "/x?sig=canary-1");
     run("again", "/x?sig=canary-2");
-    // A different URL cannot validate the cached copy.
+    // A different URL does not revalidate the cached copy.
     run("elsewhere", "/y");
     let asked: Vec<bool> = server.requests().iter().map(|one| one.header("if-none-match").is_some()).collect();
     assert_eq!(asked, [false, true, false]);
@@ -253,8 +253,8 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     }
 }
 
-/// A download that never ends blocks only the key of its own artifact; another download of that artifact waits within
-/// its own time limit.
+/// A download that never ends blocks other downloads only if they have the same URL and cache key. Such a download
+/// waits within its own time limit.
 #[test]
 fn cache_key_elsewhere_does_not_wait() {
     let daemon = Setup::default().config(&format!("{CONFIG}time_max_seconds = 20\n")).start();
@@ -273,8 +273,7 @@ fn cache_key_elsewhere_does_not_wait() {
     assert!(message.contains("took longer than 20 s"), "{message}");
 }
 
-/// A worker has a limit on its processor time, yields to other processes, and is the first to be killed if memory is
-/// short.
+/// A worker has a CPU time limit, yields to other processes, and is the first process to be killed if memory is short.
 #[test]
 fn workers_run_with_limits() {
     let daemon = daemon();
@@ -298,7 +297,8 @@ fn worker_cgroups(daemon: &Daemon) -> Vec<PathBuf> {
     all.into_iter().collect()
 }
 
-/// Starts a container with 50 millicores that downloads from a server that never finishes, and returns the worker.
+/// Starts a container with 50 millicores that downloads from a server that never finishes the response. Returns the
+/// worker's pid.
 fn start_limited(daemon: &Daemon, server: &WebServer, id: &str) -> i32 {
     let request = tree(id, vec![action_of(download(server.url("/never"), "/tmp/file")), sh("true")]);
     let limits = Limits { cpu_millis: 50, cpu_weight: 200, ..request.limits.unwrap_or_default() };
@@ -315,8 +315,8 @@ fn never_or_content() -> WebServer {
     })
 }
 
-/// A worker is in a cgroup with the processor limits of its container and no other limit, which is not visible in the
-/// container.
+/// A worker is in a cgroup with the CPU limits of its container and no other limit. The container does not see this
+/// cgroup.
 #[test]
 fn worker_has_processor_limits_of_container() {
     let (daemon, server) = (daemon(), never_or_content());
@@ -336,7 +336,8 @@ fn worker_has_processor_limits_of_container() {
     assert!(seen.stdout.contains("cgroup.procs") && !seen.stdout.contains(".workers"), "{seen:?}");
 }
 
-/// A compromised executord cannot make the shim move another user's process, or something other than a process.
+/// A compromised executord cannot make the shim move another user's process, and cannot pass a descriptor that is not a
+/// pidfd.
 #[test]
 fn shim_moves_only_processes_of_daemon() {
     let (daemon, server) = (daemon(), never_or_content());
@@ -360,7 +361,7 @@ fn shim_moves_only_processes_of_daemon() {
     assert_eq!(members, format!("{worker}\n"));
 }
 
-/// The workers' cgroup is removed with the transfer, or with its container, however that ends.
+/// The cgroup of a worker is removed when the transfer ends or the container exits, in every case.
 #[test]
 fn worker_cgroup_is_removed() {
     let (daemon, server) = (daemon(), never_or_content());
@@ -386,7 +387,7 @@ fn worker_cgroup_is_removed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// executord is killed while it waits for the server: the next executord restarts the download.
+/// If executord is killed while it waits for the server, the next executord restarts the download.
 #[test]
 fn a_download_outlives_executord() {
     let mut daemon = daemon();
@@ -428,7 +429,7 @@ fn timeouts_and_stops_end_the_transfer() {
     let container = daemon.api.wait("stop").unwrap();
     assert_eq!(first(&container).state(), step::State::Cancelled, "{container:#?}");
     wait::until("the worker has exited", || workers(&daemon).is_empty().then_some(()));
-    // A worker that is killed during its work causes a failure with a reason.
+    // If a worker is killed during its work, the step fails with a reason.
     let asked = server.requests().len();
     daemon.api.started(tree("killed", vec![never(), sh("echo never")]));
     wait::until("the server receives the request", || (server.requests().len() > asked).then_some(()));
@@ -458,8 +459,8 @@ fn search(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// A canary in the query of a URL is found nowhere one second after the exit. The control: it is in the shim and in the
-/// worker while the download waits for its server.
+/// One second after the exit, a canary in the query of a URL is found nowhere. The control: while the download waits
+/// for its server, the canary is found in the shim and in the worker.
 #[test]
 fn nothing_is_left_of_a_url() {
     let daemon = daemon();

@@ -1,4 +1,4 @@
-//! The cell as a whole: reservations, drain, health, and containers that do not exit.
+//! Tests the cell as a whole: reservations, drain, health, and containers that do not exit.
 
 mod drain;
 mod drain_shown;

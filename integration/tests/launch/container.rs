@@ -1,6 +1,6 @@
-//! Effects of a request: namespaces, capabilities, the seccomp filter, limits, root file system and secret files, as
-//! seen by the container's process and by the host. Each claim has a control on the host or in a container with another
-//! request.
+//! Effects of a request as seen by the container's process and by the host: namespaces, capabilities, the seccomp
+//! filter, limits, the root file system and secret files. Each claim has a control on the host or in a container with
+//! another request.
 
 use std::fs;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ fn namespaces_are_its_own() {
     assert_eq!(reported.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{reported}");
 }
 
-/// Root has the short list of capabilities in its container, other users have none, and no process gains any.
+/// Root has few capabilities in its container, other users have none, and no process gains any.
 #[test]
 fn capabilities_are_few() {
     const SHORT_LIST: u64 = 0x4fb; // chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
@@ -59,8 +59,8 @@ fn capabilities_are_few() {
     assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "the control");
 }
 
-/// Calls that the host permits for the same user are denied inside, by the filter and not because of a missing
-/// capability.
+/// System calls that the host permits for the same user are denied in the container, by the filter and not because of a
+/// missing capability.
 #[test]
 fn the_filter_on_system_calls_denies() {
     let daemon = Daemon::start();
@@ -82,7 +82,7 @@ fn the_filter_on_system_calls_denies() {
     }
 }
 
-/// Prints the limits in /sys/fs/cgroup as programs read them, and the writable files.
+/// Prints the limits in /sys/fs/cgroup as programs read them, and lists the writable files.
 const CGROUP_READER: &str = r#"
 import ctypes, errno, os
 ROOT = "/sys/fs/cgroup"
@@ -111,8 +111,8 @@ for directory, names, files in os.walk(ROOT):
 print("written", written, "below", below)
 "#;
 
-/// Programs read the limits of their container and cannot change them. Warm and cold start, with and without a user
-/// namespace or its own network, and in an executed process.
+/// Programs can read the limits of their container and cannot change them. This holds after a warm and a cold start,
+/// with and without a user namespace or a network namespace, and in an executed process.
 #[test]
 fn cgroup_view_shows_own_limits() {
     for ready in [0, 2] {
@@ -187,7 +187,7 @@ fn limits_are_in_force() {
     let open_files = open_files.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(open_files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["77", "77"]);
 
-    // A limit above the host's is reduced to the host's, with a warning.
+    // If a limit is above the host's limit, it is reduced to the host's limit, with a warning.
     let greedy = sh("ulimit -n").action(|run| run.resource_limits.get_or_insert_default().nofile = Some(1 << 30));
     let container = daemon.api.run_to_end(greedy);
     let spec = container.spec.unwrap();
@@ -195,7 +195,7 @@ fn limits_are_in_force() {
     assert_eq!(daemon.api.output(&container.id).text().trim(), spec.nofile.to_string());
 }
 
-/// A `dir:` root file system is never written to: a container's changes are in a layer that is removed with it.
+/// A `dir:` root file system is never written to: changes go to a layer that is removed with the container.
 #[test]
 fn a_prepared_rootfs_stays_as_it_is() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -214,8 +214,8 @@ fn a_prepared_rootfs_stays_as_it_is() {
     daemon.wait_until_back_at(&before.1);
 }
 
-/// Secret files are on their own tmpfs (`ro,nosuid,nodev,noexec`, and `noswap` if the kernel supports it), with mode
-/// 0600 in directories with mode 0700, owned by the process's user (docs/security-claims.md).
+/// Secret files are on a separate tmpfs (`ro,nosuid,nodev,noexec`, and `noswap` if the kernel supports it). They have
+/// mode 0600, are in directories with mode 0700, and are owned by the process's user (docs/security-claims.md).
 #[test]
 fn secret_files_lie_on_a_file_system_of_their_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -243,8 +243,8 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
     assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
 }
 
-/// The working directory is created as by runc: owned by root, mode 0755, with its parents, whatever the process's
-/// user. In warm and cold starts, below a read-only root file system and on a tmpfs.
+/// If the working directory is missing, it is created with its parents, as in runc: owned by root, mode 0755, for every
+/// user. This holds after a warm and a cold start, below a read-only root file system and on a tmpfs.
 #[test]
 fn workdir_missing_is_created() {
     let rootfs = Rootfs::busybox();
@@ -296,7 +296,8 @@ fn workdir_that_cannot_be_is_reported() {
     }
 }
 
-/// `ps` distinguishes the launcher, warm pool entries and shims; an entry that becomes a shim shows its container.
+/// `ps` distinguishes the launcher, warm pool entries and shims. After a warm pool entry becomes a shim, `ps` shows its
+/// container.
 #[test]
 fn command_lines_name_role_and_container() {
     let rootfs = Rootfs::busybox();
@@ -326,8 +327,8 @@ fn command_lines_name_role_and_container() {
     }
 }
 
-/// The executor's init has its own name and shows no path of the host. The control: the launcher's command line has
-/// such paths.
+/// The executor's init has its own process name and shows no host path. The control: the launcher's command line has
+/// host paths.
 #[test]
 fn init_command_line_names_no_path() {
     let rootfs = Rootfs::busybox();

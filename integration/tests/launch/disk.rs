@@ -1,5 +1,5 @@
-//! The disk limit: it is enforced in the container and protects the host, its storage is removed however the container
-//! exits, and if it cannot be enforced the request is refused, or there is a warning.
+//! The disk limit is enforced in the container and protects the host. Its storage is removed after every kind of exit.
+//! If the limit cannot be enforced, the request is refused, or there is a warning.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,7 +28,7 @@ fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
 }
 
 /// A write beyond the limit fails with ENOSPC for every user, and data within the limit is written. The host loses no
-/// more space than the limit, and all of it is freed. The control: without a limit the same write succeeds.
+/// more space than the limit, and gets all of it back. The control: without a limit the same write succeeds.
 #[test]
 fn the_limit_holds_and_the_host_is_left_alone() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -58,11 +58,11 @@ fn the_limit_holds_and_the_host_is_left_alone() {
     loop_devices::wait_until_free(&daemon);
 }
 
-/// Project quotas enforce the limit of bytes and of files without a loop device; root of the container cannot leave its
-/// project; and usage and limit are gone at the end, whichever process is killed. The controls: without a limit the
-/// same write succeeds; a container with the host's root, which could leave its project, gets its own file system. The
-/// test runs in `cargo xtask vm-test`, because most kernels and file systems have no project quotas: there they are
-/// enabled at `EXECUTOR_QUOTA_DIR`.
+/// Project quotas enforce the limits of bytes and files without a loop device. Root of the container cannot leave its
+/// project. Usage and limit are gone after the exit, whichever process is killed. The controls: without a limit the
+/// same write succeeds; a container with host ids could leave its project, so it gets its own file system. Most kernels
+/// and file systems have no project quotas, so this test runs in `cargo xtask vm-test`, which enables them at
+/// `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn where_there_are_project_quotas_they_hold_the_limit() {
@@ -71,7 +71,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
     drop(own);
     let daemon = Setup::default().config(open).state_below(&at).start();
     let before = daemon.footprint();
-    // The machine's own programs, for chattr; changes go to the upper layer.
+    // chattr comes from the machine's own programs. Changes go to the upper layer.
     let script = "exec 2>&1; cd /opt; dd if=/dev/zero of=big bs=64k count=640; stat -c '%s bytes' big; \
         chattr -p 0 big || echo stays in its project; rm big; mkdir many; i=0; \
         while [ $i -lt 6000 ] && true >many/$i; do i=$((i + 1)); done; echo $i files; exec sleep 100000";
@@ -89,7 +89,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         let (bytes, files, of_it) = (number(" bytes"), number(" files"), || project(&at, container.id_range_start));
         println!("{id}: {bytes} bytes, {files} files, {:?}", of_it());
         if id == "limited" {
-            // ext4 and XFS have different messages.
+            // ext4 and XFS print different messages.
             assert!(
                 reported.contains("Disk quota exceeded") || reported.contains("No space left on device"),
                 "{reported}"
@@ -106,7 +106,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         }
         let images = loop_devices::below(daemon.setup().home()).len() + loop_devices::below(&at.join("")).len();
         assert_eq!(images, usize::from(id == "host"), "file systems of their own");
-        // The launcher cleans up for a killed shim.
+        // The shim is killed, so the launcher cleans up.
         if id == "limited" {
             kill(daemon.record(id).shim.pid, 9);
         } else {
@@ -115,7 +115,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         daemon.api.wait(id).unwrap();
         daemon.api.delete(id, false).unwrap();
         wait::until_ok("usage and limit are gone", || match of_it() {
-            // Project 0 contains every file without a project.
+            // Files without a project belong to project 0, so its usage is not checked.
             _ if container.id_range_start == 0 => Ok(()),
             left if left == Project::default() => Ok(()),
             left => Err(format!("{left:?}")),
@@ -130,7 +130,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
     fs::remove_file(at.join("own")).unwrap();
 }
 
-/// A disk limit counts against the capacity, and Info reports it.
+/// A disk limit counts against the capacity, and Info reports the disk capacity.
 #[test]
 fn disk_is_a_part_of_the_capacity() {
     let daemon = Setup::default().config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
@@ -152,8 +152,8 @@ fn disk_is_a_part_of_the_capacity() {
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
 }
 
-/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and nothing is left
-/// of it.
+/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and no file of it is
+/// left.
 #[test]
 fn nothing_is_left_of_it_whichever_is_killed() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -194,8 +194,9 @@ fn nothing_is_left_of_it_whichever_is_killed() {
     assert_eq!((left.mounts, left.files), (before.mounts, before.files));
 }
 
-/// If no file system can be created, the request is refused with the field's name and nothing is left; if the operator
-/// prefers a warning, the container runs with a warning. Here there are neither loop devices nor project quotas.
+/// If no file system can be created for the limit, the request is refused with the field's name and nothing is left. If
+/// the operator prefers a warning, the container runs with a warning. This host has neither loop devices nor project
+/// quotas.
 #[test]
 fn what_cannot_be_held_is_refused_or_reported() {
     let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());

@@ -1,4 +1,5 @@
-//! Actions that a container's process cannot perform, each with a control that shows that the guard prevents it.
+//! Actions that a container's process cannot perform. The control of each test shows that the guard prevents the
+//! action.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -29,7 +30,8 @@ fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     launcher.log(plan.id.as_str())
 }
 
-/// A call that needs no capability is denied only by the seccomp filter. The control makes the same call outside.
+/// If a system call needs no capability, only the seccomp filter denies it. The control makes the same call outside of
+/// the container.
 #[test]
 fn a_call_that_the_filter_denies_fails() {
     let launcher = Launcher::start(&[]);
@@ -43,8 +45,8 @@ fn a_call_that_the_filter_denies_fails() {
     assert!(outside.success(), "the control: without the filter the kernel allows it");
 }
 
-/// Signals that are ignored by the daemon's parent (nohup, for example) are not ignored in the container: otherwise a
-/// shell could not even set a trap for them.
+/// Signals that the daemon's parent ignores (for example nohup) are not ignored in the container. A shell cannot set a
+/// trap for a signal that is ignored at its start.
 #[test]
 fn no_signal_is_ignored_from_the_start() {
     let (launcher, rootfs) = (Launcher::start_by("trap '' HUP USR1 PIPE;"), Rootfs::busybox());
@@ -58,8 +60,8 @@ fn no_signal_is_ignored_from_the_start() {
     assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "the control");
 }
 
-/// Every masked path of this kernel is empty in the container and not on the host; read-only paths cannot be written;
-/// init cannot be killed. Further attacks are in `attacks/`.
+/// Every masked path that this kernel has is empty in the container and not on the host. Read-only paths cannot be
+/// written, and init cannot be killed. Further attacks are in `attacks/`.
 #[test]
 fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -77,15 +79,15 @@ fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     assert!(log.contains("stdout F null"), "the control: /dev is listed");
 }
 
-/// LISTEN_FDS in the launcher's environment passes no descriptor to the container, although libcontainer passes such
-/// descriptors on (here one of the host's root directory): the launcher first clears its environment and descriptors.
+/// The launcher first clears LISTEN_FDS from its environment and closes inherited descriptors, here a descriptor of the
+/// host's root directory. Otherwise libcontainer would pass such descriptors to the container.
 #[test]
 fn no_descriptor_of_the_host_reaches_a_container() {
     let (launcher, rootfs) = (Launcher::start_by("exec 3</; export LISTEN_FDS=1 LISTEN_PID=$$;"), Rootfs::busybox());
     let reference = rootfs.reference();
     let script = "ls /proc/self/fd; echo LISTEN_FDS=$LISTEN_FDS; ls -d /proc/self/fd/3/root";
     let log = printed(&launcher, &plan("fds", Draft { rootfs: &reference, ..Draft::default() }), script);
-    // 0, 1, 2, and the directory that `ls` itself reads.
+    // 0, 1, 2, and the directory that `ls` reads.
     assert_eq!(log.lines().filter(|line| line.ends_with(['0', '1', '2', '3'])).count(), 4, "{log}");
     assert!(log.lines().any(|line| line.ends_with(" LISTEN_FDS=")) && log.contains("/proc/self/fd/3/root: "), "{log}");
     let environment = std::fs::read_to_string(format!("/proc/{}/environ", launcher.child.id())).unwrap();
@@ -96,7 +98,7 @@ fn no_descriptor_of_the_host_reaches_a_container() {
 
 /// No inherited descriptor of init leads to the host, as a working directory, as a program, or through a link in the
 /// root file system (CVE-2024-21626). The test tries every number that a descriptor of the executor could have. The
-/// control: the same paths inside the container, through the root that it may access.
+/// control: the same paths work for the container's own root directory.
 #[test]
 fn no_inherited_descriptor_is_a_way_to_the_host() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -156,7 +158,8 @@ fn limits_are_in_force() {
     assert!(["25000", "25000 100000"].contains(&&*value("cpu", "cpu.cfs_quota_us", "cpu.max")));
     wait::until("the process is up", || launcher.log("limits").contains("up").then_some(()));
     let log = launcher.log("limits");
-    // 1 and not 0: with 0 the kernel would still pipe the program's memory to the host's core_pattern.
+    // The limit is 1: with 0 the kernel would still pipe the program's memory to the program in the host's
+    // core_pattern.
     let core = log.lines().find(|line| line.contains("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().rev().nth(1), Some("1"), "{core}");
     assert!(log.contains("stdout F 77"), "{log}");
@@ -185,7 +188,7 @@ fn loopback_is_up() {
     assert!(log.contains("b'hello'"), "{log}");
 }
 
-/// The program behind /proc/PID/exe of the launcher is a sealed memory file (CVE-2019-5736).
+/// /proc/PID/exe of the launcher refers to a sealed memory file (CVE-2019-5736).
 #[test]
 fn the_launchers_program_cannot_be_written() {
     let launcher = Launcher::start(&[]);

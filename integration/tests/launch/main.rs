@@ -1,4 +1,4 @@
-//! Containers: their creation, isolation and limits.
+//! Creation, isolation and limits of containers.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

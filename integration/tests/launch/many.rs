@@ -11,8 +11,8 @@ use integration::{host, wait};
 
 const CONTAINERS: usize = 200;
 
-/// Starts a daemon and runs a first container, so that threads, watches and directories exist that stay for the
-/// daemon's lifetime.
+/// Starts a daemon and runs a first container. It creates threads, watches and directories that exist until the daemon
+/// exits.
 fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
@@ -38,7 +38,7 @@ fn two_hundred_containers_leave_nothing() {
     assert!(all.iter().all(|container| container.state() == State::Running), "{all:#?}");
     assert_eq!((all.len(), pids.len()), (CONTAINERS, CONTAINERS));
     assert!(pids.iter().all(|pid| host::status(*pid, "Name").as_deref() == Some("sleep")));
-    // The control: resources that must be gone afterwards exist now.
+    // The control: the footprint now includes resources that must be gone afterwards.
     let during = daemon.footprint();
     assert!(during.processes.len() >= 2 * CONTAINERS && during.cgroups.len() >= before.cgroups.len() + CONTAINERS);
     assert!(during.descriptors[0].len() >= before.descriptors[0].len() + CONTAINERS, "{:?}", during.descriptors);
@@ -59,7 +59,7 @@ fn two_hundred_containers_leave_nothing() {
     assert_eq!(rootfs.listing(), untouched);
 }
 
-/// Removals that wait for their shims do not block launches.
+/// Launches are not blocked while removals wait for their shims.
 #[test]
 fn a_burst_is_taken_while_others_are_removed() {
     const BURST: usize = 100;
@@ -91,7 +91,7 @@ fn a_burst_is_taken_while_others_are_removed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Containers that exit at the same time as others report their own exit code and output.
+/// Containers that exit at the same time report their own exit codes and output.
 #[test]
 fn quick_ones_do_not_mix() {
     let rootfs = Rootfs::busybox();

@@ -1,5 +1,5 @@
 //! The kernel's OOM killer kills each of the executor's processes: a memory cgroup around only that process selects the
-//! victim. The consequences are those that `docs/design.md` states for a killed process.
+//! victim. The effects are those that `docs/design.md` states for a killed process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use integration::web::{WebAnswer, WebServer};
 use integration::{host, wait};
 use tonic::Code;
 
-/// A memory cgroup in which no page can be charged any more. Its processes are killed when they touch a new page.
+/// A memory cgroup without free memory. The kernel kills a process in it that touches a new page.
 struct Full(PathBuf);
 
 impl Full {
-    /// Creates the cgroup and moves a process into it.
+    /// Creates the cgroup and moves one process into it.
     fn around(pid: i32) -> Self {
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (root, limit) =
@@ -30,7 +30,7 @@ impl Full {
         full
     }
 
-    /// Returns the number of processes that the kernel has killed in the cgroup.
+    /// Returns the number of processes in the cgroup that the kernel has killed.
     fn kills(&self) -> u64 {
         let text =
             ["memory.oom_control", "memory.events"].iter().find_map(|name| fs::read_to_string(self.0.join(name)).ok());
@@ -45,7 +45,7 @@ impl Drop for Full {
     }
 }
 
-/// Makes the OOM killer kill a process. `act` is called repeatedly to make the process touch memory.
+/// Makes the OOM killer kill a process. `act` is called repeatedly, to make the process touch memory.
 fn kill_by_memory(pid: i32, mut act: impl FnMut()) {
     let full = Full::around(pid);
     wait::until("the OOM killer has killed the process", || {
@@ -81,7 +81,7 @@ fn launcher_killed_by_oom_keeps_containers() {
     stop_in_order(&daemon, "on");
 }
 
-/// Stops a container, which is killed with SIGKILL and wiped by its shim.
+/// Stops a container: its process is killed with SIGKILL, and its shim wipes the files.
 fn stop_in_order(daemon: &Daemon, id: &str) {
     daemon.api.stop(id, Some(0)).unwrap();
     let container = daemon.api.wait(id).unwrap();
@@ -94,7 +94,7 @@ fn shim_killed_by_oom_loses_one_container() {
     let daemon = Daemon::start();
     daemon.api.started(with_secret("lost"));
     daemon.api.started(with_secret("on"));
-    // The shim forks a helper for each update.
+    // The shim forks a helper for each update, which touches memory.
     kill_by_memory(daemon.record("lost").shim.pid, || {
         drop(daemon.api.update(update("lost", &[("a", b"another-secret")])));
     });
@@ -117,7 +117,7 @@ fn worker_killed_by_oom_fails_one_transfer() {
     let download = DownloadAction { from: server.url("/x"), to: "/tmp/x".into(), ..DownloadAction::default() };
     let actions = vec![
         Action { download: Some(download), ..Action::default() },
-        sleeper("").action.unwrap(), // a tree has a program
+        sleeper("").action.unwrap(), // a tree must have a run action
     ];
     let tree = Action { serial: Some(SerialAction { actions, ..SerialAction::default() }), ..Action::default() };
     daemon.api.started(RunRequest { action: Some(tree), ..RunRequest::default() }.id("failed").memory(64 << 20));

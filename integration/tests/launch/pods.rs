@@ -1,5 +1,5 @@
-//! Pods: resources that members share and do not share, their common exit, and leftovers after each kind of kill. Each
-//! claim has a control in another pod, or in a container without a pod.
+//! Pods: resources that their members share and do not share, the common exit, and leftovers after each kind of kill.
+//! Each claim has a control in another pod, or in a container without a pod.
 
 mod ends;
 mod files;
@@ -16,12 +16,12 @@ use executor_proto::v1::{Container, CreatePodRequest, Pod, RunRequest};
 use integration::api::pid;
 use integration::daemon::Daemon;
 
-/// Builds a request for a pod with only an id.
+/// Builds a request for a pod that sets only the id.
 fn asked(id: &str) -> CreatePodRequest {
     CreatePodRequest { id: id.into(), ..CreatePodRequest::default() }
 }
 
-/// Makes a request one for a member of a pod.
+/// Changes a request so that it creates a member of a pod.
 fn in_pod(pod: &str, request: RunRequest) -> RunRequest {
     RunRequest { pod: pod.into(), ..request }
 }

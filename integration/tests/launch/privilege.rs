@@ -1,5 +1,5 @@
-//! Privileges of each process, callers that are served, and places where no secret may be readable. Each claim has a
-//! control: the same check with a different result.
+//! Privileges of each process, callers that executord serves, and locations where no secret may be readable. The
+//! control of each claim is the same check with a different result.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::{dist, wait};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
-/// The four uids or gids of a process.
+/// Returns the four uids or gids of a process.
 fn ids(pid: i32, which: &str) -> Vec<u32> {
     status(pid, which).unwrap().split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
@@ -25,8 +25,8 @@ fn capabilities(pid: i32) -> Vec<u64> {
     sets.iter().map(|set| u64::from_str_radix(&status(pid, set).unwrap(), 16).unwrap()).collect()
 }
 
-/// Returns whether a process is dumpable. /proc/PID of a process that is not belongs to root, whatever its user. The
-/// check says nothing about a process of root.
+/// Returns whether a process is dumpable: /proc/PID/environ of a process that is not dumpable belongs to root. The
+/// result means nothing for a process of root.
 fn is_dumpable(pid: i32) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid() == ids(pid, "Uid")[1]
@@ -48,7 +48,7 @@ fn executord_serves_without_privilege() {
     assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
     // Every thread is checked: privileges belong to threads.
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
-        // A thread of the runtime may exit meanwhile.
+        // A thread of the runtime may exit during the check.
         let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
         assert!(status.contains("CapEff:\t0000000000000000") && status.contains(&format!("Uid:\t{}\t", nobody[0])));
     }
@@ -70,7 +70,7 @@ fn a_user_can_be_named() {
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3"))), Ok(3));
 }
 
-/// The socket's mode keeps out agent-cli as another user, and the daemon itself refuses it, too.
+/// The socket's mode refuses agent-cli as another user. Without that mode, the daemon itself refuses it.
 #[test]
 fn callers_are_judged_by_their_credentials() {
     let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();
@@ -129,8 +129,7 @@ fn shared_user_is_no_caller() {
     assert!(daemon.setup().logged().contains("other programs may share"));
 }
 
-/// The program behind /proc/PID/exe of the executor's processes cannot be written from inside a container
-/// (CVE-2019-5736).
+/// /proc/PID/exe of the executor's processes cannot be written from inside a container (CVE-2019-5736).
 #[test]
 fn launcher_and_shims_run_from_a_sealed_memory_file() {
     let daemon = Daemon::start();
@@ -157,7 +156,7 @@ fn the_released_launcher_is_static() {
     assert!(!segments(&launcher).contains(&PT_INTERP), "{}: `cargo xtask build` makes it static", launcher.display());
 }
 
-/// Type of the segment that names a dynamic linker.
+/// Type of the program header that names a dynamic linker.
 const PT_INTERP: u32 = 3;
 
 /// Types of the program headers of a 64-bit little-endian ELF file.
@@ -170,7 +169,7 @@ fn segments(program: &Path) -> Vec<u32> {
     (0..count).map(|index| number(table + index * size, 4) as u32).collect()
 }
 
-/// Regular files below a directory that contain a part of these bytes.
+/// Regular files below a directory that contain a part of the given bytes.
 fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut needles = Needles::new().unwrap();
     needles.add("it", bytes);
@@ -181,13 +180,13 @@ fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
 }
 
 /// Arguments, environment and files are in no file of the executor (the bundle's config.json, records, ledger, logs),
-/// while the container runs and after its exit. The controls find each of them in the container, and find public values
-/// in those files with the same search.
+/// while the container runs and after its exit. The controls find each value in the container, and find public values
+/// in the executor's files with the same search.
 #[test]
 fn nothing_secret_is_on_disk() {
     let canaries = [(); 3].map(|()| Canary::random(64).unwrap());
     let [argument, variable, content] = [0, 1, 2].map(|index: usize| canaries[index].as_str());
-    // A public value with the minimum length for the search.
+    // A public value of the minimum length for the search.
     const PLAIN: &str = "plain-word-of-more-than-thirty-two-bytes";
     let daemon = Setup::default().config("log_level = \"trace\"\n").start();
     let home = daemon.setup().home();
@@ -218,7 +217,7 @@ fn nothing_secret_is_on_disk() {
         }
     };
     nowhere("while it runs");
-    // Refusals that are logged: an error in another field, and the same id with another secret.
+    // These refusals are logged: an error in another field, and the same id with another secret.
     let other = program("/bin/sh", &[argument]).env("TOKEN", variable).file("a", content.as_bytes());
     daemon.api.run(other.clone().id(PLAIN)).unwrap_err();
     daemon.api.run(other.clone().user("nobodyx")).unwrap_err();

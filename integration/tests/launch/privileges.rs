@@ -27,7 +27,7 @@ fn capabilities(add: &[&str], drop: &[&str]) -> Option<Capabilities> {
     Some(Capabilities { add: list(add), drop: list(drop) })
 }
 
-/// Dropped capabilities are gone and added ones exist, also for users other than root.
+/// Dropped capabilities are absent and added capabilities are present, also for other users than root.
 #[test]
 fn capabilities_are_as_asked() {
     let daemon = Daemon::start();
@@ -46,7 +46,7 @@ fn capabilities_are_as_asked() {
     assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
 }
 
-/// Any user may bind ports below 1024 in the container's own network namespace, and none in the host's.
+/// Every user may bind ports below 1024 in the container's own network namespace. No user may bind them in the host's.
 #[test]
 fn low_ports_are_for_any_user() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\nallow_host_userns = true\n").start();
@@ -67,7 +67,7 @@ fn low_ports_are_for_any_user() {
     assert_eq!(printed(&daemon, RunRequest { sysctls, ..asked }), "81\n");
 }
 
-/// Kernel settings apply only to the container; tmpfs file systems have their size, and count against the container's
+/// Kernel settings apply only to the container. Each tmpfs has the requested size and counts against the container's
 /// memory.
 #[test]
 fn surroundings_are_as_asked() {
@@ -99,7 +99,7 @@ fn surroundings_are_as_asked() {
     let expected = ["1", "7", "9", "711 0", "12345678", "4096", "1024", "full", "executed", "fd00::1 extra"];
     assert_eq!(reported.lines().collect::<Vec<_>>(), expected);
     assert_eq!(std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap(), hosts_own);
-    // The control of the size: the file system uses the container's memory.
+    // The control: a tmpfs with a larger size uses up the container's memory.
     let limits = Some(Limits { memory_bytes: 24 << 20, ..Limits::default() });
     let large = sh("dd if=/dev/zero of=/scratch/x bs=1M count=40 2>/dev/null; echo $?").id("large");
     let large = RunRequest { tmpfs: vec![tmpfs("/scratch", 64 << 20, false)], limits, ..large };
@@ -132,7 +132,7 @@ fn a_root_can_be_read_only() {
     assert!(printed(&daemon, request("open", false)).contains("written"), "the control");
 }
 
-/// A profile denies the calls that it names, and is accepted only if the operator allows profiles.
+/// A profile denies the system calls that it names. A profile is accepted only if the operator allows profiles.
 #[test]
 fn a_profile_of_the_requests_own_is_in_force() {
     let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
@@ -156,7 +156,7 @@ fn a_profile_of_the_requests_own_is_in_force() {
     assert_eq!(violations(&closed.api.run(request("own", profile)).unwrap_err()), ["seccomp_profile"]);
 }
 
-/// Privileges are granted only if the operator allows them and the request asks for them.
+/// Privileges are granted only if the request contains them and the operator allows them.
 #[test]
 fn privileges_are_the_operators_to_give() {
     let script = "grep -E 'CapEff|Seccomp:' /proc/self/status";
@@ -167,8 +167,8 @@ fn privileges_are_the_operators_to_give() {
     let open = Setup::default().config(OPEN).start();
     let output = printed(&open, request("own", UserNamespace::Own));
     assert!(output.contains("Seccomp:\t0") && output.contains("CapEff:\t000001ffffffffff"), "{output}");
-    // With the host's ids, a container can have only the launcher's own capabilities, and is refused if these are not
-    // all.
+    // With host ids, a container can only have capabilities that the launcher has. If the launcher does not have all
+    // capabilities, the request is refused.
     let ours = std::fs::read_to_string("/proc/self/status").unwrap();
     match open.api.run(request("host", UserNamespace::Host)) {
         Ok(_) => assert!(ours.contains("CapBnd:\t000001ffffffffff"), "{ours}"),
@@ -184,7 +184,7 @@ fn privileges_are_the_operators_to_give() {
     );
 }
 
-/// A processor weight is set; if no controller can enforce a disk weight, it is refused or causes a warning.
+/// A CPU weight is set. If no controller can enforce a disk weight, the request is refused or there is a warning.
 #[test]
 fn weights_arrive_or_are_refused() {
     let daemon = Daemon::start();

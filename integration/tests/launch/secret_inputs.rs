@@ -1,4 +1,4 @@
-//! Secret variables and arguments from a caller's perspective.
+//! Secret variables and arguments as a caller uses them.
 
 use executor_proto::v1::{ListRequest, RunRequest};
 use executor_residue::{Canary, Needles, Search};
@@ -22,7 +22,8 @@ fn violations(daemon: &Daemon, request: RunRequest) -> Vec<(String, String)> {
     details.field_violations.into_iter().map(|violation| (violation.field, violation.description)).collect()
 }
 
-/// Secret values reach the process unchanged; a secret argument replaces an empty one; `dir:` and `host` behave alike.
+/// Secret values reach the process unchanged, and a secret argument replaces an empty argument. This holds for `dir:`
+/// root file systems and for `host`.
 #[test]
 fn secret_variables_and_arguments_reach_the_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -44,8 +45,8 @@ fn secret_variables_and_arguments_reach_the_process() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A variable or argument with both a public and a secret value, or with neither, causes an error that names the field
-/// and contains no value.
+/// If a variable or argument has both a public and a secret value, or neither, the error names the field and contains
+/// no value.
 #[test]
 fn what_is_public_and_secret_is_an_error() {
     let daemon = Daemon::start();
@@ -73,8 +74,9 @@ fn what_is_public_and_secret_is_an_error() {
     assert_eq!(daemon.api.ids(), [""; 0], "none of them was made");
 }
 
-/// No answer, event, log, record or file of the executor contains a value or the token: while the container runs, after
-/// its exit, and if it is refused. The control finds names and public values in the same places.
+/// No response, event, log, record or file of the executor contains a secret value or the token: not while the
+/// container runs, not after its exit, and not after a refusal. The control finds names and public values with the same
+/// search.
 #[test]
 fn values_are_in_no_answer_and_in_no_file() {
     let canary = |size| Canary::random(size).unwrap();
@@ -120,7 +122,7 @@ fn values_are_in_no_answer_and_in_no_file() {
     nowhere("after its end");
 }
 
-/// Different secrets make a different request; an empty list equals no list.
+/// A request with different secrets is a different request. An empty list equals an unset list.
 #[test]
 fn other_secrets_are_never_the_same_container() {
     let mut daemon = Daemon::start();
@@ -144,7 +146,7 @@ fn other_secrets_are_never_the_same_container() {
         }
     };
     compare(&daemon);
-    // The key of the comparison is only in memory; the launcher's copy survives the daemon.
+    // The key for the comparison of secrets is only in memory. The launcher keeps a copy when the daemon is killed.
     daemon.kill();
     daemon.start_again();
     compare(&daemon);
@@ -158,7 +160,7 @@ fn other_secrets_are_never_the_same_container() {
     assert!(!daemon.api.run(empty).unwrap().created);
 }
 
-/// agent-cli reads values from files and strips one newline; the values are masked.
+/// agent-cli reads values from files and strips one newline. The values are masked in the output.
 #[test]
 fn agent_cli_takes_them_from_files() {
     let daemon = Daemon::start();
@@ -171,7 +173,7 @@ fn agent_cli_takes_them_from_files() {
         let line = ["run", "--secret-env", &variable, "--secret-arg", &argument];
         cli::run(&daemon.socket(), &[&line[..], options, &["--", "sh", "-c", ""]].concat())
     };
-    // The secret argument, which replaces the empty one, is the script itself.
+    // The secret argument replaces the empty argument and is the script itself.
     std::fs::write(home.join("pw"), "echo ${#PW} $PW\n").unwrap();
     let shown = run(&["--redact", "none"]);
     assert_eq!((shown.status, &*shown.stdout), (0, "15 echo ${#PW} $PW\n"), "{shown:?}");
@@ -182,8 +184,8 @@ fn agent_cli_takes_them_from_files() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The stored inputs of a container are wiped with its files whichever process is killed, even if only the container
-/// itself is left, whose processes cannot access them.
+/// The files and stored inputs of a container are wiped in each case: the container was stopped, its shim was killed,
+/// shim and launcher were killed, or executord was killed as well.
 #[test]
 fn inputs_are_wiped_whichever_is_left() {
     let mut daemon = Daemon::start();
@@ -191,7 +193,7 @@ fn inputs_are_wiped_whichever_is_left() {
         let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id(id).file("f", b"12345");
         request.secret_env("A", "123").secret_arg(2, "1234").runtime_token(TOKEN)
     };
-    // A file, the token, and the inputs: two values with their lengths, and the header of a payload.
+    // A file of 5 bytes, the token, and the stored inputs: two values with their lengths, and the header of a payload.
     let bytes = |id: &str| 5 + (id.len() + 65) as u64 + (12 + 4 + 3 + 4 + 4);
     for id in ["ended", "shim", "launcher-and-shim", "all"] {
         daemon.api.started(secret(id));

@@ -1,4 +1,4 @@
-//! The first signal of Stop can be chosen for each container.
+//! A container can choose the first signal that Stop sends.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ fn the_first_signal_is_the_one_that_was_asked_for() {
     }
 }
 
-/// Stop does not wait for a process without a handler that is alone in its pid namespace, because the kernel does not
-/// deliver the signal to it and would have terminated any other process. The control: Stop waits after a signal that
+/// If the stop signal would terminate the process, but the process is PID 1 and has no handler, the kernel does not
+/// deliver the signal. Stop then does not wait for the grace period. The control: Stop waits after a signal that
 /// terminates no process.
 #[test]
 fn a_process_that_cannot_get_it_is_not_waited_for() {
@@ -39,13 +39,13 @@ fn a_process_that_cannot_get_it_is_not_waited_for() {
         let begun = Instant::now();
         daemon.api.stop(id, None).unwrap();
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Err(9), "{id}");
-        // The control would run for an hour.
+        // With SIGQUIT, a Stop that waits for the grace period would take an hour.
         assert!(signal == QUIT || begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
     }
 }
 
-/// With an init, signals that the kernel does not deliver to PID 1 reach the program, orphans are reaped, and the exit
-/// status is the program's. The controls run without an init.
+/// With an init, the program receives signals that the kernel does not deliver to PID 1, orphans are reaped, and the
+/// exit status is that of the program. The controls run without an init.
 #[test]
 fn an_init_passes_signals_on_and_takes_orphans() {
     let daemon = Daemon::start();
@@ -60,19 +60,20 @@ fn an_init_passes_signals_on_and_takes_orphans() {
     wait::until("the process is up", || daemon.api.logs_so_far("trap").contains("up").then_some(()));
     daemon.api.signal("trap", USR1).unwrap();
     assert_eq!(exit(&daemon.api.wait("trap").unwrap()), Ok(6));
-    // An exited orphan disappears if it is reaped. A program that is PID 1 is its parent.
+    // An exited orphan disappears if PID 1 reaps it. In the control, PID 1 is a program that reaps nothing.
     let orphan = "(sh -c 'until test -e /tmp/go; do sleep 0.01; done' & echo $! >/tmp/pid); exec perl -e '
         open F, \"/tmp/pid\"; chomp($pid = <F>); open G, \">/tmp/go\";
         for (1..1000) { last if !-e \"/proc/$pid\" or `cat /proc/$pid/stat` =~ /\\) Z/; select undef, undef, undef, 0.01 }
         for (1..$ENV{TURNS}) { last if !-e \"/proc/$pid\"; select undef, undef, undef, 0.01 }
         print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
-    // A zombie would be reaped within milliseconds if at all.
+    // If the zombie were reaped at all, this would take only milliseconds.
     for (id, init, turns, reported) in [("orphan", true, "3000", "taken"), ("zombie", false, "20", "zombie")] {
         let request = sh(orphan).id(id).user("vcap").env("TURNS", turns);
         let ended = daemon.api.run_to_end(with_init(request, init));
         assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), reported), "{id}");
     }
-    // The init is a copy of the process that created the container; root of the container can read only its name.
+    // The init is a copy of the process that created the container. Root of the container can read its name and nothing
+    // else.
     let look = "cat /proc/1/comm; cat /proc/1/environ /proc/1/maps 2>/dev/null; readlink /proc/1/exe /proc/1/cwd; ls /proc/1/fd 2>/dev/null";
     for (id, init, name) in [("looked-at", true, "init\n"), ("seen", false, "sh\n")] {
         daemon.api.run_to_end(with_init(sh(&format!("{look}; true")).id(id), init));

@@ -1,4 +1,4 @@
-//! Known pitfalls of libcontainer, of cgroups and of seccomp filters, each provoked on purpose.
+//! Known pitfalls of libcontainer, cgroups and seccomp filters. The tests provoke each of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,11 +22,11 @@ fn script(script: &str) -> Payload<'_> {
     Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }
 }
 
-/// A failed create leaves no zombies, although libcontainer leaves its child processes to its caller. Here the cgroup
-/// above the containers allows no process, so that the create fails half-way.
+/// A failed create leaves no zombies, although libcontainer does not reap its child processes. In this test the cgroup
+/// above the containers allows no process, so the create fails half-way.
 #[test]
 fn failed_creates_leave_no_zombie() {
-    // A warm container has its init already.
+    // The warm pool is off, because a warm container already has its init.
     let config = tempfile::NamedTempFile::new().unwrap();
     fs::write(config.path(), "[warm_pool]\nsize = 0\n").unwrap();
     let (launcher, rootfs) = (Launcher::start(&["--config", config.path().to_str().unwrap()]), Rootfs::busybox());
@@ -57,9 +57,9 @@ fn failed_creates_leave_no_zombie() {
     assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
 }
 
-/// The launcher, of which every shim and init is a copy, and another container's shim never hold a container's secrets:
-/// libcontainer clones without exec, so that its caller's memory is in every init. The control finds each secret in its
-/// own container.
+/// The memory of the launcher and of another container's shim never contains a container's secrets. This is necessary
+/// because shims and inits are copies of the launcher: libcontainer clones without exec. The control finds each secret
+/// in its own container.
 #[test]
 fn no_process_inherits_the_secrets_of_another_container() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -99,14 +99,15 @@ fn no_process_inherits_the_secrets_of_another_container() {
     for pid in [later.shim.pid, later.prepared.unwrap().init.pid] {
         assert_eq!(anywhere(pid), [""; 0], "{:?}", host::status(pid, "Name"));
     }
-    // The launcher has a handle on the files, to wipe them if a shim cannot; it never reads them.
+    // The launcher has a handle of the files, to wipe them if the shim cannot. It never reads the files.
     assert_eq!(found(launcher.child.id() as i32, |place| !matches!(place, Place::Descriptor { .. })), [""; 0]);
     let init = launcher.record("secret").unwrap().prepared.unwrap().init.pid;
     assert_eq!(anywhere(init), ["argument", "file", "variable"], "the control");
 }
 
-/// The exit of a container kills no other process, although libcontainer's `delete` kills every process in the cgroup's
-/// path: containers with the same name under two launchers have different paths, and so do the host's processes.
+/// The exit of a container kills no process outside of the container, although libcontainer's `delete` kills every
+/// process in the cgroup's path. Containers with the same name under two launchers have different paths, and so do host
+/// processes.
 #[test]
 fn the_end_of_a_container_ends_no_other() {
     let (one, other, rootfs) = (Launcher::start(&[]), Launcher::start(&[]), Rootfs::busybox());
@@ -132,8 +133,8 @@ fn the_end_of_a_container_ends_no_other() {
     bystander.wait().unwrap();
 }
 
-/// Without a seccomp filter no container runs: neither if the kernel refuses the filter, nor if another filter
-/// simulates its installation.
+/// No container runs without a seccomp filter: not if the kernel refuses the filter, and not if another filter fakes
+/// its installation.
 #[test]
 fn without_the_filter_nothing_runs() {
     let rootfs = Rootfs::busybox();
@@ -161,7 +162,8 @@ fn without_the_filter_nothing_runs() {
     assert!(launcher.log("control").contains("it ran"), "the control");
 }
 
-/// Starts a program that cannot install a filter: each attempt returns an error, or (error 0) false success.
+/// Executes a program under a seccomp filter that blocks the installation of filters: each attempt returns an error.
+/// Error 0 fakes success.
 const REFUSE_FILTERS: &str = "import ctypes, os, struct, sys
 call = {'x86_64': 317, 'aarch64': 277}[os.uname().machine]
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50000 | int(sys.argv[1])), (6, 0, 0, 0x7fff0000)]

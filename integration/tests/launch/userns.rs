@@ -1,5 +1,5 @@
-//! User namespaces: host ids of a container's users, owners of its files, and access to them. Most tests use a
-//! container with the host's ids as their control.
+//! User namespaces: host ids of container users, owners of files, and access to files. Most tests use a container with
+//! host ids as their control.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -17,14 +17,14 @@ use integration::{dist, wait};
 use tonic::Code;
 use tonic_types::StatusExt;
 
-/// Policy that also allows the host's ids.
+/// Policy that also allows host ids.
 const BOTH: &str = "[policy]\nallow_host_userns = true\n";
 
 fn with_hosts_ids(request: RunRequest) -> RunRequest {
     RunRequest { user_namespace: UserNamespace::Host.into(), ..request }
 }
 
-/// Real, effective, saved and file system id, as seen by the host.
+/// Real, effective, saved and file system ids, as seen by the host.
 fn host_ids(container: &Container, name: &str) -> Vec<u32> {
     let line = status(pid(container), name).unwrap();
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()
@@ -34,7 +34,7 @@ fn namespace(pid: &str) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/user")).unwrap()
 }
 
-/// Runs a script as a user of the host without capabilities.
+/// Runs a script as a host user without capabilities.
 fn as_host_user(id: u32, script: &str) -> String {
     let mut command = Command::new("setpriv");
     let id = id.to_string();
@@ -43,8 +43,8 @@ fn as_host_user(id: u32, script: &str) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Root of a container, its users and its groups have host ids that no other container has; with the host's ids, root
-/// is root.
+/// Root, users and groups of a container have host ids that no other container has. With host ids, root of the
+/// container is host root.
 #[test]
 fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let daemon = Setup::default().config(BOTH).start();
@@ -72,10 +72,10 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     assert_eq!(namespace(&pid(&control).to_string()), namespace("self"));
 }
 
-/// The user namespace of a container belongs to the host id of its root, not to root: a process of the host's root
-/// without capabilities, such as a service or a container with the host's ids, gains none by entering it, and resources
-/// that the kernel counts per user (inotify instances, for example) are not counted for root. The control enters a user
-/// namespace that root created.
+/// The user namespace of a container belongs to the host id of its root user, not to host root. If a host root process
+/// without capabilities enters it, for example a service or a container with host ids, the process gains no
+/// capabilities. Resources that the kernel counts per user, such as inotify instances, are not charged to host root.
+/// The control enters a user namespace that host root created.
 #[test]
 fn a_user_namespace_does_not_belong_to_root_of_the_host() {
     let entered = |pid: i32| {
@@ -102,8 +102,8 @@ fn a_user_namespace_does_not_belong_to_root_of_the_host() {
     assert!(control.status.success(), "the control: {}", String::from_utf8_lossy(&control.stderr));
 }
 
-/// Files of an image show their owners, root of the container has root's rights on them, and nothing changes on the
-/// disk: changes are in the upper layer, with ids of the container's range.
+/// Files of an image have their original owners in the container, and root of the container has full rights to them.
+/// The files on the disk are not changed: changes go to the upper layer, with ids of the container's range.
 #[test]
 fn files_show_their_owners_and_nothing_is_chowned() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -142,9 +142,8 @@ fn files_show_their_owners_and_nothing_is_chowned() {
     assert!(!upper.exists(), "the container's files are removed with it");
 }
 
-/// Secret files with mode 0600 and their process are inaccessible to all others, such as a host user with the same
-/// number and root of another container. The control: with the host's ids the user with the same number can access
-/// both.
+/// Secret files with mode 0600 and their process are inaccessible to all other users, such as a host user with the same
+/// number and root of another container. The control: with host ids, the user with the same number can access both.
 #[test]
 fn a_secret_is_for_the_mapped_user_alone() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -175,8 +174,8 @@ fn a_secret_is_for_the_mapped_user_alone() {
     assert_eq!((meta.uid(), meta.mode() & 0o777), (on_host, 0o600));
 }
 
-/// A pool of one range serves one container: the next is refused with the pool's name, and runs after the first has
-/// exited. Containers with the host's ids need no range.
+/// If a pool has one range, one container can run: the next container is refused with the pool's name, and runs after
+/// the first has exited. Containers with host ids need no range.
 #[test]
 fn a_pool_that_is_used_up_is_reported() {
     let daemon =
@@ -195,7 +194,7 @@ fn a_pool_that_is_used_up_is_reported() {
     assert_eq!((exit(&third), third.id_range_start), (Ok(0), first.id_range_start));
 }
 
-/// Ids of containers that outlived a launcher are not assigned to others, and those of a container that exited
+/// Ids of containers that outlived a launcher are not assigned to other containers. Ids of a container that exited
 /// meanwhile are free.
 #[test]
 fn ranges_outlive_the_launcher() {
@@ -218,8 +217,8 @@ fn ranges_outlive_the_launcher() {
     assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE_IDS, "{next:?}");
 }
 
-/// Two launchers with one pool never share ids, and an exhausted pool is reported. The containers of a killed launcher
-/// keep their ids; when they are gone as well, the other launcher can use the ids.
+/// Two launchers with the same pool never assign the same ids, and an exhausted pool is reported. Containers of a
+/// killed launcher keep their ids. When these containers have exited, the other launcher can assign the ids.
 #[test]
 fn launchers_on_one_host_never_share_ids() {
     let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
@@ -235,7 +234,8 @@ fn launchers_on_one_host_never_share_ids() {
         other.setup().logged().contains(&one.setup().run_dir().display().to_string()),
         "the error names the other launcher"
     );
-    // The launcher is killed together with the shim, so that no process holds a claim; the container continues to run.
+    // Launcher and shim are both killed, so no process of the executor holds the claim of the ids. The container
+    // continues to run.
     let (launcher, shim) = (one.launcher().unwrap(), one.record("first").shim.pid);
     one.kill();
     for pid in [launcher, shim] {
@@ -252,8 +252,8 @@ fn launchers_on_one_host_never_share_ids() {
     assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
 }
 
-/// A file system that cannot be id-mapped is refused by name, with a remedy. The control: with the host's ids it can be
-/// used as a root.
+/// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. The control: with host ids
+/// it can be used as a root.
 #[test]
 fn a_file_system_without_id_mapped_mounts_is_refused() {
     let (rootfs, at) = (Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -284,7 +284,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Ids beyond the 65,536 of a user namespace are a violation, given as a number or by a name.
+/// An id beyond the 65,536 ids of a user namespace is a violation, whether given as a number or by name.
 #[test]
 fn an_id_beyond_the_range_is_refused() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -303,7 +303,7 @@ fn an_id_beyond_the_range_is_refused() {
     assert_eq!(host_ids(&far, "Uid"), [65_536; 4], "the control");
 }
 
-/// Starts a launcher in its own mount namespace after a preparation, and returns its exit status and output.
+/// Runs `prepare` and starts a launcher, in a new mount namespace. Returns the exit status and output of the launcher.
 fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, String) {
     let file = run_dir.parent().unwrap().join("executor.toml");
     fs::write(&file, config).unwrap();
@@ -316,8 +316,8 @@ fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, S
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The launcher refuses to start, with the numbers, if a pool overlaps with ids of the host's users or is too small;
-/// also if the containers' users cannot traverse the run directory.
+/// The launcher refuses to start if a pool overlaps with ids of host users or is too small, and reports the numbers. It
+/// also refuses to start if container users cannot traverse the run directory.
 #[test]
 fn a_pool_that_belongs_to_others_is_refused_at_the_start() {
     let home = tempfile::tempdir_in("/run").unwrap();

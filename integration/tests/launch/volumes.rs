@@ -1,4 +1,4 @@
-//! Volumes: their initial and remaining content, their limits, and attempts to escape from them.
+//! Volumes: their initial content, their content after an exit, their limits, and attempts to escape from them.
 
 mod attacks;
 mod command_line;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Host directories that a daemon offers to containers: `shared`, and `deps`, which is read-only.
+/// Host directories that a daemon offers to containers: `shared`, and the read-only directory `deps`.
 struct Lent {
     home: TempDir,
 }
@@ -27,7 +27,7 @@ struct Lent {
 impl Lent {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        // Inaccessible to the host's users, as required for a volume that containers write to.
+        // Host users must not access a volume that containers write to.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
         for name in ["shared", "deps"] {
             fs::create_dir(home.path().join(name)).unwrap();
@@ -50,7 +50,7 @@ impl Lent {
         )
     }
 
-    /// Starts a daemon that offers them, with more configuration before the tables.
+    /// Starts a daemon that offers the directories. `more` is configuration before the tables.
     fn daemon(&self, more: &str) -> Daemon {
         Setup::default().config(&format!("{more}{}", self.tables())).start()
     }
@@ -100,7 +100,7 @@ fn refused(daemon: &Daemon, request: RunRequest) -> (Code, Vec<(String, String)>
     (status.code(), violations.into_iter().map(|one| (one.field, one.description)).collect())
 }
 
-/// Sorted names in a directory of the host.
+/// Sorted names in a host directory.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

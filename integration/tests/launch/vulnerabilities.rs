@@ -1,7 +1,7 @@
-//! Known vulnerabilities of other runtimes, tried on this one as closely as a caller or a hostile root file system can;
-//! each test has a control that shows that the effect would be detected. docs/security-claims.md describes each. Three
-//! are also tested elsewhere: CVE-2019-5736 and CVE-2024-21626 in isolation.rs and privilege.rs, CVE-2022-29162 in
-//! container.rs.
+//! Known vulnerabilities of other runtimes, tried on this runtime as closely as a caller or a hostile root file system
+//! can. The control of each test shows that the effect would be detected. docs/security-claims.md describes each
+//! vulnerability. Three vulnerabilities are also tested elsewhere: CVE-2019-5736 and CVE-2024-21626 in isolation.rs and
+//! privilege.rs, CVE-2022-29162 in container.rs.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};
@@ -29,7 +29,7 @@ fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     launcher.log(plan.id.as_str())
 }
 
-/// A host directory that links in a root file system lead to, and that no container may modify.
+/// A host directory that is the target of links in a root file system. No container may modify it.
 struct Victim {
     dir: tempfile::TempDir,
 }
@@ -49,7 +49,7 @@ impl Victim {
         self.dir.path()
     }
 
-    /// Returns whether everything is unchanged.
+    /// Returns true if nothing in the directory has changed.
     fn is_untouched(&self) -> bool {
         let mut count = 0;
         let same = fs::read_dir(self.path()).unwrap().flatten().all(|entry| {
@@ -61,9 +61,9 @@ impl Victim {
     }
 }
 
-/// Masked paths are covered by the real null device (CVE-2025-31133). In the vulnerable runtime they are covered by a
-/// bind mount of the image's `/dev/null`; if that is a link, its target is mounted there instead, writable. Here `/dev`
-/// of the image is never used, and the null device is checked first.
+/// Masked paths are covered by the real null device (CVE-2025-31133). The vulnerable runtime bind mounts the image's
+/// `/dev/null` over masked paths; if that is a link, the link's target is mounted there instead, writable. The executor
+/// never uses `/dev` of the image, and checks the null device first.
 #[test]
 fn masked_paths_are_covered_by_the_real_null_device() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -86,9 +86,9 @@ fn masked_paths_are_covered_by_the_real_null_device() {
     assert_eq!(fs::read(target).unwrap(), before);
 }
 
-/// No terminal is bound to `/dev/console` (CVE-2025-52565). In the vulnerable runtime an image whose `/dev/pts/N` or
-/// `/dev/console` is a link has the link's target bound there, before paths are masked. Here nothing is bound there,
-/// and the terminals are the container's own.
+/// No terminal is bound to `/dev/console` (CVE-2025-52565). If `/dev/pts/N` or `/dev/console` of an image is a link,
+/// the vulnerable runtime binds the link's target there, before paths are masked. The executor binds nothing there, and
+/// the container has its own terminals.
 #[test]
 fn no_console_is_bound() {
     let (launcher, rootfs, victim) = (Launcher::start(&[]), Rootfs::busybox(), Victim::new());
@@ -112,9 +112,9 @@ fn no_console_is_bound() {
 }
 
 /// Nothing is written to a `/proc` of the image (CVE-2019-16884, CVE-2019-19921, CVE-2025-52881). In the vulnerable
-/// runtime a write to `/proc/self/attr/exec` or `/proc/sys` goes to a `/proc` of the image or of a volume, and has no
-/// effect, or is redirected to `/proc/sysrq-trigger`. Here a fresh proc covers the image's, no volume can be mounted
-/// there, and nothing is written through it at all (see `traces.rs`).
+/// runtime a write to `/proc/self/attr/exec` or `/proc/sys` goes to a `/proc` of the image or of a volume. The write
+/// then has no effect, or is redirected to `/proc/sysrq-trigger`. The executor mounts a new proc over the `/proc` of
+/// the image, refuses volumes there, and writes nothing through it (see `traces.rs`).
 #[test]
 fn nothing_is_written_to_a_proc_of_the_image() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -141,7 +141,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
     }
     fs::write(rootfs.path().join("proc/self/attr/exec"), "profile").unwrap();
     assert_ne!(rootfs.listing(), before, "the control: a write there would be seen");
-    // A volume on such a path is refused in every spelling, also for a compromised daemon.
+    // A volume on such a path is refused in every spelling. A compromised daemon is refused, too.
     for path in ["/proc/self/attr/exec", "/proc", "/proc/sys/kernel/core_pattern", "/sys/fs/x", "/dev/null"] {
         let file = vec![("f".to_owned(), path, 1).into()];
         let asked = Draft { id: "x", path: "/x", files: file, ..Draft::default() };
@@ -156,9 +156,9 @@ fn nothing_is_written_to_a_proc_of_the_image() {
     }
 }
 
-/// An image whose `/proc`, `/sys` or `/dev` is a link is refused, whatever the link's target (CVE-2025-54867,
-/// CVE-2026-41579). The vulnerable runtimes follow the link while the host's tree is still visible: file systems are
-/// mounted, and devices created, at its target.
+/// If `/proc`, `/sys` or `/dev` of an image is a link, the image is refused, whatever the link's target is
+/// (CVE-2025-54867, CVE-2026-41579). The vulnerable runtimes follow the link while the host's tree is still visible:
+/// they mount file systems and create devices at the link's target.
 #[test]
 fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     let (launcher, victim) = (Launcher::start(&[]), Victim::new());
@@ -189,10 +189,10 @@ fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
-/// A root that changes during the start leads nowhere (CVE-2021-30465: a mount's target is replaced by a link between
-/// check and mount). Here a writer of a prepared directory continuously swaps `/dev`, `/proc`, `/sys` and the parent of
+/// A root file system that changes during the start leads to no host path (CVE-2021-30465: a link replaces a mount's
+/// target between check and mount). In this test a writer continuously swaps `/dev`, `/proc`, `/sys` and the parent of
 /// the secret files with links to the host, while containers are started. Each start is refused, or mounts everything
-/// at its proper place.
+/// at the right path.
 #[test]
 fn a_root_that_changes_under_our_hands_leads_nowhere() {
     const CONTAINERS: usize = 200;
@@ -223,7 +223,7 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
         assert!(victim.is_untouched(), "after {id}");
     }
     assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
-    // The control: a writer that uses the path without a check writes outside of the root.
+    // The control: a write through the path without a check reaches a file outside of the root.
     let probe = rootfs.path().join("dev/probe");
     integration::wait::until("the control: a plain write follows the link once", || {
         let _ = fs::write(&probe, "x");
@@ -235,8 +235,8 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
-/// The same for `rootfs_dirs`: between the check of `dir:` and its mount, the directory is replaced by a link that
-/// leads out of the allowed directories.
+/// If a link to a directory outside of `rootfs_dirs` replaces a `dir:` root between check and mount, the start is
+/// refused, or the container has the right root.
 #[test]
 fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
     const CONTAINERS: usize = 100;
@@ -269,17 +269,18 @@ fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
         (fs::read_to_string(dir.join("which")).ok()? == Victim::MARK).then_some(())
     });
     race.stop();
-    // The image was moved away from its own temporary directory, which must be removed.
+    // The image was moved out of its temporary directory, so the test removes it.
     let real = [dir, allowed.path().join("link")].into_iter().find(|path| !path.is_symlink()).unwrap();
     fs::rename(real, image.path()).unwrap();
 }
 
-/// A program with permitted, inheritable and effective file capabilities gains none (CVE-2022-29162: a container's
-/// processes had inheritable capabilities). Here nothing is inheritable, see container.rs.
+/// A program file with permitted, inheritable and effective capabilities gains no capabilities (CVE-2022-29162: a
+/// container's processes had inheritable capabilities). Containers of the executor have no inheritable capabilities,
+/// see container.rs.
 #[test]
 fn capabilities_on_a_file_give_nothing() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
-    let program = rootfs.path().join("srv/grep"); // busybox acts by its name
+    let program = rootfs.path().join("srv/grep"); // busybox selects its applet by the program's name
     fs::copy(rootfs.path().join("bin/busybox"), &program).unwrap();
     let set = Command::new("setcap").arg("cap_chown,cap_sys_chroot,cap_net_raw=eip").arg(&program).status().unwrap();
     assert!(set.success(), "libcap2-bin is installed");
@@ -307,9 +308,9 @@ fn capabilities_on_a_file_give_nothing() {
     }
 }
 
-/// An image that names the runtime itself as its program, through `/proc/self/exe`, and writes to it changes nothing
-/// (CVE-2019-5736). Here the program is the sealed copy in memory, which is unchanged afterwards; isolation.rs tests
-/// that it cannot be written.
+/// An image whose program is the runtime itself, through `/proc/self/exe`, changes nothing if it writes to it
+/// (CVE-2019-5736). The program is the sealed copy in memory, which is unchanged afterwards. isolation.rs tests that it
+/// cannot be written.
 #[test]
 fn an_image_that_runs_our_own_program_changes_nothing() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -317,7 +318,7 @@ fn an_image_that_runs_our_own_program_changes_nothing() {
     let before = fs::read(&exe).unwrap();
     symlink("/proc/self/exe", rootfs.path().join("bin/itself")).unwrap();
     let reference = rootfs.reference();
-    // A dynamically linked build needs the host's libraries, which `host` provides.
+    // A dynamically linked build needs the host's libraries. The root `host` provides them.
     for (id, path, rootfs) in [("image", "/bin/itself", reference.as_str()), ("path", "/proc/self/exe", "host")] {
         let plan = plan(id, Draft { rootfs, path, ..Draft::default() });
         let payload = Payload { args: vec![b"--help"], ..Payload::default() };

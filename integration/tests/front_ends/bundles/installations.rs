@@ -11,7 +11,7 @@ fn good() -> (String, String) {
     ("True".into(), "Healthy".into())
 }
 
-/// I4 to I6: old pods are removed when the new ones are ready; if a new pod fails, the old ones are kept; nothing is
+/// I4 to I6: old pods are removed when the new pods are ready; if a new pod fails, the old pods are kept; nothing is
 /// left after removal.
 #[test]
 fn a_bundle_pivots_stays_goes_back_and_goes() {
@@ -33,7 +33,7 @@ fn a_bundle_pivots_stays_goes_back_and_goes() {
 
     world.good(&["rollback", "demo"]);
     assert_eq!(world.namespaces(), ["demo-r4"]);
-    // The containers had the Secret, and no file of the installation contains it.
+    // Check that the containers had the Secret and that no file of the installation contains it.
     assert!(contains(&world.path("one"), SECRET.as_bytes()), "the control");
     for directory in ["home", "runtime"] {
         assert!(!contains(&world.path(directory), SECRET.as_bytes()), "{directory}");
@@ -43,7 +43,7 @@ fn a_bundle_pivots_stays_goes_back_and_goes() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// The program is killed as soon as an event occurs in the daemon; the next command finishes or undoes the work.
+/// agent-cli is killed as soon as an event occurs in the daemon; the next command finishes or undoes the work.
 #[test]
 fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
     let world = World::new();
@@ -72,7 +72,7 @@ fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
     assert!(world.namespaces().is_empty());
 }
 
-/// I5: followers receive all events of installations, whichever program causes them.
+/// I5: followers receive the events of every command that changes an installation.
 #[test]
 fn what_becomes_of_installations_is_reported() {
     let world = World::new();
@@ -107,8 +107,8 @@ fn what_becomes_of_installations_is_reported() {
     ] {
         assert_eq!(next(), expected);
     }
-    // The follower has received all events so far. If it polls after the removal, the record and its last event may be
-    // gone.
+    // The follower has received all events so far. Its last event may be lost, because the removal also deletes the
+    // installation's events.
     world.good(&["uninstall", "demo"]);
     assert_eq!(world.bundle(&["events", "demo"]).status, 125, "the installation is removed");
     let mut last = next();
@@ -120,7 +120,7 @@ fn what_becomes_of_installations_is_reported() {
     follower.wait().unwrap();
 }
 
-/// Bundles of a catalog from a registry, upgraded along the graph.
+/// Bundles of a catalog from a registry are upgraded along the upgrade graph.
 #[test]
 fn an_operator_follows_its_catalog() {
     let world = World::new();

@@ -1,5 +1,6 @@
-//! `cnab-executor` as called by cnab-go: found in PATH by its name, `--handles`, then an operation on standard input,
-//! the caller's environment with additions, and outputs read from a directory of the caller.
+//! Calls `cnab-executor` as cnab-go does: cnab-go finds the program in PATH, calls it with `--handles`, then sends an
+//! operation on standard input. The driver gets the caller's environment with additions, and the caller reads the
+//! outputs from its own directory.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::cnab::world::{KEY, World};
 
-/// The parts of cnab-go that call a driver.
+/// Imitates the parts of cnab-go that call a driver.
 struct Caller {
     path: TempDir,
     outputs: TempDir,
@@ -29,7 +30,7 @@ impl Caller {
     }
 
     fn command(&self, world: &World) -> Command {
-        // Started by name: the first argument is `cnab-executor`, whatever the file is.
+        // cnab-go passes the program's name, not its path, as the first argument.
         let mut command = Command::new("cnab-executor");
         let path = std::env::var("PATH").expect("PATH");
         command.env("PATH", format!("{}:{path}", self.path.path().display()));
@@ -93,7 +94,7 @@ fn handles_names_the_types_and_nothing_else() {
     let world = World::new(TOOL);
     let ran = finish(Caller::new().command(&world).arg("--handles").stdin(Stdio::null()).spawn().expect("it starts"));
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "docker,oci\n", ""));
-    // Parsed as in cnab-go: split at commas, with spaces removed.
+    // Parsed as in cnab-go: split at commas, then trimmed.
     let types: Vec<&str> = ran.stdout.split(',').map(str::trim).collect();
     assert_eq!(types, ["docker", "oci"], "no empty type, which would match everything without one");
 }

@@ -1,4 +1,4 @@
-//! Actions whose caller exits in the middle (rule 47 of docs/guides/cnab-rules.md).
+//! Actions whose caller exits before they complete (rule 47 of docs/guides/cnab-rules.md).
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
@@ -30,7 +30,7 @@ fn started(world: &World, bundle: &str) -> Child {
     child
 }
 
-/// Lets the run tool of a container continue, from outside of the container.
+/// Creates a file in the container, from outside, that lets the run tool continue.
 fn go(world: &World) {
     let pid = integration::api::pid(&world.containers()[0]);
     std::fs::write(format!("/proc/{pid}/root/cnab/app/outputs/go"), "").expect("write");
@@ -75,7 +75,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     while !reported.contains("is still running") {
         assert!(errors.read_line(&mut reported).expect("a line") > 0, "{reported}");
     }
-    // No other action can start meanwhile.
+    // No other action can start while this action is running.
     let third = world.act(&["uninstall", "app"]);
     assert!(third.status == 125 && third.stderr.contains("another agent-cli command is working on app"), "{third:?}");
     let forced = world.act(&["uninstall", "app", "--force"]);
@@ -97,7 +97,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     assert_eq!(statuses, ["succeeded", "succeeded"]);
 }
 
-/// A claim without a container and a claim whose container was removed are resolved.
+/// If a claim has no container, or its container was removed, the next action resolves the claim.
 #[test]
 fn what_never_ran_and_what_was_taken_away() {
     let world = World::new(TOOL);
@@ -108,7 +108,7 @@ fn what_never_ran_and_what_was_taken_away() {
     let id = shown(&world, "container").as_str().expect("an id").to_owned();
     world.daemon.api.delete(&id, true).expect("Delete");
     assert_eq!((shown(&world, "status"), shown(&world, "state")), (json!("unknown"), json!("undefined")));
-    // Restore the pending state, which a kill between claim and container leaves.
+    // Restore the pending state. A kill between the claim and the creation of the container leaves this state.
     let claim = shown(&world, "claim").as_str().expect("an id").to_owned();
     let results = world.claims().join("results").join(claim);
     let mut files: Vec<_> = std::fs::read_dir(&results).expect("results").flatten().map(|entry| entry.path()).collect();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{KEY, World, lamp, search};
 
-/// Prints its non-secret inputs and then the secrets, so that the log contains them.
+/// Prints the inputs that are not secret, then the secrets, so that the log contains them.
 const TOOL: &str = r#"
 same() { [ "$1" = "$2" ] && echo same || echo other; }
 echo "$CNAB_ACTION:$CNAB_INSTALLATION_NAME:$CNAB_BUNDLE_NAME:$PERIOD" > /cnab/app/outputs/seen
@@ -91,7 +91,7 @@ fn a_bundle_goes_through_its_life() {
     assert!(search(world.daemon.setup().home()).found());
 }
 
-/// An installed name cannot be installed again (rule 5).
+/// A name that is already installed cannot be installed again (rule 5).
 #[test]
 fn what_is_installed_is_not_installed_again() {
     let world = World::new("true");

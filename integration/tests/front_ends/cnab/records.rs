@@ -1,5 +1,5 @@
-//! Records of other programs, unreadable records, and outputs that are used as parameters (rules 40, 44, 49 of
-//! docs/guides/cnab-rules.md); and Docker's socket (rule 50).
+//! Records of other programs, unreadable records, outputs that are used as parameters (rules 40, 44, 49 of
+//! docs/guides/cnab-rules.md), and Docker's socket (rule 50).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,8 +19,8 @@ fn claims(world: &World, name: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// A `writeOnly` value is never shown, even if another program wrote it into its claim, where the control finds it
-/// (rule 40). An unreadable record is reported, and hides neither its own installation nor others.
+/// A `writeOnly` value is never shown, even if another program wrote it into its claim (rule 40). The control finds the
+/// value in that claim. An unreadable record is reported, and all other records are still listed.
 #[test]
 fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
@@ -59,7 +59,7 @@ fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing()
     assert_eq!(world.cnab(&["list", "--all"]).status, 0);
 }
 
-/// A parameter without another source uses the last output of an earlier action, or of a dependency that was run just
+/// If a parameter has no other source, it gets the last output of an earlier action, or of a dependency that ran just
 /// before (rule 49). A secret output stays secret.
 #[test]
 fn outputs_become_parameters() {

@@ -15,7 +15,7 @@ fn typed() -> Value {
         kind => json!({ "type": kind }),
     };
     let parameter = |kind: &&str| {
-        // A relative path starts at the root (rule 20).
+        // A relative path is resolved against the root (rule 20).
         let destination = json!({ "env": kind.to_uppercase(), "path": format!("etc/x/{kind}") });
         ((*kind).to_owned(), json!({ "definition": kind, "destination": destination }))
     };
@@ -36,7 +36,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
     );
     let world = World::new(&script);
     let bundle = world.bundle(&typed());
-    // Not in the format of a library: rule 3 requires the original bytes.
+    // This formatting is one that no JSON library produces: rule 3 requires the original bytes.
     let original = serde_json::to_string_pretty(&typed()).expect("JSON").replace("  ", " \t");
     fs::write(&bundle, &original).expect("write");
     let set = [
@@ -63,7 +63,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
     assert_eq!(reported, expected);
 }
 
-/// An option omits the file of an unset parameter, for tools that test whether the file exists.
+/// With an option, an unset parameter has no file. Some tools test whether the file exists.
 #[test]
 fn a_file_of_what_is_unset_can_be_left_out() {
     let world = World::new("cat /etc/x/unset && echo there || echo absent");
@@ -72,7 +72,7 @@ fn a_file_of_what_is_unset_can_be_left_out() {
     assert_eq!(world.acts(&["install", "b", "-b", &bundle, "--omit-unset-files"]).stdout, "absent\n");
 }
 
-/// The container's user can read and change the files and create files next to them, and cannot change their sources
+/// The container user can read and change the files and create files next to them, but cannot change the source files
 /// (rules 19 and 22).
 #[test]
 fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
@@ -90,7 +90,7 @@ fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
     }
 }
 
-/// Errors are reported together before any effect, and contain no value (rules 9 and 13).
+/// All errors are reported together, before any effect, and contain no value (rules 9 and 13).
 #[test]
 fn what_is_wrong_is_reported_before_anything_runs() {
     let world = World::new("exit 1");

@@ -14,7 +14,7 @@ use integration::rootfs::Rootfs;
 use serde_json::{Value, json};
 
 pub(crate) const KEY: &str = "canary-of-a-credential-4f1c77a0b2";
-/// Value of a `writeOnly` parameter.
+/// Value of the `writeOnly` parameter.
 pub(crate) const PASS: &str = "canary-of-a-parameter-90ab31dd57";
 
 /// Test environment for bundles.

@@ -1,10 +1,11 @@
-//! Servers with wrong, slow or endless answers or a wrong identity: rules 1, 11 and 15.
+//! Servers with wrong, slow or endless responses or with a wrong identity: rules 1, 11 and 15.
 
 use serde_json::json;
 
 use integration::conventions::{Identity, SYSTEM, World, certificate};
 
-/// Nothing is printed, the message names the convention and the fault, and answers are not quoted.
+/// Nothing is printed to standard output. The error message names the convention and the error, and does not quote the
+/// response.
 #[test]
 fn rule_11_a_wrong_answer_fails_the_whole() {
     let world = World::start();
@@ -26,7 +27,7 @@ fn rule_11_a_wrong_answer_fails_the_whole() {
         let reported = world.refused();
         assert!(reported.contains("convention b: ") && reported.contains(why), "{path}: {reported}");
     }
-    // No redirect was followed: the next request belongs to the next run.
+    // The log shows that no redirect was followed: the second request belongs to the next run.
     let names: Vec<String> =
         world.log().iter().map(|request| request["body"]["metadata"]["name"].to_string()).collect();
     let redirected = world.log().iter().position(|request| request["path"] == "/redirect").unwrap();
@@ -67,15 +68,15 @@ fn rule_1_a_server_is_who_its_certificate_says() {
         assert!(world.refused().contains("is not trusted"), "{more}");
     }
     assert!(world.log().is_empty(), "nothing was sent");
-    // The control: the correct bundle together with another one, in a file.
+    // The control: with a file that contains the correct certificate and another one, the server is accepted.
     let both = stranger + &std::fs::read_to_string(world.dir.path().join("ca.pem")).unwrap();
     world.write("both.pem", &both);
     world.register(&[("a", "hello", "caFile = \"both.pem\"")]);
     world.applied();
 }
 
-/// Rule 11: the last good template of an intent is kept, and the generation shows that it is not that of the last
-/// intent.
+/// Rule 11: if a convention fails, an intent keeps its last good template. `observedGeneration` shows that this
+/// template belongs to an earlier generation.
 #[test]
 fn rule_11_an_intent_keeps_its_last_good_template() {
     let world = World::start();
@@ -103,7 +104,7 @@ fn rule_11_an_intent_keeps_its_last_good_template() {
     );
 }
 
-/// An unknown host, and a port without a listener.
+/// The request fails if the host is unknown or no process listens on the port.
 #[test]
 fn rule_11_a_server_that_is_not_there_fails_the_whole() {
     let world = World::start();

@@ -33,8 +33,8 @@ impl Player {
     }
 }
 
-/// A convention's variable reaches the container. Additions without a grant prevent the whole play. The convention
-/// never receives the Secret's value, which the container has.
+/// A variable from a convention reaches the container. An addition without a grant fails the whole play. The convention
+/// never receives the value of the Secret, but the container has it.
 #[test]
 fn a_play_is_decorated_before_it_runs() {
     let player = Player { world: World::start(), daemon: Daemon::start(), rootfs: Rootfs::busybox() };
@@ -64,7 +64,7 @@ fn a_play_is_decorated_before_it_runs() {
     assert_eq!(player.daemon.api.output("default_web_app").text(), "HELLO FROM CONVENTION\nwhole\n");
     let sent = std::fs::read_to_string(player.world.dir.path().join("log")).unwrap();
     assert!(sent.contains("CONVENTION_SERVER") && !sent.contains(VALUE));
-    // The same files and conventions change nothing.
+    // With the same files and conventions, nothing changes.
     assert!(player.play("play").stderr.contains("nothing has changed"));
     assert_eq!(player.kube(&["down", "web"]).status, 0);
 }

@@ -1,4 +1,4 @@
-//! Servers that try to widen privileges or to obtain a secret: rules 13 and 14.
+//! Servers that try to gain privileges or to obtain a secret: rules 13 and 14.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ fn rule_13_a_server_widens_nothing_without_a_grant() {
         let reported = world.refused();
         assert!(reported.contains(&format!("convention widener: {field}: adds ")), "{reported}");
         assert!(reported.contains(&format!("the registration lacks the grant {grant}")), "{reported}");
-        // The control: it succeeds with the right grant and not with another grant.
+        // The control: the addition succeeds with the right grant and fails with another grant.
         world.register(&[("widener", path, "grants = [\"root\", \"secrets\"]")]);
         assert!(world.refused().contains(grant));
         world.register(&[("widener", path, &format!("grants = [{grant:?}]"))]);
@@ -25,7 +25,7 @@ fn rule_13_a_server_widens_nothing_without_a_grant() {
     }
 }
 
-/// The value of a Secret would leave the machine as part of an image name if the registry in the name were contacted.
+/// If the registry in an image name were contacted, the name would carry the value of a Secret out of the machine.
 #[test]
 fn rule_14_a_server_cannot_take_a_secret_away() {
     let world = World::start();

@@ -1,4 +1,4 @@
-//! The protocol without faults: rules 1 to 6, 8, 9, 10, 12 and 14.
+//! The protocol with correct servers: rules 1 to 6, 8, 9, 10, 12 and 14.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ fn template(object: &Value) -> &Value {
     &object["spec"]["template"]
 }
 
-/// Rules 1 to 6: one POST of a context over HTTPS, with the image by digest, its configuration and its bills of
-/// materials.
+/// Rules 1 to 6: the server gets one POST of a context over HTTPS. The context contains the image by digest, its
+/// configuration and its bills of materials.
 #[test]
 fn rules_1_to_6_a_context_is_posted_and_its_answer_taken() {
     let world = World::start();
@@ -27,7 +27,7 @@ fn rules_1_to_6_a_context_is_posted_and_its_answer_taken() {
         })
     );
     assert_eq!((&decorated["kind"], &decorated["spec"]["replicas"]), (&json!("Deployment"), &json!(1)));
-    // The second request belongs to the round that changes nothing.
+    // The second request belongs to the last round, which changes nothing.
     let log = world.log();
     assert_eq!(log.len(), 2);
     let (headers, body) = (&log[0]["headers"], &log[0]["body"]);
@@ -67,8 +67,8 @@ fn rule_5_an_image_that_cannot_be_resolved_fails_before_anybody_is_asked() {
     assert!(world.log().is_empty());
 }
 
-/// Rules 8, 9 and 12: conventions run in order, each with the result of the previous one, and applying twice has the
-/// same result as once.
+/// Rules 8, 9 and 12: each convention gets the result of the previous one, and applying the conventions twice has the
+/// same result as applying them once.
 #[test]
 fn rules_8_9_and_12_conventions_follow_one_another() {
     let world = World::start();
@@ -76,7 +76,8 @@ fn rules_8_9_and_12_conventions_follow_one_another() {
     world.register(&order);
     world.web("1", "x");
     let decorated = world.applied();
-    // The first convention received only the given variable; the last convention finds its own variable there.
+    // The first convention received only the given variable. The last convention also received the variable that it had
+    // added.
     let env = &template(&decorated)["spec"]["containers"][0]["env"];
     assert_eq!(env[1], json!({"name": "SEEN", "value": "GIVEN"}));
     let asked: Vec<Value> = world.log().iter().map(|request| request["body"]["metadata"]["name"].clone()).collect();
@@ -95,7 +96,8 @@ fn rule_10_a_convention_cannot_speak_for_another() {
     assert_eq!(annotations, &json!({"conventions.carto.run/applied-conventions": "forger/forge"}));
 }
 
-/// Output of `explain` for each convention. No request and no output contains a Secret of the same files.
+/// `explain` prints the changes of each convention. No request and no output contains the value of a Secret from the
+/// same files.
 #[test]
 fn rule_14_a_secret_is_not_seen_and_explain_reports_who_did_what() {
     const VALUE: &str = "canary-62b0-of-a-secret";
@@ -126,17 +128,18 @@ fn rule_14_a_secret_is_not_seen_and_explain_reports_who_did_what() {
     let reported = format!("{}{}{}", ran.stdout, explained.stdout, explained.stderr);
     let sent = std::fs::read_to_string(world.dir.path().join("log")).unwrap();
     assert!(!sent.contains(VALUE) && !reported.contains(VALUE));
-    // `apply` restores the value, so that the output is as complete as the file.
+    // `apply` inserts the value again, so the output is as complete as the file.
     let applied = world.run(&["apply", "--json", "web.yaml", "secret.yaml"]).json();
     let variable = &applied["items"][0]["spec"]["template"]["spec"]["containers"][0]["env"][0];
     assert_eq!(variable["value"], format!("https://u:{VALUE}@db/"));
     assert_eq!(applied["items"][1], secret);
-    // The control: without the Secret the value belongs to none, and is sent.
+    // The control: without the Secret, the value is not secret and is sent.
     world.run(&["explain", "web.yaml"]);
     assert!(std::fs::read_to_string(world.dir.path().join("log")).unwrap().contains(VALUE));
 }
 
-/// Objects without a template are printed unchanged and in order; the items of lists and of other kinds are decorated.
+/// Objects without a template are printed unchanged and in order; templates in lists and in objects of other kinds are
+/// decorated.
 #[test]
 fn every_kind_with_a_template_is_decorated() {
     let world = World::start();

@@ -1,11 +1,11 @@
-//! P64: the next command completes a killed command.
+//! P64: if a command is killed, the next command completes its work.
 
 use executor_proto::v1::event::Kind;
 use serde_json::json;
 
 use crate::kube::world::{KubeFixture, OLD, VARIABLE};
 
-/// Kills a command as soon as an event of a container arrives.
+/// Kills a command as soon as the event of this kind arrives for the container.
 fn cut_off(world: &KubeFixture, arguments: &[&str], id: &str, kind: Kind) {
     let mut events = world.daemon.api.events_after(world.daemon.api.info().cursor);
     let mut child = world.command(arguments).spawn().unwrap();

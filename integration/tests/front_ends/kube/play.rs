@@ -8,7 +8,7 @@ use integration::wait;
 use crate::kube::world::{KubeFixture, NEW, OLD, POD, VARIABLE};
 
 /// P22, P30, P40, P53, P55, P56, P64: all features of the pod work, a changed Secret is replaced in place, and nothing
-/// is left.
+/// is left after removal.
 #[test]
 fn a_pod_goes_through_its_life() {
     let world = KubeFixture::new();
@@ -26,7 +26,7 @@ fn a_pod_goes_through_its_life() {
     ] {
         assert!(ran.stderr.contains(line), "{line}: {ran:?}");
     }
-    // Order, shared volume, secrets, masked output.
+    // Check the order, the shared volume, the secrets, and the masked output.
     let output = wait::until("the first container's output", || {
         Some(world.daemon.api.logs_so_far("default_web_app")).filter(|output| output.contains(" hello\n"))
     });
@@ -53,7 +53,7 @@ fn a_pod_goes_through_its_life() {
     assert!(again.stderr.contains("nothing has changed"), "{again:?}");
     assert_eq!(world.container("default_web_app").files_generation, 1);
 
-    // A changed Secret creates a new generation of files in the same container.
+    // After the Secret changes, the same container gets a new generation of files.
     world.objects(NEW, VARIABLE, "hello");
     assert_eq!(world.diff(&path), [("web".to_owned(), "rotate".to_owned())]);
     assert!(!format!("{:?}", world.play(&["diff", &path])).contains(NEW));
@@ -62,7 +62,7 @@ fn a_pod_goes_through_its_life() {
     assert_eq!((pid(&rotated), rotated.files_generation), (pid(&app), 2));
     assert_eq!(world.content("default_web_app", "/secrets/db/password"), NEW);
     assert_eq!(world.content("default_web_second", "/secrets/db/password"), NEW);
-    // The proxy has no files of the Secret.
+    // The proxy has no files from the Secret.
     assert_eq!(world.container("default_web_proxy").files_generation, 0);
     assert_eq!(world.diff(&path), [("web".to_owned(), "unchanged".to_owned())]);
 
@@ -75,7 +75,7 @@ fn a_pod_goes_through_its_life() {
         world.daemon.api.logs_so_far("default_web_app").contains(" goodbye\n").then_some(())
     });
 
-    // So does a secret variable, although it is not part of the digest.
+    // A changed secret variable also replaces the pod, although the variable is not part of the digest.
     let app = world.container("default_web_app");
     world.objects(NEW, "another-value-of-a-variable", "goodbye");
     assert_eq!(world.diff(&path), [("web".to_owned(), "replace".to_owned())]);
@@ -91,8 +91,8 @@ fn a_pod_goes_through_its_life() {
     assert_eq!(world.kube(&["down", &path]).status, 0, "down twice");
 }
 
-/// P11 to P13: no file of the daemon or of agent-cli contains a Secret's value during the play, and no process after
-/// `down`. The control: the container itself and the source file contain the values.
+/// P11 to P13: during the play, no file of the daemon or of agent-cli contains a value of the Secret; after `down`, no
+/// process does either. The control: the container itself and the source file contain the values.
 #[test]
 fn nothing_is_left_of_a_secret() {
     let world = KubeFixture::new();
@@ -143,7 +143,7 @@ fn hooks_and_the_order_of_the_stop() {
     );
 }
 
-/// Everything is checked before anything runs, and every violation is reported with file, document, object and path.
+/// All files are checked before anything runs. Every violation is reported with file, document, object and path.
 #[test]
 fn what_is_wrong_is_reported_before_anything_runs() {
     let world = KubeFixture::new();
@@ -164,7 +164,7 @@ fn what_is_wrong_is_reported_before_anything_runs() {
     assert_eq!(world.containers().len(), 0);
 }
 
-/// P58: a ConfigMap and a file of a Secret inside an emptyDir that another container shares.
+/// P58: a ConfigMap and a file from a Secret can be mounted inside an emptyDir that another container shares.
 #[test]
 fn configuration_is_mounted_inside_an_empty_dir() {
     let world = KubeFixture::new();
@@ -186,8 +186,8 @@ fn configuration_is_mounted_inside_an_empty_dir() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// P1: refusals by executord are reported with file, line and column, and nothing was started. The last file is the
-/// control.
+/// P1: if executord refuses an object, the refusal is reported with file, line and column, and nothing is started. The
+/// last file is the control.
 #[test]
 fn refusals_of_executord_precede_every_start() {
     let world = KubeFixture::new();
@@ -225,7 +225,7 @@ fn refusals_of_executord_precede_every_start() {
             ),
             &["22:7 (document 2, Pod default/bad): spec.containers[1].volumeMounts[1]: "],
         ),
-        // All violations of a pod and of its containers at once.
+        // All violations of a pod and its containers are reported at once.
         (
             bad("  dnsConfig:\n    searches: [\"A B\"]\n", "    resources: {limits: {memory: 128m}}\n"),
             &["13:16 (", "21:26 ("],
@@ -247,7 +247,7 @@ fn refusals_of_executord_precede_every_start() {
     assert_eq!((world.containers().len(), pods()), (3, 2));
 }
 
-/// P61: pods of a Deployment are replaced one after the other, and pods that are in no file any more are removed.
+/// P61: the pods of a Deployment are replaced one after the other. Pods that are no longer in any file are removed.
 #[test]
 fn deployments_and_what_is_no_longer_there() {
     let world = KubeFixture::new();
@@ -271,7 +271,7 @@ fn deployments_and_what_is_no_longer_there() {
     world.write("box.yaml", &deployment(2, "two"));
     world.play_ok(&path);
     assert_ne!(pid(&world.container("team_box-0_box")), first);
-    // Zero replicas means scaling down and is no error, and `diff` agrees with `play`.
+    // Zero replicas is no error: it scales down. `diff` agrees with `play`.
     world.write("box.yaml", &deployment(0, "two"));
     let names = ["box-0", "box-1"].map(|pod| (pod.to_owned(), "remove".to_owned()));
     assert_eq!(world.diff(&path), names);

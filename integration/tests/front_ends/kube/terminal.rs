@@ -1,4 +1,4 @@
-//! Plays started by a user in a shell: objects from standard input, and progress on a terminal.
+//! Plays that a user starts in a shell: objects come from standard input, and progress is shown on a terminal.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -38,7 +38,8 @@ fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// A terminal receives the same lines as a pipe, each at the left margin, and no value.
+/// A terminal receives the same lines as a pipe. Each line starts at the left margin, and no line contains a secret
+/// value.
 #[test]
 fn p64_progress_on_a_terminal_is_a_line_for_each_step() {
     let world = KubeFixture::new();
@@ -50,7 +51,7 @@ fn p64_progress_on_a_terminal_is_a_line_for_each_step() {
         command.env("TERM", "xterm").stdin(terminal.try_clone().unwrap());
         command.stdout(terminal.try_clone().unwrap()).stderr(terminal);
         let mut child = command.spawn().unwrap();
-        // Now only the program has the terminal open.
+        // From here, only the program has the terminal open.
         drop(command);
         let (mut text, mut some) = (Vec::new(), [0; 4096]);
         while let Ok(length @ 1..) = screen.read(&mut some) {

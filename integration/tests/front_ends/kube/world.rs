@@ -77,7 +77,7 @@ impl KubeFixture {
         world
     }
 
-    /// Directory of the test's files, outside of the searched directories.
+    /// Directory of the test's input files, outside of the searched directories.
     fn inputs(&self) -> PathBuf {
         self.rootfs.path().join("srv/files")
     }
@@ -93,7 +93,8 @@ impl KubeFixture {
         path.display().to_string()
     }
 
-    /// Writes the objects with these values of the Secrets and of the ConfigMap, and returns the path.
+    /// Writes the objects with this secret value, this secret variable and this greeting in the ConfigMap. Returns the
+    /// path.
     pub(crate) fn objects(&self, secret: &str, variable: &str, greeting: &str) -> String {
         let configuration = format!(
             "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{password: {secret}}}\n\
@@ -136,7 +137,7 @@ impl KubeFixture {
         ran.json()
     }
 
-    /// Output of `diff`: each pod and its change.
+    /// Parsed output of `diff`: each pod and its change.
     pub(crate) fn diff(&self, path: &str) -> Vec<(String, String)> {
         let ran = self.play(&["diff", path, "--json"]);
         let document = ran.json();

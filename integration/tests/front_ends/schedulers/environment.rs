@@ -1,4 +1,4 @@
-//! The kept environment of a container's process, for processes that are executed later.
+//! The environment of a container's process is kept for processes that are executed later.
 
 use executor_proto::v1::{
     Action, Check, Checks, EnvironmentVariable, ExecCheck, ExecStart, RunAction, RunRequest, SerialAction, check,
@@ -31,9 +31,10 @@ fn a_process_has_it_when_asked_for() {
     daemon.api.started(keeping(request));
     assert!(daemon.api.get("c").unwrap().spec.unwrap().keep_environment);
     assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"));
-    // The control: without the option there is nothing.
+    // The control: without the option, executed processes get no variables.
     assert_eq!(executed(&daemon.api, script("c", "echo $OPEN,$PW")).unwrap().text(), ",\n");
-    // Its own variables take precedence, each name appears once, and HOME is that of its user.
+    // Variables of the executed process take precedence, each name appears once, and HOME belongs to the process's
+    // user.
     let own = EnvironmentVariable { name: "OPEN".into(), value: "own".into(), ..EnvironmentVariable::default() };
     let env = ExecStart { env: vec![own], user: "root".into(), ..start("c", "/usr/bin/env", &[]) };
     let reported = executed(&daemon.api, with_container_env(env)).unwrap().text();
@@ -49,7 +50,7 @@ fn a_process_has_it_when_asked_for() {
 #[test]
 fn a_container_that_does_not_keep_it_says_so() {
     let daemon = Daemon::start();
-    // The container has secret files, so it has a volume.
+    // This container has secret files, so it has a volume.
     daemon.api.started(sleeper("c").secret_env("PW", SECRET).file("key", b"x"));
     let reported = executed(&daemon.api, with_container_env(script("c", "env"))).err().unwrap();
     assert_eq!(reported.code(), Code::FailedPrecondition);
@@ -64,7 +65,7 @@ fn a_container_that_does_not_keep_it_says_so() {
     assert!(reported.code() == Code::InvalidArgument && reported.message().contains(field), "{reported}");
 }
 
-/// The program of a check has the environment if requested. The control without the option is not ready.
+/// If requested, the program of a check gets the environment. The control, without the option, never becomes ready.
 #[test]
 fn checks_have_it_when_asked_for() {
     let daemon = Daemon::start();
@@ -87,7 +88,8 @@ fn checks_have_it_when_asked_for() {
     }
 }
 
-/// In a tree, it is the environment of the first process of its action, with the variables of all.
+/// In a tree, executed processes get the variables of the first process of the action and the variables of all
+/// processes.
 #[test]
 fn a_tree_has_that_of_its_first_process() {
     let daemon = Daemon::start();
@@ -116,8 +118,8 @@ fn a_tree_has_that_of_its_first_process() {
     assert_eq!(printed(&daemon, "tree"), format!("first,{SECRET},all\n"));
 }
 
-/// The container keeps the environment whichever process of the executor is killed, and the remaining processes wipe it
-/// at the end.
+/// The environment survives a kill of executord, the launcher or the shim. The remaining processes wipe it when the
+/// container exits.
 #[test]
 fn it_outlives_executord_and_the_launcher() {
     let mut daemon = Daemon::start();
@@ -135,7 +137,7 @@ fn it_outlives_executord_and_the_launcher() {
         restart(&mut daemon, with_launcher);
         assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"), "launcher killed: {with_launcher}");
     }
-    // Shim and launcher are killed: the next launcher finds the memory through the container.
+    // Shim and launcher are killed. The next launcher finds the memory through the container.
     let shim = daemon.record("c").shim.pid;
     let launcher = daemon.launcher().unwrap();
     daemon.kill();
@@ -148,7 +150,7 @@ fn it_outlives_executord_and_the_launcher() {
     assert!(wipe.verified && wipe.files == 1 && wipe.bytes > SECRET.len() as u64, "{wipe:?}");
 }
 
-/// No process of the container can access the stored environment, whatever its user.
+/// No process of the container can access the stored environment, whatever its user is.
 #[test]
 fn the_container_does_not_see_it() {
     let daemon = Daemon::start();

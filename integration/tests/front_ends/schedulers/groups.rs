@@ -1,4 +1,4 @@
-//! Supplementary groups that a request adds.
+//! Supplementary groups that are added by a request.
 
 use executor_proto::v1::{Action, ExecStart, RunAction, RunRequest, SerialAction};
 use integration::api::exit;
@@ -17,8 +17,8 @@ fn sorted(text: &str) -> Vec<u32> {
     groups
 }
 
-/// Numbers and names, for the container's process and for processes executed in it, with any user. The control is a
-/// container without them.
+/// Groups given by number or by name apply to the container's process and to executed processes, for every user. The
+/// control is a container without groups.
 #[test]
 fn every_process_has_them() {
     let daemon = Daemon::start();

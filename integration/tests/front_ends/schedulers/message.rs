@@ -37,10 +37,10 @@ fn what_a_process_writes_is_in_the_result() {
         let spec = ended.spec.unwrap().termination_message.unwrap();
         assert_eq!((&*spec.path, spec.bytes_max), (LOG, 4096));
     }
-    // Without the option the file does not exist.
+    // Without the option, the file does not exist.
     let ended = daemon.api.run_to_end(sh(&format!("test -e {LOG}")).id("without"));
     assert_eq!((exit(&ended), message(&ended)), (Ok(1), ""));
-    // Other locations: in the container's own layer, on a tmpfs, below missing directories.
+    // The path may be in the container's own layer, on a tmpfs, or below missing directories.
     let rootfs = Rootfs::busybox();
     for (id, path) in [("layer", "/var/made/up/message"), ("memory", "/dev/termination-x"), ("tmp", "/tmp/message")] {
         let script = format!("echo hello >>{path}");
@@ -49,7 +49,7 @@ fn what_a_process_writes_is_in_the_result() {
     }
 }
 
-/// The last bytes are kept, and invalid text is replaced.
+/// Only the last bytes of a message are kept, and invalid UTF-8 is replaced.
 #[test]
 fn a_message_is_bounded() {
     let daemon = Daemon::start();
@@ -60,7 +60,7 @@ fn a_message_is_bounded() {
     let short = TerminationMessage { bytes_max: 3, ..TerminationMessage::default() };
     let request = RunRequest { termination_message: Some(short), ..sh(&format!("printf 'abc\\377de' >{LOG}")) };
     assert_eq!(message(&daemon.api.run_to_end(request.id("short"))), "de");
-    // The message uses no more memory than its limit, and holes use none.
+    // The file uses no more memory than the limit of the message. Holes in the file use no memory.
     let fill = format!(
         "head -c 9000000 /dev/zero >{LOG} || echo full; : >{LOG}; \
                         dd if=/dev/zero of={LOG} bs=1 count=0 seek=1T 2>/dev/null; printf end >>{LOG}"
@@ -70,7 +70,7 @@ fn a_message_is_bounded() {
     assert!(daemon.api.output("full").text().contains("full"));
 }
 
-/// The message is masked as a whole before it is cut. The control masks nothing.
+/// The whole message is masked before it is truncated. The control masks nothing.
 #[test]
 fn secrets_are_masked() {
     let daemon = Daemon::start();
@@ -80,7 +80,7 @@ fn secrets_are_masked() {
     assert!(message(&masked).starts_with("the password is ") && !message(&masked).contains(SECRET), "{masked:?}");
     let open = daemon.api.run_to_end(request("open").unmasked());
     assert_eq!(message(&open), format!("the password is {SECRET}, {SECRET}"));
-    // The cut is within the secret.
+    // The message is truncated in the middle of the secret.
     let cut = TerminationMessage { bytes_max: SECRET.len() as u32 - 4, ..TerminationMessage::default() };
     let request = RunRequest { termination_message: Some(cut), ..request("cut") };
     let text = message(&daemon.api.run_to_end(request)).to_owned();
@@ -104,7 +104,7 @@ fn the_end_of_the_log_takes_its_place_after_a_failure() {
     assert_eq!(message(&daemon.api.run_to_end(without)), "");
 }
 
-/// Whatever a container does with the name, the shim reads the file that it created, and follows no link.
+/// Whatever a container puts at the path, the shim reads only the file that it created itself, and follows no link.
 #[test]
 fn a_container_cannot_lead_it_elsewhere() {
     let daemon = Daemon::start();
@@ -116,7 +116,7 @@ fn a_container_cannot_lead_it_elsewhere() {
         let ended = daemon.api.run_to_end(with_message(sh(&script).id(id), path));
         assert_eq!(message(&ended), "first\n", "{path}");
     }
-    // A symbolic link of the image, and a path on which something is mounted already.
+    // Refused paths: below a symbolic link of the image, and on or below existing mounts.
     let rootfs = Rootfs::busybox();
     rootfs.replace_by_link("tmp", "/etc");
     let request = with_message(sh("true").id("link").rootfs(&rootfs.reference()), "/tmp/message");
@@ -153,7 +153,7 @@ fn the_steps_of_a_tree_write_to_one_file() {
     assert_eq!(message(&daemon.api.run_to_end(with_message(request, ""))), "one\ntwo\n");
 }
 
-/// A container whose shim was killed has no message; its exit is known nevertheless.
+/// If a container's shim was killed, the container has no termination message, but its exit is known.
 #[test]
 fn a_lost_shim_takes_it_along() {
     let daemon = Daemon::start();

@@ -1,4 +1,5 @@
-//! A kept environment is stored only in the container's volume, and consists of zeros after the container's exit.
+//! A kept environment is stored only in the container's volume, and is overwritten with zeros after the container's
+//! exit.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -13,8 +14,8 @@ use integration::wait;
 
 const SIZE: usize = 4096;
 
-/// Findings in the memory, the environment and the arguments of processes. The volume itself, to which a shim and its
-/// launcher have descriptors, does not count.
+/// Returns findings in the memory, the environment and the arguments of processes. Findings in the volume itself, to
+/// which the shim and the launcher have descriptors, are excluded.
 fn found<'a>(needles: &Needles, processes: impl Iterator<Item = &'a Process>) -> Vec<String> {
     let mut search = Search::new(needles);
     processes.for_each(|process| search.process(process));
@@ -23,16 +24,16 @@ fn found<'a>(needles: &Needles, processes: impl Iterator<Item = &'a Process>) ->
     hits.filter(|hit| !in_volume(&hit.place)).map(|hit| hit.to_string()).collect()
 }
 
-/// Opens the kept file through the shim's handle of the volume.
+/// Opens the file with the kept environment through the shim's handle of the volume.
 fn kept(shim: i32) -> File {
     let fds = std::fs::read_dir(format!("/proc/{shim}/fd")).unwrap().flatten();
     let mut opened = fds.filter_map(|fd| File::open(fd.path().join("steps/environment")).ok());
     opened.next().expect("a handle of the volume")
 }
 
-/// While an executed process runs with the environment, executord, the launcher, the shim and the process's supervisor
-/// do not hold it. The controls: the search finds it in both processes of the container, and in the shim if the shim
-/// masks it; the file contains it before the exit, and zeros afterwards.
+/// While an executed process runs with the environment, the memory of executord, the launcher, the shim and the
+/// process's supervisor does not contain it. The controls: the search finds the environment in both processes of the
+/// container, and in the shim if the shim masks it; the file contains it before the exit, and zeros afterwards.
 #[test]
 fn it_is_in_no_process_of_the_executors() {
     let daemon = Daemon::start();

@@ -11,7 +11,7 @@ use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::{cli, wait};
 use tonic::{Code, Status};
 
-/// Uses the processor for a while, writes 8 MiB into memory and sleeps.
+/// Uses the CPU for a while, writes 8 MiB into memory and sleeps.
 const WORK: &str = "head -c 8388608 /dev/zero >/dev/shm/x; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; \
                     sleep 100000";
 
@@ -48,8 +48,7 @@ fn what_a_container_has_used_is_counted() {
     request.limits.get_or_insert_default().cpu_millis = 500;
     worked(&daemon, request);
     daemon.api.started(sleeper("idle"));
-    // The kernel counts a period at its end. Until then the shell may wait for processor time to start its last
-    // process.
+    // The kernel counts a CPU period at its end. Until then, the shell may wait for CPU time to start its last process.
     let both = wait::until("a period is over, and the shell has started sleep", || {
         let both = stats_of(&daemon, &["idle", "busy"]);
         let used = both[0].usage?;
@@ -72,12 +71,12 @@ fn what_a_container_has_used_is_counted() {
     let end = ending(&ended).usage.unwrap();
     assert!(end.cpu.unwrap().total_ns >= cpu.total_ns && end.memory.unwrap().max_bytes >= memory.max_bytes, "{end:?}");
     assert_eq!(stats_of(&daemon, &["busy"])[0].usage, Some(end));
-    // A container that never ran has none.
+    // A container that never ran has no counters.
     let never = daemon.api.run_to_end(integration::request::program("/nope", &[]).id("never"));
     assert_eq!(ending(&never).usage, None);
 }
 
-/// All running containers, by labels, page by page.
+/// Counters of all running containers can be requested, by labels and page by page.
 #[test]
 fn containers_are_chosen_by_ids_and_labels() {
     let daemon = Daemon::start();
@@ -120,7 +119,8 @@ fn what_cannot_be_is_refused_field_by_field() {
     assert_eq!(stats(&daemon, nobody).unwrap_err().code(), Code::NotFound);
 }
 
-/// The stream of named containers ends regularly with their final counters, as soon as the last container has exited.
+/// A stream of named containers ends without an error, with their final counters, as soon as the last container has
+/// exited.
 #[test]
 fn a_stream_ends_with_its_containers() {
     let daemon = Daemon::start();
@@ -138,7 +138,7 @@ fn a_stream_ends_with_its_containers() {
     assert_eq!(last.containers[0].usage, ending(&daemon.api.get("c").unwrap()).usage);
 }
 
-/// Counters continue over a restart of executord, and the launcher reads those of a container whose shim was killed.
+/// Counters continue across a restart of executord. If a shim was killed, the launcher reads the container's counters.
 #[test]
 fn counters_outlive_executord_and_the_shim() {
     let mut daemon = Daemon::start();

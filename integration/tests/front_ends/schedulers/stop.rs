@@ -1,4 +1,4 @@
-//! A signal of Stop that replaces the container's own.
+//! Stop can replace the container's own stop signal.
 
 use executor_proto::v1::{Action, Container, ParallelAction, RunAction, RunRequest, StopRequest};
 use integration::api::{ending, exit};
@@ -23,7 +23,7 @@ fn is_up(daemon: &Daemon, id: &str, lines: usize) {
     wait::until("the processes are up", || (daemon.api.logs_so_far(id).matches("up").count() == lines).then_some(()));
 }
 
-/// The controls: the container's own signal if Stop has none.
+/// Stop sends the requested signal. The controls: without a requested signal, Stop sends the container's own signal.
 #[test]
 fn it_comes_in_place_of_the_containers_own() {
     let daemon = Daemon::start();
@@ -41,8 +41,7 @@ fn it_comes_in_place_of_the_containers_own() {
     assert_eq!(exit(&daemon.api.get("cli").unwrap()), Ok(7));
 }
 
-/// A repeated request sends nothing, and neither does a request without a signal; both can only shorten the grace
-/// period.
+/// A second Stop sends no signal, with or without one in the request. It can only shorten the grace period.
 #[test]
 fn a_later_stop_sends_no_signal() {
     let daemon = Daemon::start();
@@ -51,7 +50,7 @@ fn a_later_stop_sends_no_signal() {
     for signal in [INT, INT, USR1, 0] {
         stop(&daemon, "c", signal, None).unwrap();
     }
-    // The process prints the signal that was sent before it handles the next one.
+    // The process prints the name of the first signal before it handles the next one.
     wait::until("the first signal is handled", || daemon.api.logs_so_far("c").contains("int").then_some(()));
     daemon.api.signal("c", USR1).unwrap();
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));

@@ -1,5 +1,5 @@
-//! Requests as encoded by a BBS client: field numbers and wire types of bbs/models/actions.proto are written out here,
-//! to detect a renumbered field of the executor.
+//! Sends requests as a BBS client encodes them: this test contains its own field numbers and wire types from
+//! bbs/models/actions.proto, to detect a renumbered field of the executor.
 
 use executor_proto::v1::RunResponse;
 use integration::api::{Api, exit};
@@ -10,7 +10,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
 
-/// A codec that sends bytes unchanged.
+/// A codec that passes bytes through unchanged.
 #[derive(Default)]
 struct Verbatim;
 
@@ -100,7 +100,7 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
         field(9, [field(1, "db/password"), field(2, "from bbs\n")].concat()), // volume_mounted_files: path, content
     ]
     .concat();
-    // Unknown fields, which a later BBS may add, are ignored.
+    // Unknown fields are ignored: a later BBS may add fields.
     let run_action = [run_action, field(60, "unknown"), number(61, 5)].concat();
     let answer = run(&daemon.api, request("bbs", &field(3, run_action))).unwrap();
     assert!(answer.created);
@@ -110,8 +110,8 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
     assert_eq!(daemon.api.follow("bbs").message().unwrap().unwrap().log_source, "APP/PROC/WEB");
 }
 
-/// File contents up to the size that a BBS accepts (`volumeMountedFilesMaxAllowedSize`) are accepted, in files of any
-/// number and name; one more byte is refused.
+/// File contents up to the limit of a BBS (`volumeMountedFilesMaxAllowedSize`) are accepted, in files of any number and
+/// name; one more byte is refused.
 #[test]
 fn as_many_bytes_as_a_bbs_takes() {
     let daemon = Daemon::start();
@@ -138,7 +138,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let inner_run = field(3, field(1, "/bin/true"));
-    // Missing parts of a transfer are reported with their field.
+    // If a part of a transfer is missing, the violation names its field.
     for (tag, name, body) in [(1, "download", field(1, "artifact")), (2, "upload", field(1, "artifact"))] {
         let action = field(8, [field(1, &inner_run), field(1, field(tag, &body))].concat());
         let status = run(&daemon.api, request(name, &action)).unwrap_err();
@@ -148,7 +148,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
             assert!(status.message().contains(&field), "{field}: {status:?}");
         }
     }
-    // Each of the others alone, and all of them nested; the result of each is that of Diego's executor.
+    // Each other kind of action alone, then all of them nested. Each result equals that of Diego's executor.
     let timeout = |inner: &[u8]| field(4, [field(1, inner), number(4, 60_000)].concat());
     let nanoseconds = |inner: &[u8]| field(4, [field(1, inner), number(2, 60_000_000_000)].concat());
     let progress = |inner: &[u8]| field(5, [field(1, inner), field(2, "begins")].concat());

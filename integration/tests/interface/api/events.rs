@@ -83,7 +83,7 @@ fn only_new_begins_with_what_is_new() {
     assert_eq!(other.until(deleted("new")), reported, "every follower sees the same");
 }
 
-/// A follower that starts too late receives one message that events are missing, and a cursor from the future is
+/// If a follower starts after old events were deleted, its first message reports a gap. A cursor from the future is
 /// refused.
 #[test]
 fn what_is_no_longer_kept_is_a_gap() {

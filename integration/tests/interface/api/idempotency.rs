@@ -1,4 +1,4 @@
-//! Idempotency of Run: the same request finds the same container; a different request with its id is refused.
+//! Idempotency of Run: the same request finds the same container; a different request with the same id is refused.
 
 use executor_proto::v1::RunRequest;
 use integration::daemon::Daemon;
@@ -22,7 +22,7 @@ fn the_same_request_again_answers_the_same_container() {
     assert_eq!((late.created, late.container), (false, Some(ended)), "whatever its state by now");
 }
 
-/// One of several identical concurrent requests creates the container, and the others find it.
+/// If several identical requests arrive at once, one of them creates the container, and the others find it.
 #[test]
 fn the_same_request_at_once_makes_one_container() {
     let daemon = Daemon::start();
@@ -47,7 +47,7 @@ fn the_same_request_at_once_makes_one_container() {
     }
 }
 
-/// A request with any difference, even only in a secret's value, is a different request.
+/// If a request differs in anything, even only in a secret's value, it is a different request.
 #[test]
 fn a_different_request_under_a_used_id_is_refused() {
     let daemon = Daemon::start();

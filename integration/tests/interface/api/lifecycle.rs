@@ -1,4 +1,4 @@
-//! Run, Get, Wait, Stop, Signal, Delete, Info: their answers and their effects.
+//! Responses and effects of Run, Get, Wait, Stop, Signal, Delete and Info.
 
 use executor_proto::v1::{Container, MountKind, Network, RunRequest, SecretFile, State, failure};
 use integration::api::{ending, exit, pid};
@@ -78,7 +78,7 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
     assert_eq!((spec.network(), spec.labels["app"].as_str(), &*spec.log_source), (Network::None, "web", "APP"));
 }
 
-/// All kinds of exit can be distinguished: exit code, signal, memory limit, and the reasons of a failed start.
+/// All kinds of exit can be distinguished: exit code, signal, memory limit, and each reason of a failed start.
 #[test]
 fn every_end_is_distinguished() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -95,7 +95,7 @@ fn every_end_is_distinguished() {
     let hungry = sh("exec dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
     let hungry = daemon.api.run_to_end(hungry);
     assert!(ending(&hungry).oom_killed);
-    // Diego's wording, as for a process of a tree.
+    // The wording is that of Diego, as for a process of a tree.
     let words = |container: &Container| ending(container).failure.as_ref().map(|failure| failure.message.clone());
     assert_eq!(words(&hungry).unwrap(), "Exited with status 137 (out of memory)");
     assert_eq!(words(&signalled).unwrap(), "Exited with status 137");
@@ -124,7 +124,7 @@ fn every_end_is_distinguished() {
 }
 
 const SCRIPTS: [(&str, Option<i64>, Result<i32, i32>); 3] = [
-    // A handler has enough time to exit regularly.
+    // The signal handler has enough time to exit normally.
     ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", None, Ok(5)),
     // The container's own grace period of 200 ms expires.
     ("trap '' TERM; echo up; while :; do sleep 0.05; done", None, Err(9)),
@@ -142,7 +142,7 @@ fn stop_is_term_then_the_grace_period_then_kill() {
         daemon.api.stop(&id, grace).unwrap();
         let ended = daemon.api.wait(&id).unwrap();
         assert_eq!((exit(&ended), ending(&ended).stopped), (expected, true), "{script}");
-        // Stopping a completed container is not an error, and changes nothing.
+        // Stopping a completed container is no error and changes nothing.
         assert_eq!(daemon.api.stop(&id, None).unwrap(), ended);
     }
 }
@@ -225,7 +225,7 @@ fn info_reports_what_is_there_and_what_is_left() {
     assert!(during.cursor > before.cursor);
 }
 
-/// A connection stays usable after a call with secrets, whatever call follows.
+/// A connection stays usable after a call with secrets, for every kind of call that follows.
 #[test]
 fn a_connection_serves_on_after_secrets() {
     let daemon = Daemon::start();

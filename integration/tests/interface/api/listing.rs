@@ -34,7 +34,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
         if token.is_empty() {
             break;
         }
-        // A deletion between two pages is harmless: the token is a position, not a container.
+        // A deletion between two pages is harmless: the token encodes a position and does not refer to a container.
         if pages.len() == 1 {
             daemon.api.delete("b", false).unwrap();
         }
@@ -61,7 +61,7 @@ fn filters_take_any_of_the_states_and_all_of_the_labels() {
         (labelled(&[("app", "web"), ("tier", "1")]), vec!["done"]),
         (labelled(&[("app", "")]), vec![]),
         (ListRequest { states: in_states(&[State::Running]).states, ..labelled(&[("tier", "1")]) }, vec!["db"]),
-        // A page contains the requested number of matching containers.
+        // A page contains the requested number of matching containers, although other containers are skipped.
         (ListRequest { page_size: 1, ..in_states(&[State::Running]) }, vec!["db"]),
     ];
     for (request, expected) in table {

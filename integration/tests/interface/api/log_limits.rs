@@ -1,5 +1,5 @@
-//! Limits of a container's log: output above the limits is not kept, reported once, and counted; attached clients
-//! receive everything.
+//! Limits of a container's log: output above the limits is not kept, is reported once, and is counted; attached clients
+//! receive all output.
 
 use executor_proto::v1::{AttachStart, LogLimits, LogStream, RunRequest, StreamLogsResponse};
 use integration::cli;
@@ -23,7 +23,7 @@ struct Kept {
     notices: Vec<String>,
 }
 
-/// Sums up a log. Entries and gaps together are the whole output.
+/// Sums up a log. Checks that entries and gaps together are the whole output.
 fn kept(entries: &[StreamLogsResponse]) -> Kept {
     let mut kept = Kept::default();
     let (mut offset, mut sequence) = (0, 0);
@@ -81,18 +81,18 @@ fn what_is_above_a_limit_is_reported_and_counted_and_clients_get_it_all() {
         assert_eq!(kept.notices, [notice], "{id}");
         let least = if id == "lines" { 1 } else { 1000 };
         assert!(kept.bytes >= least, "{id}: {kept:?}");
-        // A slow machine takes some seconds for the output.
+        // On a slow machine the output takes some seconds, so a part of it is kept.
         assert!(kept.bytes < FLOOD_BYTES / 2, "{id}: {kept:?}");
     }
 }
 
-/// After a pause within the limit, the next excess is reported again, and the log can be read with its gaps from any
+/// If output exceeds the limit again after a pause, this is reported again. The log can be read with its gaps from any
 /// position.
 #[test]
 fn each_overage_is_reported_once() {
     let daemon = Daemon::start();
     let burst = "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done";
-    // The limit is a rate, and the pause brings the output back below it.
+    // The limit is a rate: after the pause, the output is below it again.
     daemon.api.run_to_end(limited(sh(&format!("{burst}; sleep 4; {burst}; echo end >&2")).id("c"), None, Some(5)));
     let entries = daemon.api.follow("c").rest();
     let reported = kept(&entries);
@@ -101,7 +101,7 @@ fn each_overage_is_reported_once() {
     assert_eq!(total, 2 * (10 * 2 + 40 * 3) + 4, "{reported:?}");
 }
 
-/// The operator configures a default and a maximum.
+/// The operator configures a default and a maximum for the limits.
 #[test]
 fn the_operator_limits_logs() {
     let policy = "[policy]\ndefault_log_lines_per_second = 7\nlog_lines_per_second_max = 10\nlog_bytes_per_second_max = \"4K\"\n";
@@ -117,12 +117,13 @@ fn the_operator_limits_logs() {
     daemon.api.run_to_end(limited(sh("true").id("less"), Some(0), Some(10)));
 }
 
-/// No entry ends within a character, however the process writes, and the output is identical byte for byte.
+/// No entry ends within a character, in whatever pieces the process writes it, and the output is identical byte for
+/// byte.
 #[test]
 fn entries_end_on_whole_characters() {
     let daemon = Daemon::start();
-    // Characters of three bytes from an odd offset, in much more than one entry; then one character in three pieces,
-    // each written after the previous one was read, and an incomplete one.
+    // Writes characters of three bytes from an odd offset, in much more than one entry. Then writes one character in
+    // three pieces, each after the previous one was read, and an incomplete character.
     let script = r"import os, fcntl, array, termios
 os.write(1, b'x' + 300_000 * b'\xe2\x82\xac')
 def written(piece):

@@ -1,4 +1,4 @@
-//! StreamLogs: output is delivered by stream, byte for byte, during the run or afterwards.
+//! StreamLogs delivers output by stream, byte for byte, during the run or afterwards.
 
 use executor_proto::v1::{AttachStart, LogStream, RunRequest, StreamLogsRequest, StreamLogsResponse};
 use integration::api::{Api, exit};
@@ -21,7 +21,7 @@ fn the_streams_are_distinguished_and_lines_keep_their_form() {
     let script = "echo out; echo err >&2; printf 'no newline'";
     daemon.api.run_to_end(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
     let entries = daemon.api.follow("log").rest();
-    // The order is guaranteed within a stream, not between two pipes.
+    // The order is guaranteed within a stream, but not between the two pipes.
     let of = |stream| pairs(&entries).into_iter().filter(move |(of, _)| *of == stream).map(|(_, text)| text);
     assert_eq!(of(Stdout).collect::<Vec<_>>(), ["out\n", "no newline"]);
     assert_eq!(of(Stderr).collect::<Vec<_>>(), ["err\n"]);
@@ -62,7 +62,7 @@ fn output_is_byte_exact() {
     }
 }
 
-/// Output arrives while the process runs; the stream ends with the container.
+/// Output arrives while the process runs. The stream ends when the container exits.
 #[test]
 fn follow_goes_along() {
     let daemon = Daemon::start();
@@ -93,7 +93,7 @@ fn since_leaves_out_what_came_before() {
     let script = "n=1; trap 'n=$((n+1)); echo $n' USR1; echo 1; while [ $n -lt 4 ]; do sleep 0.01; done";
     daemon.api.started(sh(script).id("since"));
     let mut log = daemon.api.follow("since");
-    // Each line is printed after the previous line was read, so no two entries have the same time.
+    // Each line is printed after the previous line was read, so no two entries have the same timestamp.
     for number in 1..4 {
         log.until(|entry| entry.data == format!("{number}\n").into_bytes());
         daemon.api.signal("since", 10).unwrap();
@@ -127,7 +127,7 @@ fn suppressed_output_is_not_kept() {
     assert!(kept("control") && !kept("quiet"));
 }
 
-/// A program whose output is not kept can use its three standard streams as usual.
+/// If its output is not kept, a program can still use its three standard streams as usual.
 #[test]
 fn a_program_whose_output_is_not_kept_can_write_and_read() {
     let daemon = Daemon::start();
@@ -143,12 +143,12 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
     assert_eq!(daemon.api.follow("quiet").rest(), []);
 }
 
-/// A follower survives log rotations; the output and the reported gaps together are the whole output.
+/// A follower continues across log rotations. The received output and the reported gaps together are the whole output.
 #[test]
 fn a_follower_outlives_rotations_and_is_reported_what_it_missed() {
     let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
     let daemon = setup.start();
-    // Unread data of several streams fills their connection's window, so each stream has its own connection.
+    // Unread data of several streams fills the window of their connection, so each stream has its own connection.
     let connected = || Api::connect(&daemon.socket()).unwrap();
     let bytes = 100 << 20;
     let request = sh(&format!("read go; head -c {bytes} /dev/zero")).id("c");
@@ -158,7 +158,7 @@ fn a_follower_outlives_rotations_and_is_reported_what_it_missed() {
     let typist = Attached::start(&daemon.api, typist).unwrap();
     typist.send_input(b"\n");
     daemon.api.wait("c").unwrap();
-    // A late follower has missed the beginning.
+    // A late follower misses the beginning of the output.
     followers.push(connected().follow("c"));
     for (number, mut follower) in followers.into_iter().enumerate() {
         let (mut offset, mut dropped, mut sequence) = (0, 0, 0);

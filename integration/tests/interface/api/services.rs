@@ -1,4 +1,4 @@
-//! Services in addition to the executor's: health and reflection.
+//! Services beside the executor service: health and reflection.
 
 use integration::daemon::Daemon;
 use tonic::Code;
@@ -45,7 +45,7 @@ fn reflection_knows_the_services_and_their_files() {
     assert!(matches!(try_ask(&daemon, unknown), Err(Code::NotFound)));
 }
 
-/// Requests a symbol; an unknown symbol may be reported in the stream or as its end.
+/// Requests a symbol. A server may report an unknown symbol in the stream or as the status of the stream.
 fn try_ask(daemon: &Daemon, request: MessageRequest) -> Result<MessageResponse, Code> {
     let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
     daemon.api.block_on(async {

@@ -1,4 +1,4 @@
-//! Validate, strict fields, unknown methods and features.
+//! Tests Validate, strict fields, unknown methods and features.
 
 use executor_proto::v1::{CreatePodRequest, Dns, Limits, RunRequest, RunResponse, ValidateRequest};
 use integration::daemon::Daemon;
@@ -50,7 +50,7 @@ fn validate_judges_like_run_without_effect() {
     assert_eq!(fields(&other.unwrap_err()), ["run.pod"]);
     assert_eq!(fields(&validate(&daemon, None, None).unwrap_err()), ["run"]);
 
-    // The control: an accepted request has no effect either.
+    // The control: an accepted request has no effect in Validate either.
     validate(&daemon, Some(good().file("a", b"secret")), None).unwrap();
     validate(&daemon, Some(member(64 << 20)), Some(pod("a.example"))).unwrap();
     validate(&daemon, None, Some(pod("a.example"))).unwrap();
@@ -80,7 +80,7 @@ fn send(
     })
 }
 
-/// Message of a newer interface: RunRequest with a field 2000 next to `action`, and a field 2001 within `action`.
+/// RunRequest of a newer interface version, with a field 2000 next to `action`, and a field 2001 within `action`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct NewerRequest {
     #[prost(string, tag = "1")]

@@ -1,4 +1,4 @@
-//! INVALID_ARGUMENT: all violations at once, each with its field, and no secret in any byte of the status.
+//! INVALID_ARGUMENT reports all violations at once, each with its field, and no byte of the status contains a secret.
 
 use executor_proto::v1::{File, Limits, RunRequest};
 use integration::daemon::Daemon;
@@ -61,8 +61,8 @@ fn every_violation_is_reported_at_once() {
     daemon.wait_until_back_at(&before);
 }
 
-/// No byte of a refusal contains a secret, wherever the secret is in the request: message, details and headers are
-/// searched as received. The control finds a label, which is public, with the same search.
+/// No byte of a refusal contains a secret, in whatever field of the request the secret is. The message, details and
+/// headers are searched as received. The control finds a label, which is public, with the same search.
 #[test]
 fn no_secret_is_in_a_status() {
     const CANARY: &str = "canary-5e72d1";
@@ -102,8 +102,8 @@ fn no_secret_is_in_a_status() {
     assert!(!log.contains(CANARY) || log.contains(&format!("{CANARY} ")), "{log}");
 }
 
-/// Answers with very many violations are shortened, with their number: a client in another language rejects long
-/// trailers.
+/// If a response has very many violations, the list is shortened and their number is reported: a client in another
+/// language rejects long trailers.
 #[test]
 fn a_flood_of_violations_fits_an_answer() {
     let daemon = Daemon::start();

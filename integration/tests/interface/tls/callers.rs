@@ -1,4 +1,4 @@
-//! Accepted certificates, and the calls that each caller may make.
+//! Tests which certificates are accepted and which calls each caller may make.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ const CALLERS: &str = "\
     [[callers]]\nuri = 'spiffe://test/reader'\nmethods = ['read']\n\
     [[callers]]\nou = 'organization:a'\ncn = 'rep'\nmethods = ['executor.v1.Executor/Info']\n";
 
-/// Each unauthorized client gets an error that names the reason, and no answer; the daemon logs one line for each.
+/// Each unauthorized client gets an error with the reason and no other response. The daemon logs one line for each.
 #[test]
 fn strangers_are_refused_with_the_reason() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -57,7 +57,7 @@ fn strangers_are_refused_with_the_reason() {
         let lines = wait::until("the refusal is logged", || Some(tls.refusals()).filter(|lines| lines.len() > number));
         assert!(lines.len() == number + 1 && lines[number].contains(server), "{name}: {lines:?}");
     }
-    // A node that the caller does not trust receives nothing either.
+    // If the caller does not trust the node, the node receives no call either.
     let mut untrusting = tls.operator();
     untrusting.ca = tls.daemon.setup().home().join("other.crt");
     std::fs::write(&untrusting.ca, other.pem()).unwrap();
@@ -104,7 +104,8 @@ fn a_caller_calls_what_its_entries_allow() {
     assert!(api.run(sh("exit 0").id("b")).unwrap().created);
 }
 
-/// Python's grpcio over TLS reads the interface by reflection and controls the whole life of a container.
+/// A Python client with grpcio over TLS finds the interface by reflection and controls the whole lifecycle of a
+/// container.
 #[test]
 fn a_python_client_learns_the_interface_over_tls() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -159,8 +160,8 @@ fn a_python_client_calls_over_tls() {
     assert!(stranger.starts_with("UNAVAILABLE"), "{stranger}");
 }
 
-/// A provider rule names a caller's certificate: only that caller may refer to its paths, not any other caller, nor
-/// root on this machine.
+/// A provider rule names a caller's certificate. Only this caller may refer to the paths of the rule: no other caller
+/// may, and neither may root on this machine.
 #[test]
 fn a_rule_of_a_provider_names_a_certificate() {
     let setup = Setup::default();
@@ -195,7 +196,8 @@ fn a_rule_of_a_provider_names_a_certificate() {
     assert_eq!(integration::api::exit(&api.wait("operator").unwrap()), Ok(0));
 }
 
-/// openssl: TLS 1.2 is refused, TLS 1.3 without a certificate gets nothing, and with a certificate it gets HTTP/2.
+/// openssl as the client: TLS 1.2 is refused, TLS 1.3 without a certificate gets no data, and TLS 1.3 with a
+/// certificate gets HTTP/2.
 #[test]
 fn only_tls_1_3_with_a_certificate_is_answered() {
     let tls = TlsDaemon::start("", "");
@@ -204,7 +206,7 @@ fn only_tls_1_3_with_a_certificate_is_answered() {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-alpn", "h2", "-connect", &tls.address, "-CAfile"]).arg(&files.ca).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The connection stays open to receive data after the handshake.
+        // Keep the input open, so that the connection stays open and receives data after the handshake.
         let input = child.stdin.take().unwrap();
         let reported = wait::within(std::time::Duration::from_secs(patience), || match child.try_wait().unwrap() {
             Some(_) => Ok(()),
@@ -225,8 +227,8 @@ fn only_tls_1_3_with_a_certificate_is_answered() {
     assert!(!good.contains("alert"), "{good}");
 }
 
-/// A key that other users can read, a key of another certificate and a missing file fail the start, each with its
-/// reason.
+/// If a key is readable by other users, a key belongs to another certificate, or a file is missing, the start fails
+/// with the reason.
 #[test]
 fn unusable_files_end_the_start() {
     let started = |spoil: &dyn Fn(&Path)| {

@@ -1,4 +1,4 @@
-//! agent-cli over TLS: flags, environment, contexts, companion programs, and all commands.
+//! Tests agent-cli over TLS: flags, environment, contexts, companion programs, and all commands.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ const VARIABLES: [&str; 8] = [
     "EXECUTOR_JSON",
 ];
 
-/// Builds an agent-cli command without an executord in its environment and with its contexts in the daemon's directory.
+/// Builds an agent-cli command. Its environment names no executord, and its contexts are in the daemon's directory.
 fn agent(tls: &TlsDaemon, arguments: &[&str]) -> Command {
     let mut command = Command::new(dist::binary("agent-cli"));
     for name in VARIABLES {
@@ -48,7 +48,7 @@ fn with_input(mut command: Command, input: &[u8]) -> CliOutput {
     finish(child)
 }
 
-/// Writes an archive in the form of `docker save`, with one layer of one file.
+/// Writes an archive in the format of `docker save`, with one layer of one file.
 fn archive(path: &Path, content: &[u8]) {
     let entry = |tar: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]| {
         let mut header = tar::Header::new_gnu();
@@ -109,7 +109,7 @@ fn every_way_names_the_executord() {
         (&shown["name"], &shown["in_use"], &shown["tls_key"]),
         (&"remote".into(), &true.into(), &(&*key).into())
     );
-    // A companion program of agent-cli gets the same executord.
+    // A companion program of agent-cli is connected to the same executord.
     let programs = tempfile::tempdir().unwrap();
     let program = programs.path().join("agent-cli-where");
     std::fs::write(&program, "#!/bin/sh\necho \"$EXECUTOR_ADDRESS $EXECUTOR_TLS_KEY $EXECUTOR_SOCKET\"\n").unwrap();
@@ -153,7 +153,7 @@ fn everything_works_over_tls() {
     let arguments = [&["run", "--rm"][..], &file, &["--", "/bin/sh", "-c", script]].concat();
     let ended = with_input(over(&arguments), &[b'x'; 300_000]);
     assert_eq!((ended.status, &*ended.stdout, &*ended.stderr), (7, "300000\n", "to stderr\n"), "{ended:?}");
-    // An attachment without a terminal, megabytes of output, exec, and copies in both directions.
+    // Attach without a terminal, write megabytes of output, execute a process, and copy in both directions.
     let script = "while read line; do echo \"got $line\"; done; head -c 5000000 /dev/zero; exit 3";
     let ended = with_input(over(&["run", "-i", "--rm", "--", "/bin/sh", "-c", script]), b"one\ntwo\n");
     assert!(ended.status == 3 && ended.stdout.starts_with("got one\ngot two\n"), "{}", ended.status);

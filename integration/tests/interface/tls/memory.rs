@@ -1,4 +1,4 @@
-//! executord forgets secrets that were received over TLS, during the connection and afterwards.
+//! executord wipes secrets that were received over TLS, while the connection is open and afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn a_secret_sent_over_tls_is_gone_after_a_second() {
     }
 }
 
-/// Secrets of incomplete requests are gone at the latest when the connection closes.
+/// If a request is incomplete, its secrets are wiped at the latest when the connection closes.
 #[test]
 fn a_request_that_breaks_off_leaves_nothing() {
     let tls = TlsDaemon::start("", "");
@@ -65,7 +65,7 @@ fn a_request_that_breaks_off_leaves_nothing() {
     is_gone(&tls.daemon, &secret, "after the connection was closed");
 }
 
-/// The control: with an allocator that overwrites nothing, the secrets are found.
+/// The control: if the allocator overwrites nothing, the secrets are found.
 #[test]
 fn without_the_wipe_it_is_found() {
     let tls = TlsDaemon::new(Setup::default().control(), "", "");
@@ -76,6 +76,6 @@ fn without_the_wipe_it_is_found() {
         tls.daemon.api.block_on(async { client.rpc().run(request).await.unwrap() });
         is_in_executord(&tls.daemon, &secret)
     });
-    // Later allocations may or may not overwrite data, but they do not overwrite large messages.
+    // Later allocations may overwrite small messages by chance, but they do not overwrite large messages.
     assert!(found.iter().filter(|found| **found).count() >= 2, "{found:?}");
 }

@@ -1,4 +1,4 @@
-//! Certificates are replaced during calls.
+//! Certificates are replaced while calls are made.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use rcgen::{CertificateParams, DnType, date_time_ymd};
 
 const CALLS: usize = 10_000;
 const LANES: usize = 8;
-/// Number of calls after which a new connection is made.
+/// Number of calls on one connection. Then a new connection is made.
 const EACH: usize = 25;
 
 /// Subject of the certificate that the daemon presents.
@@ -31,7 +31,7 @@ fn is_presented(tls: &TlsDaemon, name: &str) {
     wait::until("the new certificate is presented", || (presented(tls) == format!("subject=CN={name}")).then_some(()));
 }
 
-/// No call fails while the node's certificate, key and CA are replaced, on old and new connections.
+/// While the certificate, key and CA of the node are replaced, no call fails, on old or new connections.
 #[test]
 fn certificates_are_replaced_under_load() {
     let tls = TlsDaemon::start("", "connections_per_address = 1000");
@@ -86,8 +86,8 @@ fn wait_for(api: &integration::api::Api, lane: tokio::task::JoinHandle<()>) -> R
     api.block_on(lane)
 }
 
-/// Links and whole directories are replaced as in Kubernetes. Invalid or expired certificates are reported, and the
-/// earlier certificate stays in use.
+/// Links and whole directories are replaced as in Kubernetes. If a new certificate is invalid or expired, this is
+/// reported, and the earlier certificate stays in use.
 #[test]
 fn links_are_followed_and_bad_certificates_are_reported() {
     let tls = TlsDaemon::start("", "");

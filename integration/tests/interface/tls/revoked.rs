@@ -1,4 +1,4 @@
-//! Connected callers that lose their permission: by a changed rule, or by the expiry of their certificate.
+//! Connected callers lose their permission if a rule changes or their certificate expires.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ fn call(tls: &TlsDaemon, client: &Client) -> Result<(), tonic::Status> {
     tls.daemon.api.block_on(rpc.info(v1::InfoRequest {})).map(drop)
 }
 
-/// A connection with a running call that ends only with the connection.
+/// A connection with a running call. The call ends only when the connection ends.
 struct Watching<'a> {
     tls: &'a TlsDaemon,
     client: Client,
@@ -49,8 +49,8 @@ fn is_logged(daemon: &Daemon, words: &str) {
     wait::until(&format!("{words:?} is logged"), || daemon.setup().logged().contains(words).then_some(()));
 }
 
-/// A caller without an entry has no connection, no stream and no call; the operator's connection continues (the
-/// control).
+/// If the entry of a caller is removed, its connection is closed, its stream ends, and its calls fail. The control: the
+/// operator's connection continues.
 #[test]
 fn removed_caller_loses_its_connection() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -67,7 +67,7 @@ fn removed_caller_loses_its_connection() {
     wait::until_ok("the entry is in force again", || tls.connect(&files).map(drop));
 }
 
-/// A removed method ends its running calls; the next connection can use the other methods.
+/// If a method is removed from a rule, its running calls end. The next connection can use the other methods.
 #[test]
 fn removed_method_ends_its_calls() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -82,7 +82,7 @@ fn removed_method_ends_its_calls() {
     assert_eq!(denied.code(), tonic::Code::PermissionDenied);
 }
 
-/// A connection ends when its certificate expires; a connection with a valid certificate continues (the control).
+/// A connection is closed when its certificate expires. The control: a connection with a valid certificate continues.
 #[test]
 fn expired_certificate_ends_its_connection() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -96,7 +96,8 @@ fn expired_certificate_ends_its_connection() {
     call(&tls, &operator).unwrap();
 }
 
-/// An invalid file changes nothing, and the faulty line is logged; keys that require a restart are named.
+/// If the file is invalid, nothing changes, and the faulty line is logged. If changed keys require a restart, the log
+/// names them.
 #[test]
 fn faulty_file_keeps_the_rules() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -112,7 +113,7 @@ fn faulty_file_keeps_the_rules() {
     call(&tls, &client).unwrap();
 }
 
-/// SIGHUP reloads the file and does not end executord, with TCP or without.
+/// SIGHUP reloads the file and does not end executord, with or without TCP.
 #[test]
 fn hangup_reads_the_file_and_kills_nothing() {
     let daemon = Setup::default().config("").start();

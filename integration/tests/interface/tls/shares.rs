@@ -1,4 +1,4 @@
-//! Shared resources are divided by the callers' identity.
+//! Shared resources are divided by the identities of callers.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use integration::tls::{Issued, TlsDaemon, unnamed};
 use prost::Message as _;
 use rcgen::DnType;
 
-/// One entry that matches several identities.
+/// One entry that matches several identities: each identity has its own share.
 const CALLERS: &str = "[[callers]]\nou = 'readers'\nmethods = ['read']\n";
 /// Maximum number of streams on a connection.
 const STREAMS: usize = 250;
@@ -22,7 +22,7 @@ fn reader(tls: &TlsDaemon, name: &str) -> Issued {
     tls.authority.issue(&params)
 }
 
-/// A caller that does not read its answers delays its own calls, and no calls of another identity.
+/// If a caller does not read its responses, it delays its own calls, but no calls of another identity.
 #[test]
 fn unread_answers_of_an_identity_delay_no_other() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -41,9 +41,9 @@ fn unread_answers_of_an_identity_delay_no_other() {
         }
         unread.push(raw);
     }
-    // The control: answers are sent.
+    // The control: the server does send the response.
     unread[0].until(|kind, flags, _, _| kind == HEADERS && flags & END_STREAM == 0);
-    // PINGs are no progress. Closed connections are skipped.
+    // PING frames do not count as progress. Closed connections are skipped.
     let (over, is_over) = channel::<()>();
     let pinging = std::thread::spawn(move || {
         while is_over.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
@@ -59,8 +59,8 @@ fn unread_answers_of_an_identity_delay_no_other() {
     pinging.join().unwrap();
 }
 
-/// A caller that uses all streams of its share is refused another one on any connection, and another identity has its
-/// own share.
+/// If a caller has used all streams of its share, another stream is refused on every connection. Another identity has
+/// its own share.
 #[test]
 fn streams_of_an_identity_leave_others_theirs() {
     let tls = TlsDaemon::start(CALLERS, "");

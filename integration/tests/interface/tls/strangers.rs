@@ -1,4 +1,4 @@
-//! Unauthenticated clients (strangers) that connect: they block no other client, and are disconnected.
+//! Unauthenticated clients (strangers) connect. They block no other client, and are disconnected.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ fn resident(pid: i32) -> u64 {
     text.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
 }
 
-/// Connects from an address other than that of the daemon's own callers.
+/// Connects from an address that the daemon's own callers do not use.
 async fn stranger(address: SocketAddr) -> Option<tokio::net::TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -35,7 +35,8 @@ async fn stranger(address: SocketAddr) -> Option<tokio::net::TcpStream> {
     socket.connect(address).await.ok()
 }
 
-/// Makes one of three kinds of connections: a handshake without a certificate, garbage, or silence.
+/// Makes one of three kinds of connections: a handshake without a certificate, garbage, or a connection that sends
+/// nothing.
 async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientConfig>) {
     let Some(mut stream) = stranger(address).await else { return };
     match number % 3 {
@@ -105,7 +106,7 @@ fn strangers_block_no_one() {
     assert!(reported >= 10 && reported < strangers / 2, "some are logged one by one: {reported} of {strangers}");
 }
 
-/// A stalled handshake is disconnected, and so is an endless one.
+/// The daemon disconnects a client whose handshake stalls or never ends.
 #[test]
 fn a_handshake_that_hangs_is_cut_off() {
     let tls = TlsDaemon::start("", "handshake_seconds = 1");
@@ -119,7 +120,7 @@ fn a_handshake_that_hangs_is_cut_off() {
     wait::until("the message is logged", || {
         tls.refusals().iter().any(|line| line.contains("the handshake timed out after 1 s")).then_some(())
     });
-    // The daemon does not wait for an announced handshake message of 16 MB.
+    // The daemon does not wait for a handshake message that is announced with 16 MB.
     let mut large = connect();
     let record = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     while large.write_all(&record).is_ok() {}

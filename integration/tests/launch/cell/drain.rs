@@ -1,4 +1,5 @@
-//! Drain: no new container is accepted, running ones exit by the deadline, and followers receive the killed ones.
+//! During a drain no new container is accepted, running containers exit by the deadline, and followers receive the ids
+//! of killed containers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{metrics, wait};
 
-/// A process that exits regularly on SIGTERM.
+/// A process that exits normally on SIGTERM.
 pub(crate) const ENDS: &str = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
 /// A process that ignores SIGTERM.
 pub(crate) const IGNORES: &str = "trap '' TERM; echo up; while :; do sleep 0.05; done";
@@ -25,7 +26,8 @@ fn drain(daemon: &Daemon, deadline: Duration, parallel: u32) -> Result<Vec<Drain
     hurried(daemon, deadline, parallel, |_| false)
 }
 
-/// Drains. When the progress satisfies the condition, the deadline is moved forward to the next second.
+/// Starts a drain. When `waited_for` accepts a progress message, another call moves the deadline forward to one second
+/// from then.
 fn hurried(
     daemon: &Daemon,
     deadline: Duration,
@@ -66,7 +68,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     for index in 0..all {
         let ignores = index % 10 == 3;
         let id = format!("c{index:03}");
-        // The grace period of these is longer than the drain's time: the deadline kills them.
+        // The grace period of these containers is longer than the drain takes, so the deadline kills them.
         let (script, grace) = if ignores { (IGNORES, 3_600_000) } else { (ENDS, 60_000) };
         daemon.api.up(sh(script).id(&id).memory(16 << 20).grace_ms(grace).file("a", b"secret"));
         if ignores {
@@ -79,7 +81,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     let reported = || ["executor_reservations", "executor_drained"].map(|series| metrics::value(&daemon, series));
     assert_eq!(reported(), [1.0, 0.0]);
 
-    // Containers that exit regularly have enough time; the others are killed at the deadline.
+    // Containers that exit on SIGTERM have enough time. The other containers are killed at the deadline.
     let in_order = |progress: &DrainResponse| progress.ended as usize == all - stubborn;
     let progress = hurried(&daemon, Duration::from_secs(1800), 8, in_order).unwrap();
     let last = progress.last().unwrap();
@@ -88,7 +90,8 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     assert_eq!(last.killed.len(), stubborn);
     let (before_deadline, at_once): (Vec<_>, Vec<_>) =
         progress.iter().filter(|one| !one.done).partition(|one| one.killed.is_empty());
-    // Containers whose grace period would end after the deadline are stopped at once, and do not block others.
+    // A container whose grace period would end after the deadline is stopped at once, and does not count against
+    // `parallel`.
     let most = 8 + stubborn as u32;
     assert!(before_deadline.iter().all(|one| one.stopping <= most), "at most 8 at once: {before_deadline:?}");
     assert!(before_deadline.len() + at_once.len() > 1, "there was progress");
@@ -102,7 +105,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
         daemon.api.delete(&ended.id, false).unwrap();
     }
 
-    // No new container is accepted, by any call; the reservation is gone.
+    // No call may create a new container, and the reservation is gone.
     let refused = daemon.api.run(sleeper("x")).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("it is drained (maintenance)"), "{refused}");
@@ -124,7 +127,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Issue 31, item 14: the number is that of `ps -a`, which lists no pods.
+/// Issue 31, item 14: the number equals the number of lines of `ps -a`, which lists no pods.
 #[test]
 fn drain_counts_containers_without_pods() {
     let daemon = Daemon::start();
@@ -137,7 +140,7 @@ fn drain_counts_containers_without_pods() {
     assert_eq!(daemon.api.ids().len(), 2, "the containers that `ps -a` lists");
 }
 
-/// A drain belongs to no client and to no daemon: it continues without its first client, and over a kill of the daemon.
+/// A drain continues after its first client disconnects, and after the daemon is killed and restarted.
 #[test]
 fn a_drain_survives_its_client_and_its_daemon() {
     let mut daemon = Daemon::start();
@@ -154,19 +157,19 @@ fn a_drain_survives_its_client_and_its_daemon() {
     daemon.start_again();
     let refused = daemon.api.run(sleeper("x")).unwrap_err();
     assert!(refused.message().contains("draining"), "{refused}");
-    // A repeated call joins the drain and moves the deadline forward.
+    // A repeated call joins the drain and moves its deadline forward.
     let last = drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap();
     assert_eq!((last.total, &*last.killed), (2, &["a".to_owned(), "b".to_owned()][..]));
     daemon.terminate();
     daemon.start_again();
     assert!(daemon.api.run(sleeper("x")).unwrap_err().message().contains("drained"), "still so");
-    // A drained cell is drained again at once.
+    // A second drain of a drained cell completes at once.
     assert_eq!(drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap().total, 0);
     undrain(&daemon);
     daemon.api.started(sleeper("x"));
     daemon.api.delete("x", true).unwrap();
 
-    // Undrain ends a running drain; containers that were signalled to stop do stop.
+    // Undrain ends a running drain. Containers that already got the stop signal still stop.
     daemon.api.up(sh(IGNORES).id("c").grace_ms(3_600_000));
     let mut follower = daemon.api.client().cell().drain(None, 0, "").unwrap();
     daemon.api.block_on(follower.next()).unwrap();

@@ -64,7 +64,7 @@ fn a_bar_counts_down_fits_the_terminal_and_goes_without_a_trace() {
     assert!(cleared.contains("\u{1b}[2K") && reported.ends_with("\r\n"), "the bar is gone: {end:?}");
     assert!(["c0", "c1"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping));
 
-    // The same command joins the drain with an earlier deadline, and reports at the end which containers were killed.
+    // The same command joins the drain with an earlier deadline. At the end it reports which containers were killed.
     let mut terminal = drain(&daemon.socket(), "1s", 100);
     assert!(terminal.wait().success());
     let end = "drained: 10 ended, 2 killed\r\nkilled: c0\r\nkilled: c1\r\n";
@@ -89,7 +89,7 @@ fn through_a_pipe_there_are_lines_and_with_json_documents() {
                 }
             }
         };
-        // The regular ones have exited; the others wait for the deadline, which another client moves forward.
+        // Eight containers have exited. The other two wait for the deadline, which another client moves forward.
         reads(&["8 of 10 ended, 2 stopping, 0 killed", "\"ended\":8"]);
         assert_eq!(cli::run(&daemon.socket(), &["drain", "--deadline", "1s"]).status, 0);
         reads(&[]);

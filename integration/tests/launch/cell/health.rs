@@ -1,4 +1,4 @@
-//! Health: set by an operator, and detected by the daemon itself.
+//! Health of the cell: an operator sets it, and the daemon itself detects it.
 
 use executor_proto::v1::{CreatePodRequest, Health};
 use integration::cli;
@@ -26,7 +26,7 @@ fn an_operator_calls_the_cell_unhealthy() {
     assert_eq!((set.status, &*set.stdout), (0, "NOT healthy: set by an operator: bad disk\n"), "{set:?}");
     assert_eq!(run(&daemon, &["health"]).status, 1, "a script tests the status");
     wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
-    // The operator's health is informational and blocks nothing.
+    // The health set by the operator is only shown: containers still start.
     daemon.api.started(sleeper("a"));
     daemon.terminate();
     daemon.start_again();
@@ -44,8 +44,8 @@ fn an_operator_calls_the_cell_unhealthy() {
     daemon.api.delete("a", true).unwrap();
 }
 
-/// The self-test fails while the launcher does not answer, passes again when it does, and its container is never
-/// visible.
+/// The self-test fails while the launcher does not respond, and passes when the launcher responds again. The container
+/// of the self-test is never listed.
 #[test]
 fn the_self_test_fails_and_recovers() {
     let setup = Setup::default();
@@ -57,7 +57,7 @@ fn the_self_test_fails_and_recovers() {
         wait::until("the metrics report it", is_reported);
     };
     counted(0.0);
-    // A full node is tested, too.
+    // The self-test also runs on a node without free capacity.
     daemon.api.started(sleeper("full").memory(64 << 20));
     let unseen = || {
         assert_eq!(daemon.api.ids(), ["full"]);

@@ -1,6 +1,6 @@
-//! Containers that do not exit or start in time: one whose process is in uninterruptible sleep, and one that cannot be
-//! created, because a file system does not answer. The rest of the cell continues to work. The control is the same file
-//! system when it answers.
+//! Containers that do not exit or start in time, because a file system does not respond: one container's process is in
+//! uninterruptible sleep, and another container cannot be created. The rest of the cell continues to work. The control
+//! uses the same file system while it responds.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,8 @@ use tonic::Code;
 
 /// A daemon that offers a FUSE file system of the test as a volume.
 ///
-/// The file system is dropped first, because the daemon waits for its containers when it stops.
+/// `fuse` is dropped before `daemon`: the daemon waits for its containers when it stops, and they wait for the file
+/// system.
 struct Stage {
     fuse: Fuse,
     daemon: Daemon,
@@ -60,7 +61,7 @@ impl Stage {
         self.daemon.api.info().allocated.unwrap().memory_bytes >> 20
     }
 
-    /// Number of quarantined containers in this phase, from the metrics.
+    /// Number of containers quarantined in this phase, from the metrics.
     fn counted(&self, phase: &str) -> f64 {
         metrics::value(&self.daemon, &format!("executor_quarantined{{phase=\"{phase}\"}}"))
     }
@@ -81,7 +82,7 @@ fn sleeps(container: &Container) -> bool {
 #[test]
 fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     let mut stage = Stage::new();
-    // The control: if the file system answers, the same container exits, and can be stopped.
+    // The control: while the file system responds, the same container exits and can be stopped.
     let ended = stage.daemon.api.run_to_end(Stage::reader("control"));
     assert_eq!((exit(&ended), ended.quarantine), (Ok(0), None));
     assert_eq!(stage.daemon.api.output("control").text(), "begun\nfrom the file system\n");
@@ -112,14 +113,14 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     assert!(refused.code() == Code::Unavailable && refused.message().contains("in quarantine since"), "{refused}");
     stage.works_on();
 
-    // The next daemon has the state, too.
+    // The next daemon reports the same state.
     stage.daemon.kill();
     stage.daemon.start_again();
     wait::until("it is in quarantine", || stage.phase("stuck"));
     assert_eq!(stage.allocated(), 64);
     stage.works_on();
 
-    // A drain gives up this container, and completes.
+    // A drain completes without this container and reports it in `left`.
     let cell = stage.daemon.api.client().cell();
     let mut drain = cell.drain(Some(Duration::from_secs(1)), 0, "").unwrap();
     let mut last = None;

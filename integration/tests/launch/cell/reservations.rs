@@ -1,5 +1,4 @@
-//! Reservations: they count as allocated, are used by containers, expire with an event, and survive a restart of
-//! executord.
+//! Reservations count as allocated, are used by containers, expire with an event, and survive a restart of executord.
 
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ fn into_reservation(request: RunRequest) -> RunRequest {
     RunRequest { reserved: true, ..request }
 }
 
-/// Allocated, reserved and remaining memory in MiB, and the number of reservations.
+/// Returns the allocated, reserved and remaining memory in MiB, and the number of reservations.
 fn memory(daemon: &Daemon) -> [u64; 4] {
     let info = daemon.api.info();
     let of = |capacity: Option<executor_proto::v1::Capacity>| capacity.unwrap().memory_bytes / MIB;
@@ -42,7 +41,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     assert_eq!(to - from, 60, "the default");
     assert_eq!(memory(&daemon), [96, 96, 32, 1]);
 
-    // No other request gets reserved capacity, and a repeated request returns the same reservation.
+    // No other request can use reserved capacity. A repeated request returns the same reservation.
     let refused = daemon.api.run(sleeper("other").memory(64 * MIB)).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("memory (bytes)"), "{refused}");
@@ -64,7 +63,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     let by_hand = daemon.api.stop("later", None).unwrap_err();
     assert!(by_hand.message().contains("is a reservation"), "{by_hand}");
 
-    // A container gets the capacity that it needs from the reservation, up to the reservation's size.
+    // A container takes its capacity from the reservation. A container that needs more than the reservation is refused.
     let beyond = daemon.api.run(into_reservation(sleeper("later").memory(100 * MIB))).unwrap_err();
     assert_eq!(beyond.code(), Code::FailedPrecondition, "{beyond}");
     assert!(beyond.message().contains("more resources than its reservation"), "{beyond}");
@@ -73,7 +72,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     let started = daemon.api.started(request.clone());
     assert_eq!((started.state(), started.reservation_expires_at), (State::Running, None));
     assert_eq!(memory(&daemon), [96, 0, 32, 0]);
-    // A repeated request finds the container, with the flag or without it.
+    // A repeated request finds the container, with or without the flag.
     assert!(!daemon.api.run(request.clone()).unwrap().created);
     assert!(!daemon.api.run(RunRequest { reserved: false, ..request }).unwrap().created);
     for id in ["a", "later", "z"] {
@@ -122,7 +121,7 @@ fn reservations_survive_a_restart() {
     let (long, _) = reserve(&daemon, "long", 64, None).unwrap();
     reserve(&daemon, "short", 64, Some(Duration::from_secs(1))).unwrap();
     daemon.terminate();
-    // The short reservation has expired by then, whenever the next daemon starts.
+    // By then the short reservation has expired, even if the next daemon starts quickly.
     std::thread::sleep(Duration::from_secs(1));
     daemon.start_again();
     assert_eq!(memory(&daemon), [64, 64, 64, 1]);
@@ -138,9 +137,9 @@ fn reservations_survive_a_restart() {
     daemon.api.delete("long", true).unwrap();
 }
 
-/// The reservations of one caller leave the share of another free, also after a restart. The controls: another caller
-/// and root get the capacity that the first caller cannot, and root has no share. A caller that may reserve and run
-/// must not drain.
+/// The reservations of one caller leave the share of another caller free, also after a restart. The controls: when the
+/// first caller's share is full, another caller and root still get capacity, and root has no share. A caller that may
+/// reserve and run may not drain.
 #[test]
 fn reservations_have_a_share_by_caller() {
     let callers =
@@ -167,7 +166,7 @@ fn reservations_have_a_share_by_caller() {
     tls.restart();
     let [a, b] = connect(&tls);
     beyond(reserve_by(&tls, &a, "a3", 8), "pids");
-    // A reservation counts against the share of the caller that renewed it last.
+    // A reservation counts against the share of the caller that last renewed it.
     beyond(reserve_by(&tls, &b, "a2", 16), "memory (bytes): requested 16777216, available 0 of 67108864");
     tls.daemon.api.block_on(b.cell().release("b1")).unwrap();
     assert!(!reserve_by(&tls, &b, "a2", 16).unwrap());

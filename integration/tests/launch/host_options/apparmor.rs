@@ -1,4 +1,5 @@
-//! AppArmor profiles. If the host has AppArmor, a profile is loaded for the test; otherwise requests must be refused.
+//! AppArmor profiles. If the host has AppArmor, the test loads a profile; otherwise requests with a profile must be
+//! refused.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,7 +14,7 @@ use tonic::Code;
 use super::{printed, refused, step};
 
 const CONFIG: &str = "[apparmor]\nprofiles = [\"executor-test\"]\n";
-/// Allows everything except for one file.
+/// Allows access to every file except one.
 const PROFILE: &str = "profile executor-test flags=(attach_disconnected,mediate_deleted) {\n  file,\n  capability,\n  \
                        network,\n  signal,\n  ptrace,\n  umount,\n  deny /etc/hostname r,\n}\n";
 const ATTEMPT: &str = "cat /proc/self/attr/current; cat /etc/hostname 2>/dev/null || echo denied";
@@ -22,7 +23,7 @@ fn confined(profile: &str, request: RunRequest) -> RunRequest {
     RunRequest { apparmor_profile: profile.into(), ..request }
 }
 
-/// The profile, loaded until this is dropped.
+/// The loaded profile. It is unloaded on drop.
 struct Loaded;
 
 impl Loaded {
@@ -44,7 +45,8 @@ fn host_has_apparmor() -> bool {
     enabled.trim() == "Y" && Path::new("/sys/kernel/security/apparmor/profiles").exists()
 }
 
-/// Every process of the container has the profile. The control: without a profile, the file is readable.
+/// If a profile is requested, every process of the container has it. The control: without a profile, the file is
+/// readable.
 #[test]
 fn processes_have_the_profile_or_are_refused() {
     let daemon = Setup::default().config(CONFIG).start();
@@ -70,7 +72,7 @@ fn processes_have_the_profile_or_are_refused() {
     assert!(!printed(&daemon, sh(ATTEMPT).id("free")).contains("denied"), "the control");
 }
 
-/// A profile that is not listed is refused, including `unconfined`.
+/// A profile that the operator does not list is refused, including `unconfined`.
 #[test]
 fn only_profiles_of_the_list() {
     let (daemon, bare) = (Setup::default().config(CONFIG).start(), Daemon::start());

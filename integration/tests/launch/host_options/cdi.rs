@@ -1,4 +1,4 @@
-//! Devices of the Container Device Interface (CDI): the test's files in their own directory.
+//! Devices of the Container Device Interface (CDI). The test has its own directories of CDI files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -41,7 +41,7 @@ impl Vendor {
         self.dir.path().join(name)
     }
 
-    /// Writes a file with a node, a mount and a variable, and more edits of the device.
+    /// Writes a file that describes a device with a node, a mount and a variable. `more` adds edits to the device.
     fn write(&self, name: &str, more: &str) {
         let lib = self.path("lib");
         let text = format!(
@@ -79,8 +79,8 @@ impl Vendor {
     }
 }
 
-/// Every process of the container gets the node, mounts and variables of a device; a variable of the request takes
-/// precedence. The control: a container without the device has none of them, and nothing is left after its exit.
+/// Every process of the container gets the node, mounts and variables of a device; a variable in the request takes
+/// precedence. The control: a container without the device has none of them. After the exit nothing is left.
 #[test]
 fn device_brings_nodes_mounts_and_variables() {
     let vendor = Vendor::new();
@@ -112,7 +112,7 @@ fn device_brings_nodes_mounts_and_variables() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A CDI device is granted only if the operator lists it in the configuration of executord and in that of the launcher.
+/// A CDI device is granted only if the configuration of executord and that of the launcher both list it.
 #[test]
 fn devices_need_the_operators_list() {
     let vendor = Vendor::new();
@@ -123,7 +123,7 @@ fn devices_need_the_operators_list() {
         assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "devices[0].name"), "{violations:?}");
         assert!(violations[0].1.contains("policy.cdi_devices"), "{violations:?}");
     }
-    // A compromised executord allows itself everything.
+    // A compromised executord ignores its own policy.
     let policy = Policy { cdi_devices: vec!["vendor.com/class=*".into()], ..Policy::default() };
     let device = Device { name: NAME.into(), path: "".into(), permissions: String::new() };
     let host_options = HostOptions { devices: vec![device], ..HostOptions::default() };
@@ -146,7 +146,7 @@ fn devices_need_the_operators_list() {
     }
 }
 
-/// Files that users other than root can change are ignored, and so are links. The control: the same file with mode 644.
+/// Files that other users than root can change are ignored, and so are links. The control: the same file with mode 644.
 #[test]
 fn files_that_others_change_are_ignored() {
     let vendor = Vendor::new();
@@ -172,8 +172,9 @@ fn files_that_others_change_are_ignored() {
     assert_eq!(printed(&daemon, vendor.with(sh("cat /opt/driver").id("control"))), "driver\n");
 }
 
-/// A device is refused if two files of a directory describe it, if it needs hooks, or if its host paths do not exist; a
-/// file of a later directory takes precedence. YAML files are read as well.
+/// A device is refused if two files of a directory describe it, if it needs hooks, or if its host paths do not exist.
+/// If files in two directories describe the device, the file in the later directory takes precedence. YAML files are
+/// read as well.
 #[test]
 fn conflicts_and_hooks_are_refused() {
     let vendor = Vendor::new();

@@ -1,4 +1,4 @@
-//! Processors and memory nodes.
+//! CPUs and memory nodes.
 
 use executor_proto::v1::{Limits, RunRequest};
 use integration::api::pid;
@@ -19,8 +19,8 @@ fn on(cpus: &str, mems: &str, request: RunRequest) -> RunRequest {
     RunRequest { limits: Some(limits), ..request }
 }
 
-/// The container's own process, an executed process and a step run on the requested processors, and a process cannot
-/// leave them. The control: without a list they may use every processor.
+/// The container's own process, an executed process and a step run on the requested CPUs, and a process cannot leave
+/// them. The control: without a list, processes may use every CPU.
 #[test]
 fn processes_stay_on_their_processors() {
     let daemon = Daemon::start();
@@ -41,7 +41,8 @@ fn processes_stay_on_their_processors() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A container without a request has no cpuset cgroup, and a list that the host does not have is refused.
+/// If no CPUs are requested, a container has no cpuset cgroup. A list with a CPU that the host does not have is
+/// refused.
 #[test]
 fn lists_are_those_of_the_host() {
     let daemon = Daemon::start();
@@ -69,7 +70,7 @@ fn nothing_is_left_when_a_shim_is_killed() {
     daemon.api.wait("orphan").unwrap();
     daemon.api.delete("orphan", false).unwrap();
     daemon.wait_until_back_at(&before);
-    // Executed through a launcher other than the one that created the container.
+    // The next launcher executes a process in the container. It did not create the container.
     let container = daemon.api.started(on("0", "0", sleeper("kept")));
     daemon.kill();
     let launcher = daemon.launcher().unwrap();

@@ -1,5 +1,5 @@
-//! Devices of the operator's list, and attempts to access others. Each test has its own nodes in a directory below
-//! /dev.
+//! Devices of the operator's list, and attempts to access other devices. Each test has its own device nodes in a
+//! directory below /dev.
 
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tonic::Code;
 
 use super::{printed, refused, step};
 
-/// Numbers of /dev/fuse, which can be opened without side effects, and of the control device of loop devices.
+/// Device numbers of /dev/fuse, which can be opened without side effects, and of the control device for loop devices.
 const FUSE: (u32, u32) = (10, 229);
 const LOOP_CONTROL: (u32, u32) = (10, 237);
 /// Opens a file for reading, writing, and both, and prints which succeeded.
@@ -40,7 +40,7 @@ impl Nodes {
         self.0.path().join(name)
     }
 
-    /// Creates a node that only root of the host can open.
+    /// Creates a device node that only host root can open.
     fn make(&self, name: &str, (major, minor): (u32, u32)) {
         let mode = Mode::from_raw_mode(0o600);
         mknodat(CWD, self.path(name), FileType::CharacterDevice, mode, makedev(major, minor)).unwrap();
@@ -64,8 +64,8 @@ fn with(devices: &[DeviceMount], request: RunRequest) -> RunRequest {
     RunRequest { devices: devices.to_vec(), ..request }
 }
 
-/// Every process of the container can open its device with exactly the permissions of the request, whatever its user;
-/// no process can change the node. The control: a container without devices has none.
+/// Every process of the container can open its device with exactly the permissions of the request, whatever its user
+/// is. No process can change the node. The control: a container without devices has no node.
 #[test]
 fn a_device_is_opened_with_its_permissions() {
     let nodes = Nodes::new();
@@ -93,7 +93,7 @@ fn a_device_is_opened_with_its_permissions() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Executed processes and steps have the device, and the answer contains the filled-in fields.
+/// Executed processes and steps have the device, and the response contains the default values of unset fields.
 #[test]
 fn executed_processes_and_steps_have_it() {
     let nodes = Nodes::new();
@@ -108,7 +108,7 @@ fn executed_processes_and_steps_have_it() {
     assert_eq!(listed, [("fuse".to_owned(), "rw".to_owned())]);
 }
 
-/// The maximum number of devices at the maximum path depth fits into the container's /dev.
+/// The maximum number of devices with paths of maximum depth fits into the container's /dev.
 #[test]
 fn there_is_room_for_all() {
     let nodes = Nodes::new();
@@ -117,7 +117,7 @@ fn there_is_room_for_all() {
     assert_eq!(printed(&nodes.daemon(), with(&devices, count)), "24\r\n");
 }
 
-/// Unlisted devices, permissions beyond the list, and paths outside of /dev are all refused at once.
+/// Unlisted devices, permissions that the list does not grant, and paths outside of /dev are all refused at once.
 #[test]
 fn only_what_the_list_has() {
     let nodes = Nodes::new();
@@ -147,8 +147,8 @@ fn only_what_the_list_has() {
     assert!(violations[0].1.contains("[[devices]]"), "{violations:?}");
 }
 
-/// A node that was replaced by a link, or is behind a link, is refused; a running container keeps its device. The
-/// control: the node itself is accepted.
+/// If a link replaces the device node or a directory above it, the device is refused; a running container keeps its
+/// device. The control: the node itself is accepted.
 #[test]
 fn exchanged_nodes_lead_nowhere() {
     let nodes = Nodes::new();
@@ -185,12 +185,12 @@ fn exchanged_nodes_lead_nowhere() {
     assert_eq!(executed(&daemon.api, script("fuse", stat)).unwrap().text(), "a e5\n", "pinned at the launch");
 }
 
-/// With the host's user namespace and CAP_MKNOD a container can create any node, and its device cgroup prevents opening
-/// all but its own device. The control: its own device can be opened through such a node, too.
+/// A container with the host's user namespace and CAP_MKNOD can create any device node, but its device cgroup lets it
+/// open only its own device. The control: its own device can be opened through such a node, too.
 #[test]
 fn other_devices_stay_closed() {
     if !Path::new("/sys/fs/cgroup/devices").exists() {
-        return; // version 2 has no device cgroup here: docs/security-limits.md
+        return; // cgroup v2 has no device cgroup here: docs/security-limits.md
     }
     let nodes = Nodes::new();
     let config = "[policy]\nallow_host_userns = true\n".to_owned() + &nodes.listed("fuse", "rw");
@@ -206,11 +206,11 @@ fn other_devices_stay_closed() {
     };
     let all = "<\n>\n<>\n";
     assert_eq!(printed(&daemon, request("both", "rw")), format!("made\ngiven\n{all}same\n{all}other\n"));
-    // Here root of the container is the host's root, whose capabilities bypass the permissions of a node.
+    // In this container, root is host root, and its capabilities bypass the permissions of a node.
     assert_eq!(printed(&daemon, request("read", "r")), "made\ngiven\n<\nsame\n<\nother\n");
 }
 
-/// The nodes are on a file system that is mounted in neither the host's nor the launcher's mount namespace.
+/// The container's nodes are on a file system that is not mounted in the mount namespaces of the host and the launcher.
 #[test]
 fn the_hosts_own_node_stays_as_it_is() {
     let nodes = Nodes::new();
@@ -225,8 +225,8 @@ fn the_hosts_own_node_stays_as_it_is() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A compromised executord cannot name a device that the launcher's configuration does not list, or request anything
-/// else that it does not allow. The control: allowed requests.
+/// The launcher's own configuration limits a compromised executord: devices that it does not list and other privileges
+/// that it does not allow are refused. The control: allowed requests succeed.
 #[test]
 fn the_launcher_has_its_own_list() {
     let nodes = Nodes::new();
@@ -234,7 +234,7 @@ fn the_launcher_has_its_own_list() {
     std::fs::write(config.path(), nodes.listed("fuse", "r")).unwrap();
     let launcher = Launcher::start(&["--config", config.path().to_str().unwrap()]);
     let of_daemon = |name: &str| HostDevice { name: name.into(), path: "/dev/mem".into(), permissions: "rwm".into() };
-    // The policy of a daemon that claims more than is allowed.
+    // The policy of a daemon that falsely allows everything.
     let policy = Policy {
         devices: vec![of_daemon("mem"), of_daemon("fuse")],
         apparmor_profiles: vec!["unconfined".into()],

@@ -1,4 +1,4 @@
-//! Swap in addition to memory, and memory that the kernel protects for a container.
+//! Swap in addition to memory, and memory protected by the kernel for a container.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn with(swap_bytes: Option<i64>, memory_reservation_bytes: u64, request: RunRequ
     RunRequest { limits: Some(limits), ..request }
 }
 
-/// The cgroup has the limits of the request. The control: without a swap limit, swap counts against the memory.
+/// The cgroup has the requested limits. The control: without a swap limit, swap counts against the memory limit.
 #[test]
 fn swap_is_limited_as_asked() {
     let daemon = Setup::default().config("[policy]\nswap_bytes_max = -1\n").start();

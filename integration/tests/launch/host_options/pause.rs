@@ -1,4 +1,5 @@
-//! Paused containers: none of their processes runs, they can be stopped as others, and can be resumed.
+//! Processes of a paused container do not run. A paused container can be stopped like other containers, and can be
+//! resumed.
 
 use std::path::Path;
 
@@ -27,8 +28,8 @@ fn resume(api: &Api, id: &str) -> Result<Container, Status> {
     api.block_on(api.rpc().resume(request)).map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// Returns for each process of a container whether it does not run: it is stopped, or will be before it returns from
-/// the kernel, where it may wait for a child of vfork.
+/// Returns for each process of a container whether it is stopped. A process with a pending SIGSTOP counts as stopped:
+/// it may wait in the kernel for a child of vfork, and stops before it returns.
 fn stopped(daemon: &Daemon, id: &str) -> Vec<bool> {
     let cgroup = daemon.record(id).cgroup;
     let root = Path::new("/sys/fs/cgroup");
@@ -43,7 +44,7 @@ fn stopped(daemon: &Daemon, id: &str) -> Vec<bool> {
     pids.filter_map(is_stopped).collect()
 }
 
-/// Processes that constantly fork are paused too, and resumed.
+/// Processes that constantly fork are also paused and resumed.
 #[test]
 fn every_process_stops_and_goes_on() {
     let daemon = Daemon::start();
@@ -75,7 +76,7 @@ fn every_process_stops_and_goes_on() {
     assert_eq!(kinds, [event::Kind::Paused, event::Kind::Resumed]);
 }
 
-/// A paused container can be stopped with a grace period and by force; nothing is left of it.
+/// A paused container can be stopped with a grace period and by force. Nothing is left after the stop.
 #[test]
 fn paused_containers_end() {
     let daemon = Daemon::start();
@@ -102,8 +103,8 @@ fn paused_containers_end() {
     daemon.wait_until_back_at(&before);
 }
 
-/// executord is killed and restarted: the container stays paused and can be resumed. The launcher and its shims are
-/// killed: nothing is left.
+/// If executord is killed and restarted, the container stays paused and can be resumed. If the launcher and its shims
+/// are killed, nothing is left.
 #[test]
 fn a_pause_survives_executord() {
     let mut daemon = Daemon::start();
@@ -124,8 +125,8 @@ fn a_pause_survives_executord() {
     assert!(ended.result.unwrap().wipe.unwrap().verified, "the shim was killed");
 }
 
-/// Checks are suspended in a paused container. The control: a container whose server was stopped without a pause is
-/// killed as unhealthy.
+/// Checks are suspended while a container is paused. The control: if the server is stopped without a pause, the
+/// container is killed as unhealthy.
 #[test]
 fn checks_rest_during_a_pause() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -157,8 +158,8 @@ fn checks_rest_during_a_pause() {
     ready("paused");
 }
 
-/// The time limit of a step is suspended, and the next step starts only when the container is resumed. The control: a
-/// step with the same limit that starts later times out before.
+/// During a pause the time limit of a step is suspended, and the next step does not start. The control: a step with the
+/// same limit that starts later times out earlier.
 #[test]
 fn trees_stand_still_during_a_pause() {
     let daemon = Daemon::start();

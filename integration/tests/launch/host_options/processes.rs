@@ -1,4 +1,4 @@
-//! Limits and out-of-memory scores of processes.
+//! Resource limits and out-of-memory scores of processes.
 
 use executor_proto::v1::{RunRequest, Ulimit, failure};
 use executor_sys::process;
@@ -25,7 +25,7 @@ fn scored(score: i32, request: RunRequest) -> RunRequest {
     RunRequest { oom_score_adj: Some(score), ..request }
 }
 
-/// Soft and hard limits apply to the container's own process, executed processes and steps; core files are never
+/// Soft and hard limits apply to the container's own process, executed processes and steps. No core file is ever
 /// written.
 #[test]
 fn limits_hold_for_every_process() {
@@ -36,7 +36,7 @@ fn limits_hold_for_every_process() {
         ulimit("core", 0, 0),
         ulimit("stack", 1 << 20, 2 << 20),
     ];
-    // In the kernel's order: stack, core, locked memory, signals.
+    // The order is that of the kernel: stack, core, locked memory, signals.
     let expected = "1048576 2097152\n1 1\n4096 8192\n5 6\n";
     assert_eq!(printed(&daemon, limited(&asked, sh(LIMITS).id("main"))), expected);
     assert_eq!(printed(&daemon, limited(&asked, step("step", LIMITS))), expected);
@@ -45,7 +45,7 @@ fn limits_hold_for_every_process() {
     let container = daemon.api.started(limited(&asked, sleeper("exec")));
     assert_eq!(container.spec.unwrap().ulimits, asked);
     assert_eq!(executed(&daemon.api, script("exec", LIMITS)).unwrap().text(), expected);
-    // Limits that a process could not work with before it executes its program.
+    // With these limits the setup of a process would fail. They take effect only when the process executes its program.
     let tight = [ulimit("fsize", 0, 0), ulimit("nproc", 1, 1), ulimit("sigpending", 0, 0), ulimit("rss", 0, 0)];
     let tight = limited(&tight, sh("(echo x >/tmp/x) 2>/dev/null; /bin/true; echo $?").id("tight"));
     let ended = daemon.api.run_to_end(tight);
@@ -53,7 +53,8 @@ fn limits_hold_for_every_process() {
     assert!(matches!(failure, None | Some(failure::Kind::Action)), "its program ran: {ended:#?}");
 }
 
-/// A hard limit above the launcher's is refused, unless the operator allows it and the launcher can raise it.
+/// A hard limit above the launcher's own is refused by default. It succeeds if the operator allows it and the launcher
+/// can raise limits.
 #[test]
 fn hard_limits_are_raised_where_allowed() {
     let own = std::fs::read_to_string("/proc/self/limits").unwrap();
@@ -84,7 +85,7 @@ fn hard_limits_are_raised_where_allowed() {
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "ulimits[0].hard"));
 }
 
-/// The score applies to every process of the container, and not to its shim.
+/// The score applies to every process of the container, but not to its shim.
 #[test]
 fn scores_are_set_for_every_process() {
     const SCORE: &str = "cat /proc/self/oom_score_adj";
@@ -100,7 +101,7 @@ fn scores_are_set_for_every_process() {
     assert_eq!(container.spec.unwrap().oom_score_adj, Some(1000));
 }
 
-/// A container without its own score has 0, whatever the launcher and the shims have.
+/// A container without a requested score has score 0, whatever the scores of the launcher and the shims are.
 #[test]
 fn container_score_is_not_launchers() {
     const SCORE: &str = "cat /proc/self/oom_score_adj";
@@ -119,7 +120,8 @@ fn container_score_is_not_launchers() {
     assert_eq!(printed(&daemon, RunRequest { init: true, ..sh(SCORE).id("init") }), "0\n");
 }
 
-/// A score below 0 is refused by default, and if the operator allows it, by a launcher that cannot lower scores.
+/// A score below 0 is refused by default. If the operator allows it, it is still refused if the launcher cannot lower
+/// scores.
 #[test]
 fn scores_are_lowered_where_allowed() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! Limits that are replaced while a container runs: through the interface and with `agent-cli update`.
+//! Limits are replaced while a container runs, through the interface and with `agent-cli update`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ fn limits(container: &Container) -> Limits {
     container.spec.clone().unwrap().limits.unwrap()
 }
 
-/// Reads a file of a container's cgroup, given by its names in version 1 and version 2.
+/// Reads a file of a container's cgroup. The array has the controller and file name for cgroup v1 and v2.
 fn read(daemon: &Daemon, id: &str, [version1, version2]: [(&str, &str); 2]) -> String {
     let cgroup = daemon.record(id).cgroup;
     let root = Path::new("/sys/fs/cgroup");
@@ -69,7 +69,7 @@ fn limits_are_raised_and_lowered() {
     assert_eq!((event.kind(), event.limits_generation), (event::Kind::LimitsUpdated, 1));
     assert_eq!(update(&daemon.api, "c", raised).unwrap().limits_generation, 1, "the same limits change nothing");
 
-    // The next executord has the new limits and their effect on the capacity.
+    // The next executord has the new limits and counts them against the capacity.
     daemon.kill();
     daemon.start_again();
     let kept = wait::until("the container is known", || daemon.api.get("c").ok());
@@ -84,8 +84,8 @@ fn limits_are_raised_and_lowered() {
     assert_eq!(update(&daemon.api, "c", memory(64 * MIB)).unwrap_err().code(), Code::FailedPrecondition);
 }
 
-/// An update below the memory in use is refused: the process continues, and nothing else of the update is applied. The
-/// control: a limit above the use is applied.
+/// If an update is below the memory in use, it is refused: the process continues, and no other part of the update is
+/// applied. The control: a limit above the memory in use is applied.
 #[test]
 fn memory_in_use_is_kept() {
     let daemon = Daemon::start();
@@ -106,7 +106,8 @@ fn memory_in_use_is_kept() {
     assert_eq!(daemon.api.get("c").unwrap().state(), executor_proto::v1::State::Running);
 }
 
-/// New limits count against the node's capacity: an update beyond it is refused as a whole, and reserves nothing.
+/// New limits count against the node's capacity. An update beyond the capacity is refused as a whole and reserves
+/// nothing.
 #[test]
 fn limits_take_capacity() {
     let daemon = Setup::default().config("[capacity]\nmemory_bytes = \"128M\"\n").start();

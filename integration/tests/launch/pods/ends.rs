@@ -1,4 +1,5 @@
-//! kill -9 of each of the executor's processes while a pod has members, and the consequences for them.
+//! While a pod has members, each of the executor's processes is killed with SIGKILL. The tests check the effect on the
+//! members.
 
 use executor_proto::v1::{Container, CreatePodRequest, State, failure, pod};
 use integration::daemon::{Daemon, has_ended, kill};
@@ -7,7 +8,7 @@ use integration::{api, host, wait};
 
 use super::{asked, create, delete, get, in_pod, namespace, stop};
 
-/// Pids of a pod's shim and of its first process.
+/// Pids of a pod's shim and first process.
 fn processes(daemon: &Daemon, pod: &str) -> (i32, i32) {
     let record = daemon.record(pod);
     (record.shim.pid, record.prepared.unwrap().init.pid)
@@ -46,7 +47,7 @@ fn a_pod_outlives_executord_and_the_launcher() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A pod ends if its shim or first process is killed, and its members are stopped.
+/// If the shim or the first process of a pod is killed, the pod ends and its members are stopped.
 #[test]
 fn the_end_of_a_pod_is_known_and_ends_its_members() {
     let daemon = Daemon::start();
@@ -76,7 +77,7 @@ fn the_end_of_a_pod_is_known_and_ends_its_members() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The next executord stops the members, too, if the pod ended while no executord was running.
+/// If a pod ends while no executord is running, the next executord stops its members.
 #[test]
 fn a_pod_that_ends_unseen_ends_its_members_later() {
     let mut daemon = Daemon::start();
@@ -94,7 +95,7 @@ fn a_pod_that_ends_unseen_ends_its_members_later() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Without any of the executor's processes a pod continues to run; the next launcher ends it, and the next executord
+/// A pod continues to run without any of the executor's processes. The next launcher ends it, and the next executord
 /// stops its members.
 #[test]
 fn nothing_is_left_when_everything_is_killed() {

@@ -12,7 +12,7 @@ use tonic::Code;
 use super::peers::exec;
 use super::{asked, create, delete, in_pod, script_output};
 
-/// Secret files are mounted over the pod's volume and are not written into it: other members see the empty mount
+/// Secret files are mounted over the pod's volume and are not written into it. Other members see only empty mount
 /// points.
 #[test]
 fn secret_files_lie_over_a_volume_of_the_pod() {
@@ -36,7 +36,7 @@ fn secret_files_lie_over_a_volume_of_the_pod() {
         RunRequest { file_directories: vec!["/data/conf".into()], ..files }.unmasked()
     };
     let look = |script: &str| script_output(&daemon, with(script));
-    // Other members' files in the volume are not affected.
+    // Files that other members have in the volume are not affected.
     look("mkdir /data/a /data/conf; echo kept > /data/a/other; echo below > /data/conf/hidden");
     let script = "cat /data/conf/key /data/a/single /data/a/other; ls /data/conf; echo x > /data/own; \
          echo x > /data/conf/new; exec sleep 100000";
@@ -47,7 +47,7 @@ fn secret_files_lie_over_a_volume_of_the_pod() {
     assert!(reported.starts_with("firstalonekept\nkey\n"), "{reported}");
     let seen = look("cat /data/conf/* /data/a/*; ls /data/conf /data/a; stat -c %u:%g:%s /data/a/single");
     assert_eq!(seen, "below\nkept\n/data/a:\nother\nsingle\n\n/data/conf:\nhidden\n0:0:0\n");
-    // Files are replaced in the volume of the secrets, whatever another member does to the mount points.
+    // Updates change files in the volume for secrets, whatever another member does to the mount points.
     let update = |content: &[u8]| {
         let file = |path: &str| File { path: path.into(), content: content.to_vec(), ..File::default() };
         let files = vec![file("/data/conf/key"), file("/data/a/single")];
@@ -67,7 +67,7 @@ fn secret_files_lie_over_a_volume_of_the_pod() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A link or a file at a mount point, and paths that are never allowed.
+/// A mount point is refused if a link or a file is at its path, or if its path is never allowed.
 #[test]
 fn mount_point_in_volume_follows_no_link() {
     let daemon = Daemon::start();

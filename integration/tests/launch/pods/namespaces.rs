@@ -1,4 +1,4 @@
-//! Network namespaces created by another program: joined by their paths, and left unchanged.
+//! A network namespace that another program has created is joined by its path, and is left unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use integration::request::{sh, sleeper};
 
 use super::{asked, create, delete, in_pod, namespace, script_output};
 
-/// A network namespace with its own interface, created by `ip netns`.
+/// A network namespace that `ip netns` created, with its own interface.
 struct Made(String);
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -62,7 +62,7 @@ fn a_namespace_of_the_list_is_joined_and_cannot_be_changed() {
     let changed = run(sh("ip link set mark0 up 2>&1 && echo changed"));
     assert!(!changed.contains("changed"), "{changed}");
 
-    // The same for the members of a pod, in their common user namespace.
+    // The same holds for the members of a pod, in their common user namespace.
     let pod = |id: &str, path: &Path| CreatePodRequest {
         network: Network::Path.into(),
         network_namespace: path.display().to_string(),

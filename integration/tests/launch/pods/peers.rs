@@ -1,4 +1,4 @@
-//! Access of a member to its peers' processes in a pod that shares the pid namespace.
+//! Access of a member to the processes of other members, in a pod with a shared pid namespace.
 
 use executor_proto::v1::{CreatePodRequest, RunRequest};
 use integration::daemon::Daemon;
@@ -12,7 +12,7 @@ const PATH: &str = "/etc/cf-service-bindings/a";
 const READ: &str = "cd /proc/$1 || exit; cat root/etc/cf-service-bindings/a; tr '\\0' '\\n' <environ; \
      readlink exe; ls fd; readlink ns/mnt; wc -c <mem";
 
-/// A member with a secret file and a secret variable, whose output is its pid.
+/// A member with a secret file and a secret variable. It prints its pid.
 fn victim(pod: &str, id: &str, user: &str) -> RunRequest {
     in_pod(pod, sh("echo $$; exec sleep 100000").id(id).user(user).file(PATH, b"SECRET-FILE").env("KEY", "SECRET-ENV"))
 }
@@ -47,18 +47,19 @@ fn peer_with_shared_processes_reads_no_secret() {
             assert!(!seen.contains("SECRET") && !seen.contains("mnt:["), "{by} of {user}: {seen}");
             assert!(seen.contains("Permission denied"), "the victim is visible to {by}: {seen}");
         }
-        // The control: the member's own processes can read all of it, once the child has executed `sleep`.
+        // The control: a process of the same member can read all of these files, after the child has executed `sleep`.
         let own = format!("sleep 100000 & set -- $!; until grep -q KEY /proc/$1/environ; do :; done; {READ}");
         let own = script_output(
             &daemon,
             in_pod("p", sh(&own).user(user).file(PATH, b"OWN-FILE").env("KEY", "OWN-ENV").unmasked()),
         );
         assert!(own.contains("OWN-FILE") && own.contains("OWN-ENV") && own.contains("mnt:["), "{own}");
-        // A process of Exec cannot read a peer either, and is not readable by a peer.
+        // An executed process cannot read a process of another member either, and the other member cannot read the
+        // executed process.
         let reads = daemon.api.started(in_pod("p", sh("exec sleep 100000").id("reads")));
         let seen = exec(&daemon, &reads.id, &format!("set -- {pid}; {READ}"));
         assert!(!seen.contains("SECRET") && seen.contains("Permission denied"), "{seen}");
-        // Signals and the list of processes stay shared.
+        // Other members can still send signals and list processes.
         let reported =
             script_output(&daemon, in_pod("p", sh(&format!("tr '\\0' ' ' </proc/{pid}/cmdline; kill {pid}"))));
         assert!(reported.starts_with("sleep 100000"), "{reported}");
@@ -70,7 +71,8 @@ fn peer_with_shared_processes_reads_no_secret() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A Landlock domain forbids moves between directories unless a rule allows them.
+/// Members with shared processes are in a Landlock domain. Such a domain forbids moves between directories unless a
+/// rule allows them.
 #[test]
 fn member_with_shared_processes_moves_files() {
     let daemon = Daemon::start();

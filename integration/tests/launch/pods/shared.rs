@@ -56,7 +56,7 @@ fn members_share_network_ipc_and_host_name_and_nothing_else() {
     assert_eq!(words[..5], ["web", "10.1.2.3", "db.example", "1", "/proc/1"], "{reported}");
     assert_eq!(words.len(), 5, "one process: {reported}");
 
-    // Shared memory belongs to the pod.
+    // The members of a pod share the shared memory (/dev/shm).
     daemon.api.run_to_end(in_pod("p1", sh("echo seen > /dev/shm/word").id("writes")));
     let read = |pod: &str| script_output(&daemon, in_pod(pod, sh("cat /dev/shm/word")));
     assert_eq!(read("p1"), "seen\n");
@@ -90,7 +90,7 @@ fn members_share_network_ipc_and_host_name_and_nothing_else() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The exit of a member, also of the first one, does not affect the others.
+/// The network does not end with a member, not even with the first member.
 #[test]
 fn the_network_outlives_every_member() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -151,7 +151,7 @@ fn volumes_live_as_long_as_the_pod() {
     let part = vec![mount("disk", "/tmp/d", "sub", true)];
     let reported = script_output(&daemon, with("p1", part, "cat /tmp/d/file; echo x > /tmp/d/file"));
     assert!(reported.starts_with("d\n") && reported.contains("Read-only file system"), "{reported}");
-    // No link leads out of a volume.
+    // A link in a volume does not lead out of the volume.
     let link = with("p1", both(), "ln -s /etc /tmp/d/link");
     assert_eq!(exit(&daemon.api.run_to_end(link.id("links"))), Ok(0));
     for (sub_path, why) in [("link", "symbolic link"), ("link/none", "symbolic link"), ("sub/file", "Not a directory")]
@@ -168,7 +168,8 @@ fn volumes_live_as_long_as_the_pod() {
     daemon.wait_until_back_at(&before);
 }
 
-/// As in Kubernetes: a subPath of an emptyDir is created, and with an fsGroup all created files belong to that group.
+/// As in Kubernetes, a missing subPath of an emptyDir is created. With an fsGroup, all created files belong to that
+/// group.
 #[test]
 fn missing_directory_of_a_volume_is_made() {
     let daemon = Daemon::start();
@@ -224,10 +225,10 @@ fn processes_are_shared_where_it_is_asked_for() {
     assert!(reported.contains("/bin/sleep 100000") && !reported.trim_end().ends_with(" 1"), "{reported}");
     assert!(!sees("apart").contains("/bin/sleep 100000"), "the control");
 
-    // SIGTERM terminates a process without a handler, because it is not PID 1 of its namespace.
+    // The process is not PID 1 of the shared pid namespace, so SIGTERM terminates it although it has no handler.
     daemon.api.stop("sleeps-shared", None).unwrap();
     assert_eq!(exit(&daemon.api.wait("sleeps-shared").unwrap()), Err(15));
-    // Processes that a member leaves are killed when it exits, and its secrets are wiped.
+    // When a member exits, its remaining processes are killed and its secrets are wiped.
     let leaves = "(trap '' TERM HUP; exec sleep 4242) & echo $!";
     daemon.api.run_to_end(in_pod("shared", sh(leaves).id("leaves").file("a", b"secret")));
     let reported = sees("shared");

@@ -1,4 +1,4 @@
-//! Attempts to escape from a volume, each with a control that shows that the test would detect it.
+//! Attempts to escape from a volume. The control of each test shows that the test would detect an escape.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -15,8 +15,8 @@ use tonic::Code;
 
 use super::{Lent, below, named, names, new, refused, said, with};
 
-/// Links that a container creates in a shared volume do not lead a later container out of it, by its sub-path or by a
-/// mount in the volume. The control: without links the same paths are mounted.
+/// Links that a container creates in a shared volume do not lead a later container out of the volume, neither by a
+/// sub-path nor by a mount in the volume. The control: without links the same paths are mounted.
 #[test]
 fn planted_links_lead_nowhere() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -30,7 +30,7 @@ fn planted_links_lead_nowhere() {
         let (code, violations) = refused(&daemon, with(&[below(sub_path, named("shared", "/data"))], run("true")));
         assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].sub_path"), "{sub_path}");
         assert!(violations[0].1.contains("the path contains a symbolic link"), "{violations:?}");
-        // The same with the path as the mount point of another volume within the shared volume.
+        // The same holds if the path is the mount point of another volume within the shared volume.
         let target = format!("/data/{sub_path}");
         let nested = [named("shared", "/data"), new(&target, 1, 0)];
         let (code, violations) = refused(&daemon, with(&nested, run("true")));
@@ -42,7 +42,7 @@ fn planted_links_lead_nowhere() {
     }
     let (_, violations) = refused(&daemon, with(&[below("file/x", named("shared", "/data"))], run("true")));
     assert!(violations[0].1.contains("Not a directory"), "{violations:?}");
-    // Missing paths are not created in a volume of the host.
+    // Missing paths are not created in a host volume.
     let missing = [named("shared", "/data"), new("/data/made/by/root", 1, 0)];
     let (_, violations) = refused(&daemon, with(&missing, run("true")));
     assert!(violations[0].1.contains("does not exist in the enclosing volume"), "{violations:?}");
@@ -53,8 +53,8 @@ fn planted_links_lead_nowhere() {
     assert_eq!(names(&lent.path("shared/real/dir")), [""; 0]);
 }
 
-/// A link in the image at a mount point, or at a directory above it, is refused; so is a link in the operator's path,
-/// which an outsider may have created.
+/// If the image has a link at a mount point or at a directory above it, the mount is refused. If the operator's path
+/// contains a link, which an attacker may have created, the mount is refused as well.
 #[test]
 fn links_in_the_place_of_directories() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -78,9 +78,9 @@ fn links_in_the_place_of_directories() {
     said(&daemon, request());
 }
 
-/// A container's root can leave a set-user-ID program of the host's root in a writable volume, so such a volume is
-/// offered only if no other user of the host can access it, or if the bit has no effect. The control: elsewhere the
-/// program exists with its bit.
+/// Root of a container can leave a set-user-ID program of host root in a writable volume. So a writable volume is
+/// offered only if no other host user can access it, or if the bit has no effect there. The control: in another
+/// directory the program exists with its bit.
 #[test]
 fn no_user_of_the_host_gets_to_set_user_id_programs() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -111,8 +111,8 @@ fn no_user_of_the_host_gets_to_set_user_id_programs() {
     said(&lent.daemon(""), plant());
 }
 
-/// Mounts that would hide one another, secret files, or files of the executor are refused. A secret file in an empty
-/// volume is mounted over it.
+/// A mount that would hide another mount, secret files, or files of the executor is refused. A secret file in an empty
+/// volume is mounted over the volume.
 #[test]
 fn volumes_hide_nothing() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -140,8 +140,8 @@ fn volumes_hide_nothing() {
     assert_eq!(names(&lent.path("shared")), [""; 0]);
 }
 
-/// A compromised executord cannot use a directory that the launcher's own configuration does not list, or write to a
-/// directory that is read-only there. The control: a listed directory is mounted.
+/// The launcher's own configuration limits a compromised executord: unlisted directories, and writes to a directory
+/// that is read-only there, are refused. The control: a listed directory is mounted.
 #[test]
 fn the_launcher_has_its_own_list() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -149,7 +149,7 @@ fn the_launcher_has_its_own_list() {
     fs::write(&config, lent.tables()).unwrap();
     let launcher = Launcher::start(&["--config", config.to_str().unwrap()]);
     let of_daemon = |name: &str, read_only| HostVolume { name: name.into(), path: "/etc".into(), read_only };
-    // The list of a daemon that claims more than is allowed.
+    // The policy of a daemon that falsely allows more.
     let policy = Policy { volumes: vec![of_daemon("etc", false), of_daemon("deps", false)], ..Policy::default() };
     let reference = rootfs.reference();
     let plan = |id: &str, name: &str, read_only| -> Plan {

@@ -5,7 +5,8 @@ use integration::rootfs::Rootfs;
 
 use super::{Lent, names};
 
-/// Docker's forms: by name and by directory, short and long; an unlisted directory is refused with the list.
+/// agent-cli accepts Docker's volume flags: by name and by directory, in the short and the long syntax. An unlisted
+/// directory is refused with the list.
 #[test]
 fn dockers_forms() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! The configuration changes while the launcher keeps running: the launcher reloads its own file, or executord reports
+//! The configuration changes while the launcher keeps running. The launcher reloads its own file, or executord reports
 //! the difference.
 
 use std::fs;
@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::volumes::{Lent, named, refused, said, with};
 
-/// Issue 31, item 16: only executord is restarted.
+/// Issue 31, item 16: the launcher gets the new configuration although only executord is restarted.
 #[test]
 fn launcher_reads_configuration_of_restarted_executord() {
     let lent = Lent::new();
@@ -26,8 +26,8 @@ fn launcher_reads_configuration_of_restarted_executord() {
     assert!(daemon.api.info().health.unwrap().healthy);
 }
 
-/// Keys that require a restart of the launcher, and a file that other users can write, leave the launcher's
-/// configuration unchanged.
+/// If a changed key requires a restart of the launcher, or other users can write the file, the launcher keeps its
+/// configuration and the difference is reported.
 #[test]
 fn configurations_that_differ_are_reported() {
     let lent = Lent::new();

@@ -13,9 +13,9 @@ const DISK: i32 = 0;
 const MEMORY: i32 = 1;
 const LIMIT: u64 = 16 << 20;
 
-/// A volume is initially empty and belongs to the process's user, with the mode of the request; mounts are nosuid and
-/// nodev. Programs can be executed, also in another volume, and in a tmpfs other than a volume only if the request
-/// allows it.
+/// A volume is empty at the start and belongs to the process's user, with the requested mode. Mounts are nosuid and
+/// nodev. Programs in a volume can be executed, also if the volume is mounted in another volume. On a tmpfs that is not
+/// a volume, this is possible only if the request allows it.
 #[test]
 fn a_volume_is_new_and_the_users_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -26,7 +26,7 @@ fn a_volume_is_new_and_the_users_own() {
         cp /bin/busybox /scratch/ls; /scratch/ls / 2>/dev/null || echo no exec; stat -c '%a %u' /scratch";
     let mut request = sh(&script.replace("cp ", "busybox cp ")).rootfs(&rootfs.reference()).user("app");
     request.tmpfs = vec![executor_proto::v1::Tmpfs { path: "/scratch".into(), uid: 7, ..Default::default() }];
-    // Inner ones first: they are mounted in the order of their paths.
+    // Inner volumes are listed first; they are mounted in the order of their paths.
     let volumes = [
         new("/mem/deep", DISK, 0),
         new("/disk", DISK, 0),
@@ -34,14 +34,14 @@ fn a_volume_is_new_and_the_users_own() {
         new("/disk/below/it", MEMORY, 0),
     ];
     let each = "1234 1234 1777\n0\nruns\n";
-    let first = "1234 1234 1777\n1\nruns\n"; // the directory of the mount in it
+    let first = "1234 1234 1777\n1\nruns\n"; // one entry: the mount point of the inner volume
     let text = said(&daemon, with(&volumes, request));
     assert_eq!(text, format!("{first}{first}{each}{each}3\nno exec\n1777 7\n"));
     daemon.wait_until_back_at(&before);
 }
 
-/// A write beyond the limit fails for every user, and data within the limit is written; other volumes are not full. The
-/// control: a volume without a limit accepts all of it, in a container without a limit.
+/// A write beyond the limit of a volume fails for every user, data within the limit is written, and other volumes are
+/// not full. The control: without any limit, a volume accepts all of the data.
 #[test]
 fn limits_hold() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -61,8 +61,8 @@ fn limits_hold() {
     loop_devices::wait_until_free(&daemon);
 }
 
-/// A volume on the disk without its own limit shares the container's limit, also with `host`, whose root is never
-/// written. Sizes count against the node's capacity.
+/// A volume on the disk without its own limit shares the limit of its container. This also holds for `host`, whose root
+/// is never written to. Sizes count against the node's capacity.
 #[test]
 fn a_volume_shares_the_containers_limit() {
     let daemon = Setup::default().disk(256 << 20).config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();

@@ -1,4 +1,4 @@
-//! Volumes of the host: ownership of files, sharing, and read-only volumes.
+//! Host volumes: owners of files, sharing, and read-only volumes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,8 +10,8 @@ use tonic::Code;
 
 use super::{Lent, below, named, names, of_path, read_only, refused, said, with};
 
-/// Files that a container writes belong to its user on the host's disk and in the next container, whatever id range
-/// each has. The host has no leftovers.
+/// Files that a container writes belong to the container user on the host's disk and in the next container, whatever id
+/// ranges the containers have. Nothing is left on the host.
 #[test]
 fn a_volume_is_shared_and_owned_by_the_containers_user() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -31,9 +31,9 @@ fn a_volume_is_shared_and_owned_by_the_containers_user() {
     daemon.wait_until_back_at(&before);
 }
 
-/// No process can write to a volume that the request or the configuration makes read-only: not root, not a privileged
-/// container that remounts it. The control: on a writable volume the same write succeeds, and such a container can
-/// mount.
+/// If the request or the configuration makes a volume read-only, no process can write to it: neither root, nor a
+/// privileged container that remounts it. The control: on a writable volume the same write succeeds, and a privileged
+/// container can mount.
 #[test]
 fn read_only_holds() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -57,7 +57,7 @@ fn read_only_holds() {
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].read_only"), "{violations:?}");
 }
 
-/// An executed process has the volumes, too; they stay over a restart of executord, and Info and Get report them.
+/// An executed process has the volumes, too. They survive a restart of executord, and Info and Get report them.
 #[test]
 fn executed_processes_have_the_volumes() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -80,7 +80,7 @@ fn executed_processes_have_the_volumes() {
     daemon.api.delete("c", true).unwrap();
 }
 
-/// An unknown name is refused with the list of known names; a missing directory is named.
+/// An unknown volume name is refused with the list of known names. If the directory is missing, the error names it.
 #[test]
 fn names_that_are_not_there() {
     let lent = Lent::new();
@@ -96,7 +96,8 @@ fn names_that_are_not_there() {
     assert_eq!(&*violations[0].0, "volumes[0].sub_path", "{violations:?}");
 }
 
-/// Directories and single files below `policy.host_paths`, also of a named volume. Denied by default.
+/// Directories and single files below `policy.host_paths` can be mounted, also from a named volume. By default they are
+/// refused.
 #[test]
 fn paths_below_a_listed_directory() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -125,7 +126,7 @@ fn paths_below_a_listed_directory() {
     said(&daemon, write);
     assert_eq!(fs::read_to_string(&file).unwrap(), "four\n", "the control: a file that is not read-only");
     daemon.wait_until_back_at(&before);
-    // With agent-cli, which resolves the path.
+    // agent-cli resolves the path.
     let (volume, socket) = (format!("{}:/app.conf:ro", file.display()), daemon.socket());
     let reference = rootfs.reference();
     let ran =
@@ -134,7 +135,7 @@ fn paths_below_a_listed_directory() {
     assert_eq!(daemon.api.info().host_paths, [lent.path("shared").display().to_string()]);
 }
 
-/// A path of the host leads only below the listed directory, and only to directories and regular files.
+/// A host path must be below the listed directory, and only directories and regular files are mounted.
 #[test]
 fn host_paths_do_not_leave_the_list() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

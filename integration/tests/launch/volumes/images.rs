@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::{at, below, read_only, refused, said, with};
 
-/// An image of two layers: the upper layer removes a file of the lower layer and adds one.
+/// An image of two layers: the upper layer removes a file of the lower layer and adds another.
 fn image() -> Image {
     let image = Image::new();
     fs::create_dir(image.root().join("lib")).unwrap();
@@ -25,8 +25,8 @@ fn image() -> Image {
     image
 }
 
-/// The volume has the files of an image, upper layers over lower ones, and is not writable. The image stays while a
-/// container uses it, and can be removed afterwards.
+/// The volume has the files of all layers of an image and is not writable. The image is kept while a container uses it,
+/// and can be removed afterwards.
 #[test]
 fn an_image_is_a_read_only_volume() {
     let (image, registry, rootfs) = (image(), Registry::start(false), Rootfs::busybox());
@@ -53,7 +53,7 @@ fn an_image_is_a_read_only_volume() {
     assert_eq!(left.mounts, before.mounts);
 }
 
-/// An image of one layer, which needs no overlay; a link in it does not lead a sub-path out.
+/// An image of one layer needs no overlay. A link in the image does not lead a sub-path out of the volume.
 #[test]
 fn a_single_layer_and_a_link_in_it() {
     let (image, rootfs, daemon) = (Image::new(), Rootfs::busybox(), Daemon::start());
