@@ -1,5 +1,6 @@
-//! Built-in bridge networks, on a host without CNI plugins: published ports, outgoing connections, isolation, faults of
-//! the host, killed processes, and pods. Servers answer with their name and with the client's address as they see it.
+//! Built-in bridge networks on a host without CNI plugins: published ports, outgoing connections, isolation, host
+//! errors, killed processes, and pods. Servers respond with their own name and with the client's address as they see
+//! it.
 
 mod faults;
 mod isolation;
@@ -32,13 +33,13 @@ const CLIENT: &str = include_str!("bridge/client.py");
 const INSIDE: u16 = 8080;
 /// Port of the server in the outside world.
 const OUTSIDE: u16 = 9001;
-/// The host's addresses on the network `bridge`.
+/// Gateway addresses of the network `bridge`, which belong to the host.
 const BRIDGE_V4: &str = "10.61.0.1";
 const BRIDGE_V6: &str = "fd65:7865:6375:61::1";
 const POLICY: &str = "allow_egress = true\ncapabilities_allowed = [\"CAP_NET_ADMIN\", \"CAP_NET_RAW\"]\n";
 /// A second built-in network.
 const BLUE: &str = "[networks.blue]\nipv4 = \"10.62.0.0/16\"\nipv6 = \"fd62::/64\"\n";
-/// The section of the default network, for configurations that have others too.
+/// Configuration section of the default network. It is needed if a configuration has other networks.
 const BRIDGE: &str = "[networks.bridge]\nipv4 = \"10.61.0.0/16\"\nipv6 = \"fd65:7865:6375:61::/64\"\n";
 
 /// A simulated host with a daemon. The daemon is dropped first.
@@ -47,7 +48,7 @@ struct World {
     network: Network,
 }
 
-/// A place that connections are opened from.
+/// Location from which connections are opened.
 #[derive(Clone, Copy, Debug)]
 enum Place<'a> {
     Host,
@@ -55,7 +56,7 @@ enum Place<'a> {
     Container(&'a str),
 }
 
-/// Protocol, address and port of a server, and the start of the answer if it is reached.
+/// Protocol, address and port of a server, and the start of the response if the server must be reached.
 type Target<'a> = (&'a str, &'a str, u16, Option<&'a str>);
 
 impl World {
@@ -64,7 +65,7 @@ impl World {
         Self::configured("")
     }
 
-    /// Starts a daemon with these sections of networks.
+    /// Starts a daemon with these configuration sections of networks.
     fn configured(networks: &str) -> Self {
         let network = Network::forwarding();
         let daemon = network.without_cni(POLICY, networks).start();
@@ -80,7 +81,7 @@ impl World {
         self.api().up(request)
     }
 
-    /// Connects to the targets and returns their answers.
+    /// Connects to the targets and returns their responses.
     fn connect(&self, from: Place<'_>, targets: &[Target<'_>]) -> Vec<Option<String>> {
         let named: Vec<String> =
             targets.iter().map(|(protocol, ip, port, _)| format!("{protocol},{ip},{port}")).collect();
@@ -99,8 +100,8 @@ impl World {
         (0..targets.len()).map(answer).collect()
     }
 
-    /// Connects until each target with an answer has answered (a busy machine may answer late); the others must never
-    /// answer.
+    /// Connects until each target with an expected response has responded: on a busy machine this may take a while. The
+    /// other targets must never respond.
     fn assert_reached(&self, from: Place<'_>, targets: &[Target<'_>]) {
         let mut reached: Vec<Option<String>> = vec![None; targets.len()];
         wait::until_ok(&format!("{from:?} reaches {targets:?}"), || {
@@ -126,7 +127,7 @@ impl World {
         HostServer(self.network.start_on_host(&[PYTHON, "-c", SERVER, "host", &port.to_string()]))
     }
 
-    /// Checks that no object of a container is left.
+    /// Checks that no network object of a container is left.
     fn assert_nothing_left(&self) {
         wait::until_ok("nothing is left", || match self.network.bridge_leftovers(self.daemon.setup()) {
             left if left.is_empty() => Ok(()),
@@ -162,7 +163,7 @@ impl Drop for HostServer {
     }
 }
 
-/// Puts a container on a built-in network.
+/// Sets the built-in network of a container.
 fn on(name: &str, request: RunRequest) -> RunRequest {
     on_cni(RunRequest { network_name: name.into(), ..request })
 }
@@ -178,13 +179,13 @@ fn sleeping(id: &str, egress: bool) -> RunRequest {
     on("bridge", RunRequest { egress, ..program("/bin/sleep", &["100000"]).id(id).grace_ms(0) })
 }
 
-/// Adds the capabilities to send any frame, which need egress.
+/// Adds the capabilities to send any frame. They need egress.
 fn raw(request: RunRequest) -> RunRequest {
     let add = vec!["NET_ADMIN".into(), "NET_RAW".into()];
     RunRequest { capabilities: Some(Capabilities { add, ..Capabilities::default() }), egress: true, ..request }
 }
 
-/// Publishes the server's TCP port.
+/// Port mapping of the server's TCP port.
 fn tcp(host_ip: &str, host_port: u16) -> PortMapping {
     published(host_ip, host_port, Protocol::Tcp)
 }
@@ -206,13 +207,13 @@ fn addresses(container: &Container) -> (String, String) {
     ((*family(true)).to_owned(), (*family(false)).to_owned())
 }
 
-/// Checks that a request is refused for the state of the host, with these words.
+/// Checks that a request is refused because of the host's state, with these words in the message.
 fn assert_refused(refused: &Status, words: &str) {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     assert!(refused.message().contains(words), "{refused:?}");
 }
 
-/// Returns the first field of a refused request.
+/// Returns the field of the first violation of a refused request.
 fn field(refused: &Status) -> String {
     refused.get_details_bad_request().unwrap().field_violations.remove(0).field
 }

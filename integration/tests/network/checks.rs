@@ -1,4 +1,4 @@
-//! Checks of containers on a CNI network: they connect to the container's own address in that network.
+//! Checks of containers on a CNI network connect to the container's own address on that network.
 
 use executor_proto::v1::check::Kind;
 use executor_proto::v1::{Check, Checks, RunRequest, TcpCheck};
@@ -22,7 +22,7 @@ fn a_check_goes_to_the_containers_own_address() {
         |request| RunRequest { checks: Some(Checks { readiness: vec![check()], ..Checks::default() }), ..request };
     let serves = daemon.api.started(with(server("serves", &rootfs)));
     assert!(!address(&serves).is_empty());
-    // Also without egress.
+    // The check works without egress.
     wait::until("it is ready", || daemon.api.get("serves").unwrap().ready.then_some(()));
     // The control: a server that listens only on loopback is not reachable on the network.
     let alone = sh("exec busybox httpd -f -p 127.0.0.1:8080");

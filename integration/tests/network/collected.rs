@@ -1,4 +1,4 @@
-//! GC: with `launcher.cni_gc` plugins remove stale attachments at a launcher's start and after a DEL that failed.
+//! GC: with `launcher.cni_gc`, plugins remove stale attachments when a launcher starts and after a DEL that failed.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::ways_out::kill_and_wait;
 use super::{sleeping, until_clean};
 
-/// A plugin that keeps the input of GC in files, and whose DEL fails while the file `fails` exists.
+/// A plugin that writes the input of GC to files. Its DEL fails while the file `fails` exists.
 const COLLECTED: &str = r#"
 case $CNI_COMMAND in
 ADD) [ -e DIR/collecting ] && touch DIR/overlap; echo '{"cniVersion":"1.1.0"}' ;;
@@ -60,7 +60,7 @@ fn failed_removals_are_collected() {
     let (network, rootfs) = (network(), Rootfs::busybox());
     let mut daemon = network.configured("", "cni_gc = true").start();
     let read = |name: &str| fs::read_to_string(network.dir().join(name)).unwrap();
-    // At the start of a launcher.
+    // GC runs when a launcher starts.
     until_collected(&network, 1);
     let valid = |ids: &[&str]| {
         let given: Value = serde_json::from_str(&read("stdin")).unwrap();
@@ -78,7 +78,8 @@ fn failed_removals_are_collected() {
     let names: Vec<&str> = environment.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     assert_eq!(names, ["CNI_COMMAND", "CNI_PATH"]);
 
-    // After a DEL that failed: its attachment is not valid, those of other networks are not named.
+    // GC runs after a DEL that failed. The attachment of that container is not valid, and attachments to other networks
+    // are not listed.
     for (name, id) in [("test", "kept"), ("test", "stale"), ("old", "elsewhere")] {
         daemon.api.started(on(name, id, &rootfs));
     }
@@ -99,7 +100,7 @@ fn failed_removals_are_collected() {
     until_clean(&network, &daemon);
 }
 
-/// Other runtimes may use the same networks.
+/// By default there is no GC, because other runtimes may use the same networks.
 #[test]
 fn nothing_is_collected_by_default() {
     let (network, rootfs) = (network(), Rootfs::busybox());
@@ -114,7 +115,7 @@ fn nothing_is_collected_by_default() {
     assert!(!network.calls().iter().any(|call| call.starts_with("GC ")), "{:?}", network.calls());
 }
 
-/// ADD waits for the end of GC, and starts on other networks do not.
+/// ADD waits for the end of GC. Starts on other networks do not wait.
 #[test]
 fn additions_wait_for_a_collection() {
     let (network, rootfs) = (network(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Egress rules: permitted and denied traffic in both address families, and their replacement while connections are
+//! Egress rules: permitted and denied traffic in both address families, and replacement of rules while connections are
 //! constantly opened.
 
 use std::io::{ErrorKind, Write as _};
@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 
 use super::{address, on_cni, server};
 
-/// Addresses of the outside world, and ports with a server.
+/// Addresses of the outside world. Each has servers on several ports.
 const ADDRESSES: [&str; 9] = [
     "192.0.2.2",
     "192.0.2.3",
@@ -37,7 +37,7 @@ const ADDRESSES: [&str; 9] = [
 ];
 const PORTS: [u16; 4] = [7001, 7002, 7003, 7004];
 
-/// Servers in the outside world that answer `yes` over TCP and UDP until this is dropped.
+/// Servers in the outside world that respond with `yes` over TCP and UDP. They stop on drop.
 struct Answering {
     stop: Arc<AtomicBool>,
     servers: Vec<JoinHandle<()>>,
@@ -49,7 +49,7 @@ impl Answering {
         let (tcp, udp) = network.enter_beyond(|| {
             for address in ADDRESSES {
                 let width = if address.contains(':') { 128 } else { 32 };
-                // The first address of each family exists.
+                // The first address of each family already exists.
                 let add = ["address", "add", &format!("{address}/{width}"), "dev", "in0", "nodad"];
                 Command::new("ip").args(&add[..add.len() - usize::from(width == 32)]).output().unwrap();
             }
@@ -63,7 +63,7 @@ impl Answering {
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if !turn() {
-                        // No data: the server does not busy-wait.
+                        // Without data, wait a moment to avoid busy-waiting.
                         std::thread::sleep(Duration::from_millis(1));
                     }
                 }
@@ -131,7 +131,7 @@ const PING: &str = r#"
 "#;
 
 impl Probe {
-    /// Builds a command that prints `yes` if the address is reached.
+    /// Builds a shell command that prints `yes` if the address is reached.
     fn command(self) -> String {
         match self {
             Tcp(ip, port) => format!("timeout 5 bash -c 'exec 3<>/dev/tcp/{ip}/{port} && head -n 1 <&3'"),
@@ -143,8 +143,8 @@ impl Probe {
     }
 }
 
-/// Probes addresses from a container, all at the same time: reachable ones until each succeeds (a busy machine may
-/// answer late), and the others as often, without a success.
+/// Probes addresses from a container, all at the same time. Expected addresses are probed until each succeeds, because
+/// a busy machine may respond late. The other addresses are probed as often and must never succeed.
 fn assert_reached(daemon: &Daemon, id: &str, probes: &[Probe], expected: &[bool], context: &str) {
     let numbered = probes.iter().enumerate();
     let commands: Vec<String> =
@@ -176,14 +176,14 @@ fn set(daemon: &Daemon, id: &str, egress: bool, egress_rules: &[EgressRule]) -> 
     answer.map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// A waiting container with the host's programs that may send pings without a privilege.
+/// A waiting container that contains the host's programs and may send pings without privileges.
 fn waiting(id: &str) -> RunRequest {
     let request = on_cni(sh("exec sleep 100000").id(id));
     RunRequest { sysctls: [("net.ipv4.ping_group_range".to_owned(), "0 65535".to_owned())].into(), ..request }
 }
 
-/// Each set of rules permits exactly the traffic that it names, up to its boundaries; the control is a container with
-/// open egress.
+/// Each set of rules permits exactly the traffic that it names, up to the limits of its ranges. The control is a
+/// container with open egress.
 #[test]
 fn rules_allow_what_they_name_and_nothing_beside_it() {
     use Protocol::{All, Icmp, Icmpv6};
@@ -264,7 +264,7 @@ fn rules_allow_what_they_name_and_nothing_beside_it() {
         let expected: Vec<bool> = (0..all.len()).map(|at| at < allowed.len()).collect();
         assert_reached(&daemon, &id, &all, &expected, &context);
         assert_reached(&daemon, "closed", &all, &vec![false; all.len()], &context);
-        // The same rules in a running container.
+        // The same rules are applied to a running container.
         let updated = set(&daemon, "closed", true, rules).unwrap();
         assert_eq!(updated.egress_generation, 2 * number as u64 + 1);
         assert_reached(&daemon, "closed", &all, &expected, &format!("updated: {context}"));
@@ -273,7 +273,7 @@ fn rules_allow_what_they_name_and_nothing_beside_it() {
     }
 }
 
-/// With rules, peers are reachable as without egress, and the host only if a rule names it.
+/// With rules, peers are reachable as they are without egress. The host is reachable only if a rule names it.
 #[test]
 fn rules_are_about_what_is_not_a_peer() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -298,8 +298,8 @@ fn rules_are_about_what_is_not_a_peer() {
     on_host.wait().unwrap();
 }
 
-/// While the rules are constantly replaced, a stream of connections that all of them permit has no failure, a stream of
-/// connections that none of them permits has no success, and an open connection stays.
+/// While the rules are constantly replaced, connections that all rule sets permit never fail, connections that no rule
+/// set permits never succeed, and an open connection stays open.
 #[test]
 fn a_replacement_has_no_gap() {
     let network = Network::new();
@@ -321,7 +321,8 @@ fn a_replacement_has_no_gap() {
     daemon.api.started(RunRequest { egress: true, egress_rules: vec![allowed()], ..request });
     let count = |word: &str| daemon.api.logs_so_far("c").lines().filter(|line| *line == word).count();
     wait::until("both streams continue", || (count("allowed") > 5 && count("refused") > 5).then_some(()));
-    // From one rule to a thousand and back, with the permitted one at the beginning, in the middle and at the end.
+    // The number of rules changes from one to a thousand and back. The permitting rule is the first, in the middle, or
+    // the last.
     let others =
         |many: u32| (0..many).map(|n| rule(Protocol::Tcp, &format!("198.51.{}.{}", n / 250, n % 250 + 1), &[]));
     let sets: [Vec<EgressRule>; 4] = [
@@ -338,7 +339,7 @@ fn a_replacement_has_no_gap() {
         assert_eq!(updated.egress_generation, rounds as u64);
     }
     assert_eq!((count("CUT"), count("PASSED")), (0, 0));
-    // The control: both are reported if they occur.
+    // The control: the test reports a failure and a success if they occur.
     set(&daemon, "c", true, &[rule(Protocol::Tcp, "192.0.2.4", &[])]).unwrap();
     wait::until("the control", || (count("CUT") > 0 && count("PASSED") > 0).then_some(()));
 }
@@ -347,7 +348,7 @@ fn program_of_bash(script: &str) -> RunRequest {
     integration::request::program("/bin/bash", &["-c", script])
 }
 
-/// An established connection stays, whatever the new rules are.
+/// An established connection stays open under every new set of rules.
 #[test]
 fn an_established_connection_stays() {
     let network = Network::new();
@@ -373,8 +374,8 @@ fn an_established_connection_stays() {
     assert_ne!(again.exit, Some(Ok(0)), "the control: a new one is refused");
 }
 
-/// The rules are in force and shown after executord and its launcher were killed; an event reports the update, and the
-/// result of the container includes it.
+/// After executord and its launcher were killed, the rules still apply and are shown. An event reports an update, and
+/// the result of the container includes it.
 #[test]
 fn rules_outlive_executord_and_its_launcher() {
     let network = Network::new();
@@ -403,7 +404,7 @@ fn rules_outlive_executord_and_its_launcher() {
     assert_eq!(late.code(), Code::FailedPrecondition, "{late:?}");
 }
 
-/// Invalid rules are refused by field, at a start and at an update, and nothing changes.
+/// Invalid rules are refused with their field, at a start and at an update, and change nothing.
 #[test]
 fn rules_that_cannot_be_are_refused() {
     let network = Network::new();
@@ -443,14 +444,14 @@ fn rules_that_cannot_be_are_refused() {
     assert_eq!(reported(&set(&daemon, "alone", true, std::slice::from_ref(&good)).unwrap_err()), ["egress"]);
     assert_eq!(set(&daemon, "nobody", true, &[]).unwrap_err().code(), Code::NotFound);
     assert_eq!(daemon.api.get("open").unwrap().egress_generation, 0);
-    // The maximum number of rules: the kernel accepts them.
+    // The kernel accepts the maximum number of rules.
     let wide = EgressRule {
         destinations: (0..100).map(|n| format!("198.51.100.{n}")).collect(),
         ports: (1..=100).map(|port| PortRange { first: port, last: port + 1 }).collect(),
         ..rule(Protocol::Tcp, "", &[])
     };
     assert_eq!(set(&daemon, "open", true, &[wide]).unwrap().egress_generation, 1);
-    // Rules cannot be combined with a capability to remove them.
+    // A container with rules may not have a capability that could remove them.
     let raw = v1::Capabilities { add: vec!["NET_RAW".into()], ..v1::Capabilities::default() };
     let asked =
         |egress_rules| RunRequest { capabilities: Some(raw.clone()), egress: true, egress_rules, ..waiting("raw") };
@@ -460,7 +461,7 @@ fn rules_that_cannot_be_are_refused() {
     assert_eq!(reported(&set(&daemon, "raw", true, &[good]).unwrap_err()), ["capabilities.add"]);
 }
 
-/// The command line accepts the JSON of security groups, and shows and replaces rules.
+/// agent-cli accepts the JSON of security groups, and shows and replaces rules.
 #[test]
 fn the_command_line_takes_security_groups() {
     let network = Network::new();
@@ -487,7 +488,7 @@ fn the_command_line_takes_security_groups() {
     assert_eq!((&json["egress_generation"], &json["egress_rules"][0]["ports"][1]["last"]), (&1.into(), &70.into()));
     let shown = agent(&["inspect", "c"]).stdout;
     assert!(shown.contains("with egress by rules") && shown.contains("53,60-70 log"), "{shown}");
-    // The setting exists only on the host itself, and this host is a network namespace.
+    // The sysctl exists only in the initial network namespace, and this host is another network namespace.
     assert!(shown.contains("egress_rules[0].log: ") && shown.contains("nf_log_all_netns"), "{shown}");
     assert_eq!(agent(&["egress", "set", "c", "--closed"]).stdout, "closed\n");
     assert!(!agent(&["inspect", "c"]).stdout.contains("nf_log_all_netns"));

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::sleeping;
 
-/// A second plugin that fails at ADD is named, and everything, including the first plugin's work, is undone.
+/// If the second plugin fails at ADD, the error names it, and all work is undone, including that of the first plugin.
 #[test]
 fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -61,7 +61,8 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
 }
 
-/// A container whose egress cannot be closed (here a plugin made a chain of that name without a hook) is not started.
+/// If the egress of a container cannot be closed, it is not started. Here a plugin has created a chain of that name
+/// without a hook.
 #[test]
 fn what_cannot_be_closed_does_not_run() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -77,7 +78,7 @@ fn what_cannot_be_closed_does_not_run() {
     daemon.api.run(RunRequest { egress: true, ..sleeping("control", &rootfs) }).unwrap();
 }
 
-/// The newest version that a configuration allows and that all plugins support is used.
+/// The executor uses the newest version that the configuration allows and that all plugins support.
 #[test]
 fn versions_are_agreed_upon() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -111,8 +112,8 @@ fn versions_are_agreed_upon() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A plugin receives its own variables and none of the executor's, three descriptors, the host's mounts, and its
-/// configuration.
+/// A plugin receives its own environment variables and none of the executor's, three descriptors, the host's mount
+/// namespace, and its configuration.
 #[test]
 fn a_plugin_finds_the_host_and_nothing_of_ours() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -140,7 +141,7 @@ fn a_plugin_finds_the_host_and_nothing_of_ours() {
     assert!(environment.contains(&format!("CNI_NETNS={}", netns.display())), "{environment}");
     let given: serde_json::Value = serde_json::from_str(&read("stdin")).unwrap();
     assert_eq!(given, json!({"cniVersion": "1.0.0", "name": "test", "type": "look", "own": [1, 2]}));
-    // `ls` itself has one open.
+    // `ls` has one descriptor open.
     assert_eq!(read("descriptors").split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     let mounts = std::fs::read_link("/proc/self/ns/mnt").unwrap();
     assert_eq!(read("namespaces").lines().next(), mounts.to_str(), "the host's own mounts");
@@ -148,7 +149,7 @@ fn a_plugin_finds_the_host_and_nothing_of_ours() {
     assert!(read("cgroup").contains("/.network.looked-at"), "{}", read("cgroup"));
 }
 
-/// Programs and configurations that users other than root could have written are not used.
+/// Programs and configurations that other users than root can write are not used.
 #[test]
 fn only_what_root_wrote_is_run() {
     use std::os::unix::fs::PermissionsExt;
@@ -169,8 +170,8 @@ fn only_what_root_wrote_is_run() {
     mode(&conf, 0o644);
     std::fs::remove_file(network.dir().join("bin/open")).unwrap();
     assert!(refused("gone").contains("plugin `open`, ADD: there is no such program in"));
-    // A container cannot be removed from its network without the plugin. The removal is retried later, after this host
-    // is gone, and the mounts would keep the directory.
+    // Without the plugin, a container cannot be removed from its network. The removal would be retried after this test,
+    // and the mounts would keep the directory.
     for name in ["control", "program", "gone"] {
         let kept = daemon.setup().run_dir().join("netns").join(name);
         let _ = std::process::Command::new("umount").arg("-l").arg(kept).status();

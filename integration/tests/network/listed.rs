@@ -1,4 +1,4 @@
-//! `network ls` and `network inspect`: the networks of the host, with the containers on them.
+//! `network ls` and `network inspect` show the host's networks, with the containers on them.
 
 use executor_proto::v1::{PortMapping, RunRequest};
 use integration::cli;
@@ -35,7 +35,7 @@ fn networks_are_listed_with_their_containers() {
     assert_eq!((&container["id"], &container["ports"][0]["host_port"]), (&"web".into(), &18080.into()), "{bridge}");
     let addresses = web.network_status.unwrap().addresses;
     assert_eq!(container["addresses"], serde_json::json!(addresses));
-    // The namespace that is this test's host forwards no packets unless it is configured to.
+    // The test's host is a network namespace, which forwards no packets by default.
     let forwards = network.on_host(&["cat", "/proc/sys/net/ipv4/ip_forward"]);
     let warns = bridge["warnings"].to_string().contains("net.ipv4.ip_forward is 0");
     assert_eq!(warns, forwards.trim() == "0", "{forwards}: {bridge}");
@@ -51,7 +51,7 @@ fn networks_are_listed_with_their_containers() {
     assert!(missing.status == 125 && missing.stderr.contains("there is no network `nope`"), "{missing:?}");
     assert!(missing.stderr.contains("20-broken.conf"), "{missing:?}");
 
-    // A network whose file is removed is listed while a container is on it.
+    // If the file of a network is removed, the network is listed while a container is on it.
     network.remove_config("10-test.conflist");
     let removed = listed(&["network", "inspect", "test"]).stdout;
     assert!(removed.contains("no longer in the configuration") && removed.contains("plugged"), "{removed}");

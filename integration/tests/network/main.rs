@@ -1,5 +1,5 @@
 //! CNI networks with the plugins of Debian's containernetworking-plugins: reachable peers, the files with a container's
-//! names, and cleanup after every kind of exit. Each test has its own host, see [`integration::network`].
+//! names, and cleanup after every kind of exit. Each test has its own simulated host, see [`integration::network`].
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -24,7 +24,7 @@ use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
-/// A server that answers every connection with its name until it is stopped.
+/// A server that responds to every connection with its name.
 const SERVE: &str = "exec busybox nc -ll -p 8080 -e /bin/echo from-$0";
 
 fn on_cni(request: RunRequest) -> RunRequest {
@@ -53,7 +53,7 @@ fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
     on_cni(sh("exec sleep 100000").id(id).rootfs(&rootfs.reference()))
 }
 
-/// Waits until nothing of a network's containers is left.
+/// Waits until nothing is left of the network's containers.
 fn until_clean(network: &Network, daemon: &Daemon) {
     wait::until_ok("nothing is left", || match network.leftovers(daemon.setup()) {
         left if left.is_empty() => Ok(()),
@@ -61,7 +61,7 @@ fn until_clean(network: &Network, daemon: &Daemon) {
     });
 }
 
-/// Connects from a container and returns the server's answer.
+/// Connects from a container and returns the server's response.
 fn connect_from_container(daemon: &Daemon, rootfs: &Rootfs, address: &str, port: u16, egress: bool) -> String {
     let script = format!("busybox nc -w 2 {address} {port} </dev/null");
     script_output(daemon, RunRequest { egress, ..on_cni(sh(&script).rootfs(&rootfs.reference())) })
@@ -83,7 +83,7 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
     wait::until("a peer is answered", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
-        // From loopback only if the plugin routes it, which this plugin does by default.
+        // A published port is reachable over loopback only if the plugin routes it. This plugin does so by default.
         wait::until_ok(host, || match network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]) {
             reported if reported.contains("from-web") => Ok(()),
             reported => Err(reported),
@@ -110,7 +110,7 @@ fn egress_is_closed_unless_it_is_asked_for() {
     wait::until("the control", || beyond(true).contains(BEYOND_SAYS).then_some(()));
     let closed = beyond(false);
     assert!(!closed.contains(BEYOND_SAYS), "{closed}");
-    // The host is not a peer, neither by the address of its bridge nor by another address.
+    // The host is not a peer: a container without egress reaches neither the bridge's address nor another host address.
     for address in [GATEWAY, "192.0.2.1"] {
         let host = |egress| connect_from_container(&daemon, &rootfs, address, 7000, egress);
         wait::until("the control", || host(true).contains("from-host").then_some(()));
@@ -121,8 +121,8 @@ fn egress_is_closed_unless_it_is_asked_for() {
     on_host.wait().unwrap();
 }
 
-/// Egress is closed for both address families, in which neighbours are found by packets that the rules filter: peers
-/// reach one another, and neither the outside world nor the host is reachable, not even by the bridge's link-local
+/// Without egress, peers reach one another in both address families. Neighbour discovery still works, although the
+/// rules filter its packets. Neither the outside world nor the host is reachable, not even over the bridge's link-local
 /// address.
 #[test]
 fn egress_is_closed_for_both_families() {
@@ -155,7 +155,7 @@ fn egress_is_closed_for_both_families() {
     on_host.wait().unwrap();
 }
 
-/// Root of the container has the default capabilities, and cannot open its egress.
+/// Root of the container has the default capabilities and cannot open its own egress.
 #[test]
 fn root_of_the_container_does_not_open_it() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -177,7 +177,7 @@ fn root_of_the_container_does_not_open_it() {
     daemon.api.run(asked(true)).unwrap();
 }
 
-/// The command line accepts a network by name and publishes ports, and `inspect` shows both.
+/// agent-cli accepts a network by name and publishes ports. `inspect` shows both.
 #[test]
 fn the_command_line_names_networks_and_publishes_ports() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

@@ -23,7 +23,7 @@ fn a_container_knows_its_name_and_whom_to_ask() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_host_network = true");
-    // Entries of an image that lead elsewhere on a host that follows them.
+    // The image has links that would lead to host files, if the host followed them.
     let outside = network.dir().join("outside");
     fs::write(&outside, "of the host").unwrap();
     symlink(&outside, rootfs.path().join("etc/resolv.conf")).unwrap();
@@ -45,14 +45,15 @@ fn a_container_knows_its_name_and_whom_to_ask() {
     let of_host = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     assert!(hosts.contains(&of_host) && hosts.contains("127.0.1.1 hosts\n"), "{hosts}");
 
-    // The host's root file system (`host`) has them, too.
+    // A container with the root file system `host` has these files, too.
     let own = script_output(&daemon, sh("cat /etc/hosts; hostname; cat /etc/resolv.conf").id("of-host"));
     assert_eq!(own, "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 of-host\nof-host\n");
     assert_eq!(fs::read_to_string(&outside).unwrap(), "of the host");
     assert_eq!(rootfs.listing(), before, "the directory that is shared is as it was");
 }
 
-/// A root with a directory, or a link to another file, at such a path keeps it, and the container has a warning.
+/// If the path of such a file is a directory, or a link to another file, the root keeps it, and the container has a
+/// warning.
 #[test]
 fn what_cannot_be_replaced_stays() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Ports in use by the host's own programs: a request for such a port is refused, and the program stays reachable.
+//! Host programs use ports. A request for a used port is refused, and the host program stays reachable.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use tonic_types::StatusExt as _;
 
 use super::{on_cni, server, sleeping};
 
-/// A server of the host.
+/// A server of a host program.
 enum Service {
     Tcp(TcpListener),
     Udp(UdpSocket),
@@ -27,7 +27,7 @@ impl Service {
         }
     }
 
-    /// Checks that this server answers a client at this address.
+    /// Checks that the client's connection to this address reaches this server.
     fn is_reached(&self, address: SocketAddr) {
         let patience = Some(Duration::from_secs(10));
         match self {
@@ -35,13 +35,13 @@ impl Service {
                 let mut client = TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
                 client.set_read_timeout(patience).unwrap();
                 client.write_all(b"x").unwrap();
-                // No other client has connected; a diverted client does not arrive here.
+                // There is only one client, so a connection that arrives is the client's.
                 listener.set_nonblocking(true).unwrap();
                 let (mut accepted, _) = wait::until_ok("the program has the connection", || listener.accept());
                 accepted.write_all(b"from-host").unwrap();
                 drop(accepted);
                 let mut reported = String::new();
-                // The stream may end with a reset, because the server did not read the client's data.
+                // The connection may end with a reset, because the server does not read the client's data.
                 let _ = client.read_to_string(&mut reported);
                 assert_eq!(reported, "from-host", "{address}");
             }
@@ -66,12 +66,13 @@ fn a_program_of_the_host_keeps_its_port() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("ports_allowed = [\"1-65535\"]");
-    // Start a first container, so that the network's bridge exists.
+    // The first container creates the network's bridge.
     daemon.api.started(sleeping("first", &rootfs));
     daemon.api.delete("first", true).unwrap();
     let before = daemon.footprint();
     let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
-    // A server's address, and addresses at which its port is requested; the empty string means no address.
+    // Address and port of a host server, and addresses at which a container requests the same port. An empty string
+    // means all addresses.
     let table: [(&str, u16, Protocol, &[&str]); 7] = [
         ("0.0.0.0", 18_080, tcp, &["", "127.0.0.1", HOST, "0.0.0.0"]),
         ("127.0.0.1", 18_081, tcp, &["", "127.0.0.1", "0.0.0.0"]),
@@ -92,7 +93,7 @@ fn a_program_of_the_host_keeps_its_port() {
         };
         for at in asked {
             let taken = port(at, number.into(), protocol);
-            // Together with a free port: either both are published or neither.
+            // A free port is requested together with the used port: no port is published.
             let ports = vec![port("", 19_000, tcp), taken];
             let refused = daemon.api.run(RunRequest { ports, ..server("web", &rootfs) }).unwrap_err();
             let what = format!("{bound} requested at {at:?}: {refused:?}");
@@ -112,8 +113,8 @@ fn a_program_of_the_host_keeps_its_port() {
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
     daemon.wait_until_back_at(&before);
 
-    // The control: the port of a stopped program is given to the container, which answers there; and no program of the
-    // host can bind the container's port.
+    // The control: after the program has stopped, the container gets its port and responds there, and no host program
+    // can bind that port.
     let ports = vec![port("", 18_080, tcp)];
     daemon.api.started(on_cni(RunRequest { ports, ..server("web", &rootfs) }));
     let reported = || network.on_host(&["busybox", "nc", "-w", "2", HOST, "18080"]);
@@ -121,6 +122,6 @@ fn a_program_of_the_host_keeps_its_port() {
     for address in ["0.0.0.0:18080", "127.0.0.1:18080", "[::]:18080"] {
         assert!(network.enter(|| TcpListener::bind(address)).is_err(), "{address}");
     }
-    // The same number is free with the other protocol and at another address.
+    // With the other protocol or at another address, a host program can bind the same port.
     network.enter(|| UdpSocket::bind("0.0.0.0:18080")).unwrap();
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{sleeping, until_clean};
 
-/// A plugin that keeps the input of each command in files, and whose CHECK runs the script in the file `check`.
+/// A plugin that writes the input of each command to files. Its CHECK runs the script in the file `check`.
 const PROBED: &str = r#"
 cat > "DIR/$CNI_COMMAND-$CNI_CONTAINERID"
 env | grep ^CNI_ | sort > "DIR/env-$CNI_COMMAND-$CNI_CONTAINERID"
@@ -48,7 +48,7 @@ fn check(daemon: &Daemon, name: &str) -> CliOutput {
     cli::run(&daemon.socket(), &["network", "check", name, "--json"])
 }
 
-/// The file of this kind for the container with this id.
+/// Reads the plugin's input file for this command and container.
 fn input(network: &Network, kind: &str, id: &str) -> String {
     let prefix = format!("{kind}-{id}-");
     let names = fs::read_dir(network.dir()).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap());
@@ -70,14 +70,14 @@ fn check_names_broken_containers() {
     assert_eq!(fine.json(), json!({"checks": both, "unchecked": 0}));
     let calls = ["CHECK probed netns", "CHECK after netns"];
     assert_eq!(network.calls()[before..], [calls, calls].concat());
-    // The parameters of ADD, and the final result.
+    // The input has the parameters of ADD and the final result.
     let given: Value = serde_json::from_str(&input(&network, "CHECK", "one")).unwrap();
     assert_eq!(given["prevResult"], json!({"cniVersion": "1.0.0", "last": true}));
     assert_eq!((&given["name"], &given["cniVersion"]), (&"test".into(), &"1.0.0".into()));
     let environment = |verb: &str| input(&network, &format!("env-{verb}"), "one").replace(verb, "");
     assert_eq!(environment("CHECK"), environment("ADD"));
 
-    // The first failure ends the check of a container, and of no other container.
+    // The first failure ends the check of its container: `after` is not called. Checks of other containers continue.
     let fails = "case $CNI_CONTAINERID in one-*) echo '{\"code\":100,\"msg\":\"eth0 is gone\"}'; exit 1;; esac";
     fs::write(network.dir().join("check"), fails).unwrap();
     let before = network.calls().len();
@@ -124,7 +124,7 @@ fn check_is_skipped_with_a_reason() {
     }
 }
 
-/// A removal ends the check of its container, and the plugins of both do not overlap.
+/// A removal ends the check of its container. The plugin runs of both never overlap.
 #[test]
 fn removal_ends_a_check() {
     let (daemon, network, rootfs) = world(30);
@@ -143,7 +143,7 @@ fn removal_ends_a_check() {
     until_clean(&network, &daemon);
 }
 
-/// A plugin that hangs is killed, and processes that ADD has left are not.
+/// A plugin that hangs is killed. A process that ADD has left continues to run.
 #[test]
 fn hanging_check_is_bounded() {
     let (daemon, network, rootfs) = world(2);
@@ -166,7 +166,7 @@ fn hanging_check_is_bounded() {
     until_clean(&network, &daemon);
 }
 
-/// A list that cannot be read to its end delays no start.
+/// If the response of a list is not read to its end, starts are not delayed.
 #[test]
 fn slow_list_delays_no_start() {
     let (daemon, network, rootfs) = world(30);

@@ -1,8 +1,8 @@
-//! The commands of README.md and of the first steps, on a machine with only executord in its default configuration.
-//! docker.io is the test's own registry, to which the machine's name service and certificates are redirected.
+//! Runs the commands of README.md and of the first steps on a machine with only executord in its default configuration.
+//! The test's own registry replaces docker.io: the machine's name resolution and certificates are changed accordingly.
 //!
-//! The machine is a mount and a network namespace of a thread: files that the examples write below /etc are removed
-//! with it.
+//! The machine is a mount and a network namespace of a thread. It disappears with the files that the examples write
+//! below /etc.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 /// Host name from which images of docker.io are fetched.
 const DOCKER_HUB: &str = "registry-1.docker.io";
 
-/// Moves this thread and its children to their own machine.
+/// Moves this thread and its children to new namespaces, which are their machine.
 fn machine(dir: &Path) {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).unwrap();
     let none = None::<&str>;
@@ -33,7 +33,8 @@ fn machine(dir: &Path) {
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
 }
 
-/// Image of busybox as on docker.io: every applet, some users, and no mount points for the kernel's file systems.
+/// Image of busybox as on docker.io: with all applets and some users, and without mount points for the kernel's file
+/// systems.
 fn busybox() -> Image {
     let image = Image::new();
     let root = image.root();
@@ -81,7 +82,7 @@ fn the_readme_works_as_it_says() {
             guide.run(&GuideShell { dir: home, env });
         }
     };
-    // In a separate thread, because the next test must not run on that machine.
+    // A separate thread is used, because the next test must not run on that machine.
     let ran = std::thread::scope(|scope| scope.spawn(run).join());
     ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }

@@ -1,4 +1,4 @@
-//! VERSION: plugins are asked for their versions once, until their file changes.
+//! VERSION: a plugin is called for its versions once, and again if its file changes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::sleeping;
 
-/// A plugin that supports the versions in the file `versions`, and refuses others.
+/// A plugin that supports the versions listed in the file `versions`, and refuses other versions.
 const SPEAKS: &str = r#"
 list=$(cat VERSIONS)
 case $CNI_COMMAND in
@@ -56,7 +56,7 @@ impl World {
         let versions = self.network.dir().join("versions");
         let script = SPEAKS.replace("VERSIONS", &versions.display().to_string());
         self.network.plugin("speaks", &format!("{script}\n# {comment}"));
-        // An answer is kept only if a later change of the file is certain to be seen.
+        // The executor caches a response only if the file is old enough: otherwise a later change might not be noticed.
         let changed = fs::metadata(self.network.dir().join("bin/speaks")).unwrap().ctime();
         wait::until("the last change is not recent", || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -64,7 +64,8 @@ impl World {
         });
     }
 
-    /// Starts a container and deletes it. Returns the calls until it ran, and the version that ADD has used.
+    /// Starts a container and deletes it. Returns the plugin calls until the container ran, and the version that ADD
+    /// used.
     fn calls_of_a_start(&mut self) -> (Vec<String>, String) {
         self.started += 1;
         let (id, before) = (format!("c{}", self.started), self.network.calls().len());
@@ -92,7 +93,8 @@ fn plugins_are_asked_once_per_file() {
     assert_eq!(world.calls_of_a_start().0, not_asked);
 }
 
-/// The plugin is a script that runs another program: its file does not change, but it refuses the version.
+/// A plugin is a script that runs another program. If that program changes, the script's file does not change, but it
+/// refuses the version. The next start asks for the versions again.
 #[test]
 fn refused_version_is_asked_again() {
     let mut world = World::start();

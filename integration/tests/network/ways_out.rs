@@ -1,4 +1,4 @@
-//! Kinds of exit of a container. Each removes it from its network: no rule, address, interface or namespace is left.
+//! After every kind of exit, a container is removed from its network: no rule, address, interface or namespace is left.
 
 use executor_proto::v1::{PortMapping, RunRequest};
 use integration::daemon::{Daemon, has_ended, kill};
@@ -49,7 +49,7 @@ fn an_end_in_order_and_starts_that_fail() {
     daemon.api.wait("ends").unwrap();
     is_clean(&network, &daemon);
 
-    // The failure happens after every plugin has run: the program does not exist.
+    // The program does not exist, so the start fails after every plugin has run.
     let nowhere = daemon.api.run(on_cni(program("/nope", &[]).id("nowhere").rootfs(&rootfs.reference())));
     assert!(nowhere.is_err() || daemon.api.wait("nowhere").is_ok());
     is_clean(&network, &daemon);
@@ -63,7 +63,7 @@ fn the_shim_is_killed() {
     kill_and_wait(daemon.record("lost").shim.pid);
     daemon.api.wait("lost").unwrap();
     is_clean(&network, &daemon);
-    daemon.api.started(published("next", &rootfs)); // needs the port, which is free again
+    daemon.api.started(published("next", &rootfs)); // needs the port, which must be free again
 }
 
 #[test]
@@ -75,11 +75,12 @@ fn everything_is_killed_and_started_again() {
     let init = |id: &str| daemon.record(id).prepared.unwrap().init.pid;
     let (shim, launcher, both) =
         (daemon.record("swept").shim.pid, daemon.launcher().unwrap(), [init("swept"), init("ends-alone")]);
-    // The configuration at the container's start applies.
+    // The network is removed with its configuration from the container's start.
     network.remove_config("10-test.conflist");
     daemon.kill();
     kill_and_wait(launcher);
-    // One container is killed together with its shim and has no launcher, the other loses all three.
+    // The launcher is not running. One container exits and its shim removes it from the network. The other loses its
+    // shim as well.
     kill_and_wait(both[1]);
     kill_and_wait(shim);
     kill_and_wait(both[0]);
@@ -89,7 +90,8 @@ fn everything_is_killed_and_started_again() {
     is_clean(&network, &daemon);
 }
 
-/// A plugin whose shim is killed is killed with all its children, and then called to undo its work.
+/// If a shim is killed while a plugin runs, the plugin is killed with all its children, and is then called to undo its
+/// work.
 #[test]
 fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     let network = Network::new();
@@ -114,7 +116,7 @@ fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     assert_eq!(network.calls(), ["ADD waits netns", "DEL waits netns"]);
 }
 
-/// After a reboot, plugins are called with the information that the namespace is gone, and release their state on disk.
+/// After a reboot, plugins are called without a network namespace and release their state on disk.
 #[test]
 fn the_machine_was_started_again() {
     let network = Network::new();
@@ -142,7 +144,7 @@ fn the_machine_was_started_again() {
     assert!(!left.iter().any(|one| one.contains("10.123.0.") && !one.contains("CNI-")), "{left:?}");
 }
 
-/// A network record that is incomplete after a power failure blocks nothing.
+/// If a network record is incomplete after a power failure, it blocks nothing.
 #[test]
 fn what_is_known_of_a_network_is_half_on_disk() {
     let (network, rootfs) = network();
@@ -156,7 +158,7 @@ fn what_is_known_of_a_network_is_half_on_disk() {
     daemon.api.started(sleeping("half", &rootfs));
 }
 
-/// A plugin that fails at the removal keeps only its own state: the container is completed, and the plugin is called
+/// If a plugin fails at the removal, only its own state is left: the container is completed, and the plugin is called
 /// again.
 #[test]
 fn a_plugin_that_fails_at_the_end_is_asked_again() {
@@ -175,7 +177,7 @@ fn a_plugin_that_fails_at_the_end_is_asked_again() {
     std::fs::write(&flag, "").unwrap();
     daemon.api.stop("late", Some(0)).unwrap();
     daemon.api.wait("late").unwrap();
-    // The exit is reported first.
+    // The exit is reported before the failure is logged.
     wait::until("the failure is logged", || {
         let logged = daemon.setup().logged();
         logged.contains("network `test`: plugin `late`, DEL: not now (code 100)").then_some(())

@@ -1,18 +1,18 @@
-//! kill -9 at system calls: a sample of `cargo xtask crash`, which kills at every call (docs/crash.md).
+//! kill -9 at system calls: tests a sample of `cargo xtask crash`, which kills at every call (docs/crash.md).
 
 use std::process::Command;
 
 use integration::{dist, warm_pool};
 
-/// Number of kills over all lives.
+/// Total number of kills.
 const SAMPLE: &str = "90";
 /// Number of kills of executord while it fetches secrets.
 const FETCHES: &str = "12";
-/// Number of kills while certificates are renewed, over all processes.
+/// Total number of kills while certificates are renewed.
 const RENEWALS: &str = "16";
 /// Number of kills of `agent-cli bundle`.
 const INSTALLATIONS: &str = "16";
-/// Environment variable with the offset of a sample, to repeat a failed sample.
+/// Environment variable with the offset of a sample. Set it to repeat a failed sample.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
 
 fn executor_crash() -> Command {
@@ -32,14 +32,14 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
     assert!(output.status.success(), "again with {OFFSET} as told:\n{reported}");
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for target in figures["targets"].as_array().unwrap() {
-        // As a control, the requested number of processes was killed, and every container had an outcome.
+        // The control: processes were killed, and the outcome of every container is counted.
         let of = |name: &str| target[name].as_u64().unwrap();
         assert!(of("kills") > 0 || of("calls") < 200, "{target}");
         assert_eq!(of("known") + of("unknown") + of("refused"), of("kills"), "{target}");
     }
 }
 
-/// The same with executord fetching the secrets twice; only executord is killed.
+/// The same while executord fetches secrets by reference, at the start and again later. Only executord is killed.
 #[test]
 fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
     let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
@@ -66,7 +66,7 @@ fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
     assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
 }
 
-/// `agent-cli bundle` is killed at calls that change something: the next command finishes or undoes the work.
+/// `agent-cli bundle` is killed at system calls that change something. The next command finishes or undoes the work.
 #[test]
 fn an_installation_is_repaired_wherever_its_command_is_killed() {
     let operations = ["--operation", "install,upgrade,rollback,uninstall", "--sample", INSTALLATIONS, "--json"];
@@ -83,7 +83,7 @@ fn an_installation_is_repaired_wherever_its_command_is_killed() {
     assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
 }
 
-/// The control binaries, which wipe nothing, leave secrets that are found.
+/// The control: control binaries, which wipe nothing, leave secrets that the search finds.
 #[test]
 fn a_secret_that_stays_is_found() {
     let mut command = executor_crash();

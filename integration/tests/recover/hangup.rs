@@ -1,4 +1,4 @@
-//! SIGHUP, which a closing terminal sends to a whole process group, ends none of the executor's processes. For
+//! A terminal that closes sends SIGHUP to a whole process group. SIGHUP ends none of the executor's processes. For
 //! executord see also `tls/revoked.rs`, for the signer `identity/keys.rs`.
 
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ fn hangup_ends_no_process() {
     wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     daemon.api.wait_until_warm_pool_is_ready();
     let launcher = daemon.launcher().unwrap();
-    // Their first two arguments are the program and the role.
+    // The first two arguments of these processes are the program and the role.
     let ours = wait::until("each role has a process", || {
         let forked = host::descendants(launcher).into_iter().filter(|pid| words(*pid)[0] == "executor-launcher");
         let forked: Vec<i32> = forked.collect();

@@ -1,4 +1,5 @@
-//! The launcher and its shims without a daemon, driven by the daemon's protocol: a container's life and kinds of exit.
+//! Tests the launcher and its shims without a daemon, over the daemon's protocol: a container's lifecycle and kinds of
+//! exit.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -36,8 +37,9 @@ const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /
     grep -E 'Seccomp:|NoNewPrivs|CapEff|CapBnd' /proc/self/status; echo $SECRET $HOME; pwd; cat /proc/net/dev | grep -c :; \
     touch /etc/cf-service-bindings/x; echo err >&2; exit 7";
 
-/// The whole life of a container: secret files on their own read-only tmpfs, 0600 in 0700, owned by the user; confined;
-/// wiped; removed.
+/// The whole lifecycle of a container: secret files are on their own read-only tmpfs, have mode 0600 in directories
+/// with mode 0700, and are owned by the user. The process is confined. At the end, the files are wiped and the
+/// container is removed.
 #[test]
 fn a_container_runs_with_its_secrets_and_is_wiped() {
     let launcher = Launcher::start(&[]);
@@ -65,7 +67,7 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
         "Seccomp:\t2",
         "in-the-environment /home/vcap",
         "stdout F /tmp",
-        "stdout F 1\n", // one interface: lo
+        "stdout F 1\n", // number of interfaces: only lo
         "stderr F err",
         "Read-only file system",
     ] {
@@ -73,7 +75,7 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     }
     let wipe = exit.wipe.unwrap();
     assert_eq!((wipe.files, wipe.bytes, wipe.verified, &*wipe.by), (2, 9, true, "shim"));
-    launcher.remove("one"); // which waits for what the container held
+    launcher.remove("one"); // waits until the container's resources are released
     assert!(!launcher.run_dir().join("containers/one").exists());
     assert!(!launcher.state_dir().join("containers/one").exists());
     assert!(
@@ -85,8 +87,8 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     assert!(after.cgroups.is_empty() && !after.mounts.iter().any(|mount| mount.contains("executor")), "{after:?}");
 }
 
-/// The log keeps the order of each line on standard output and the line on standard error that the process wrote after
-/// it.
+/// If a process writes a line to standard output and then a line to standard error, the log has both lines in this
+/// order.
 #[test]
 fn what_was_printed_before_an_error_is_kept_before_it() {
     const LINES: usize = 500;
@@ -119,7 +121,8 @@ fn a_program_that_is_not_there_is_a_result_with_its_errno() {
     }
 }
 
-/// A `dir:` root file system is never written to: a container's changes go to an upper layer that is removed with it.
+/// A `dir:` root file system is never written to: a container's changes go to an upper layer that is removed with the
+/// container.
 #[test]
 fn a_prepared_rootfs_is_never_written_to() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -167,11 +170,12 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let cases = [
-        // A handler exits regularly.
+        // The process handles SIGTERM and exits normally.
         ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", 60_000, Some(Exit::Code(5))),
         // A process that ignores SIGTERM is killed after the grace period.
         ("trap '' TERM; echo up; while :; do sleep 0.05; done", 200, Some(Exit::Signal(9))),
-        // The only process, without a handler, is not waited for: a grace period of a minute would be noticed.
+        // Stop does not wait for a single process without a signal handler. The test would notice a grace period of an
+        // hour.
         ("echo up; exec sleep 1000", 3_600_000, Some(Exit::Signal(9))),
     ];
     for (number, (script, grace_ms, exit)) in cases.into_iter().enumerate() {
@@ -196,8 +200,8 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     assert_eq!(launcher.exit("sig").exit, Some(Exit::Code(9)));
 }
 
-/// A forged launch (one container's plan as another container) is refused before anything is created, and the launcher
-/// serves others meanwhile. The control: the same launch without the forgery succeeds.
+/// If a launch is forged (the plan of one container under the id of another), it is refused before anything is created,
+/// and the launcher serves other requests meanwhile. The control: the same launch without the forgery succeeds.
 #[test]
 fn a_plan_of_another_container_is_refused() {
     let launcher = Launcher::start(&[]);
@@ -223,7 +227,8 @@ fn a_plan_of_another_container_is_refused() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// Memory files that could not be wiped are refused, and so are other files, and descriptors that are not sockets.
+/// Memory files that the shim could not wipe are refused. Other files, and descriptors that are not sockets, are
+/// refused as well.
 #[test]
 fn descriptors_that_are_not_what_they_must_be_are_refused() {
     let launcher = Launcher::start(&[]);
@@ -253,8 +258,8 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
 }
 
-/// The handle on the secret files is given only to a peer that connected as root. A socket on which root listens shows
-/// root as the peer of every connection, and grants no access.
+/// The shim gives the handle on the secret files only to a peer that connected as root. If root listens on a socket,
+/// every connection to it shows root as its peer; such a connection grants no access.
 #[test]
 fn a_connection_that_was_passed_is_not_of_root() {
     let launcher = Launcher::start(&[]);
@@ -276,7 +281,7 @@ fn a_connection_that_was_passed_is_not_of_root() {
     connected.answer().unwrap();
 }
 
-/// A compromised daemon that keeps its end of every passed socket and makes it block does not block the shim.
+/// A compromised daemon keeps its end of every passed socket and makes the socket block. The shim is not blocked.
 #[test]
 fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
     let launcher = Launcher::start(&[]);

@@ -1,4 +1,5 @@
-//! The executor's processes killed without warning: the outcome for the container, and no leftovers.
+//! The executor's processes are killed without warning. The tests check the outcome for the container, and that nothing
+//! is left.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -43,15 +44,15 @@ fn wait_until_gone(pid: i32) {
     });
 }
 
-/// Opens the secret through the container's init; the launcher must overwrite this file.
+/// Opens the secret file through the container's init. The launcher must overwrite this file.
 fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
     let init = launcher.record(id).unwrap().prepared.unwrap().init.pid;
     std::fs::File::open(format!("/proc/{init}/root/etc/cf-service-bindings/a")).unwrap()
 }
 
-/// The launcher kills a container whose shim was killed and overwrites its files through the second handle, and the
-/// exit status is reported as unknown. A descriptor that was opened before reads zeros; the control, read before the
-/// kill, shows the secret.
+/// If a shim is killed, the launcher kills its container, overwrites the files through the second handle, and reports
+/// the exit status as unknown. A descriptor that was opened earlier reads zeros. The control: before the kill, it reads
+/// the secret.
 #[test]
 fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let launcher = Launcher::start(&[]);
@@ -77,8 +78,8 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     start(&launcher, "next");
 }
 
-/// Containers survive a killed launcher; the next launcher requests their second handles again, and they exit
-/// regularly.
+/// Containers survive a killed launcher. The next launcher requests their second handles again, and the containers exit
+/// normally.
 #[test]
 fn a_launcher_that_is_killed_is_followed_by_another() {
     let mut launcher = Launcher::start(&[]);
@@ -87,7 +88,7 @@ fn a_launcher_that_is_killed_is_followed_by_another() {
     launcher.kill();
     assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"));
     launcher.start_again();
-    // Now the shim is killed: only the handle of the second launcher can be used for the wipe.
+    // Now the shim is killed. Only the handle of the second launcher can be used for the wipe.
     let kept = open_secret(&launcher, "on");
     drop(shim);
     kill(launcher.record("on").unwrap().shim.pid);
@@ -112,8 +113,8 @@ fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
     assert!(!launcher.run_dir().join("containers/alone").exists());
 }
 
-/// A container that has lost its launcher and its shim is killed by the next launcher, which overwrites the files
-/// through the container's own mounts and removes everything.
+/// If a container has lost its launcher and its shim, the next launcher kills it, overwrites the files through the
+/// container's own mounts, and removes everything.
 #[test]
 fn a_container_that_lost_everything_is_swept() {
     let mut launcher = Launcher::start(&[]);
@@ -137,8 +138,8 @@ fn a_container_that_lost_everything_is_swept() {
     wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
 }
 
-/// A container that renames the directory of an individually mounted file is wiped, too: the next launcher finds the
-/// file.
+/// If a container renames the directory of an individually mounted file, the file is still wiped: the next launcher
+/// finds it.
 #[test]
 fn a_swept_container_that_moved_its_secret_is_wiped() {
     let mut launcher = Launcher::start(&[]);
@@ -167,7 +168,8 @@ fn a_swept_container_that_moved_its_secret_is_wiped() {
     wait_until_gone(init);
 }
 
-/// A non-root process that may connect to a shim gets no handle, and an unrelated user is not served at all.
+/// A process of another user than root that may connect to a shim gets no handle. A process of an unrelated user gets
+/// no response.
 #[test]
 fn a_stranger_is_not_served_by_a_shim() {
     let launcher = Launcher::start(&[]);
@@ -182,7 +184,7 @@ fn a_stranger_is_not_served_by_a_shim() {
     assert_eq!(status.code(), Some(42));
 }
 
-/// A shim that gets SIGTERM, as every process does at a system shutdown, stops its container gracefully, and wipes its
+/// If a shim gets SIGTERM, as every process does at a system shutdown, it stops its container gracefully, and wipes the
 /// files before it exits.
 #[test]
 fn a_shim_that_is_asked_to_end_ends_its_container_first() {
@@ -200,12 +202,12 @@ fn a_shim_that_is_asked_to_end_ends_its_container_first() {
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
     wait_until_gone(record.shim.pid);
-    launcher.start_again(); // removes what only a launcher can remove
+    launcher.start_again(); // removes resources that only a launcher can remove
 }
 
-/// A container on a machine that lost power is reported as stopped with its host, without a receipt, because its files
-/// were not overwritten. After a power loss the run directory (a tmpfs) is gone and the boot id has changed; the test
-/// removes the directory and changes the boot id in the record.
+/// If the machine loses power, a container is reported as stopped with its host, and without a receipt, because its
+/// files were not overwritten. After a power loss the run directory (a tmpfs) is gone and the boot id has changed; the
+/// test removes the directory and changes the boot id in the record.
 #[test]
 fn a_machine_that_stopped_is_reported() {
     let mut launcher = Launcher::start(&[]);
@@ -237,8 +239,8 @@ fn impatient(dir: &Path) -> Launcher {
     Launcher::start(&["--config", path.to_str().unwrap()])
 }
 
-/// A second launcher on the same run directory is not one of the leftover processes of a shim, which the first launcher
-/// kills with its container: the second launcher reports that the directory is in use.
+/// The first launcher must not kill a second launcher on the same run directory as a leftover process, when it cleans
+/// up after a killed shim. The second launcher reports that the directory is in use.
 #[test]
 fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
     let launcher = Launcher::start(&[]);
@@ -270,8 +272,8 @@ fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
     );
 }
 
-/// A frozen shim is killed by the launcher, which cleans up its container and reports it. An idle shim is not killed
-/// (the control), and a later launcher acts in the same manner.
+/// If a shim is frozen, the launcher kills it, cleans up its container and reports this. A later launcher does the
+/// same. The control: an idle shim is not killed.
 #[test]
 fn a_shim_that_does_not_turn_its_loop_is_killed() {
     let dir = tempfile::tempdir().unwrap();
@@ -303,8 +305,8 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
     wait::until("the shim of the idle container waits", waits);
 }
 
-/// A shim that is killed after its process has exited but before it read the last output loses that output: the exit
-/// code is known, and the log and the result report missing output. After a regular exit nothing is reported.
+/// A shim is killed after its process has exited, but before the shim has read the last output. This output is lost:
+/// the exit code is known, and the log and the result report missing output. After a normal exit nothing is reported.
 #[test]
 fn output_that_no_one_took_is_reported() {
     const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";

@@ -1,6 +1,6 @@
-//! A container's exit is reported when no secret is left, no process runs and the result is written. Its host resources
-//! are released afterwards: they are counted until then, Delete waits for the release, and nothing is left whichever
-//! process is killed meanwhile.
+//! A container's exit is reported as soon as no secret is left, no process runs and the result is written. Host
+//! resources are released after the report: until then they are counted, and Delete waits for the release. Nothing is
+//! left, whichever process is killed meanwhile.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,12 +14,12 @@ use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
-/// Number of files in a writable layer, so that their removal takes much longer than the report of an exit.
+/// Number of files in a writable layer. With so many files, the removal takes much longer than the report of an exit.
 const FILES: usize = 20_000;
-/// Number of containers, of which at least one should be caught during its removal.
+/// Number of containers. At least one should be caught during its removal.
 const TRIES: usize = 10;
 
-/// A container whose removal takes a while.
+/// A container with many files, whose removal takes a while.
 fn full(id: &str, rootfs: &Rootfs) -> RunRequest {
     let script = format!(
         "trap 'go=1' USR1; echo up; while [ ! $go ]; do sleep 0.01; done; mkdir /srv/d; i=0; \
@@ -28,7 +28,7 @@ fn full(id: &str, rootfs: &Rootfs) -> RunRequest {
     sh(&script).id(id).rootfs(&rootfs.reference()).file("key", b"canary-of-the-removal")
 }
 
-/// Runs such a container to its exit. Returns it and the pid of its shim.
+/// Runs a container with many files to its exit. Returns the container and the pid of its shim.
 fn run_full(daemon: &Daemon, id: &str, rootfs: &Rootfs) -> (Container, i32) {
     daemon.api.up(full(id, rootfs));
     let shim = daemon.record(id).shim.pid;
@@ -36,7 +36,7 @@ fn run_full(daemon: &Daemon, id: &str, rootfs: &Rootfs) -> (Container, i32) {
     (daemon.api.wait(id).unwrap(), shim)
 }
 
-/// Checks the guarantees that hold once the exit is reported.
+/// Checks the guarantees that hold when the exit is reported.
 fn assert_ended(daemon: &Daemon, container: &Container) {
     assert_eq!(exit(container), Ok(3));
     let wipe = ending(container).wipe.clone().unwrap();
@@ -50,7 +50,7 @@ fn is_there(daemon: &Daemon, id: &str) -> bool {
     daemon.setup().run_dir().join("containers").join(id).exists()
 }
 
-/// The writable layer is removed after the container's exit record is in place.
+/// The writable layer is removed after the exit record of the container is written.
 #[test]
 fn the_end_is_reported_before_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -68,7 +68,7 @@ fn the_end_is_reported_before_the_removal() {
     assert!(usage.memory.is_some() && usage.cpu.is_some(), "the counters are read while there is a cgroup: {usage:?}");
 }
 
-/// Resources that are not yet released are counted, and a request that needs them waits instead of being refused.
+/// Resources that are not yet released are counted. A request that needs them waits and is not refused.
 #[test]
 fn capacity_is_counted_until_it_is_free() {
     let rootfs = Rootfs::busybox();
@@ -88,7 +88,7 @@ fn capacity_is_counted_until_it_is_free() {
     assert!(met > 0, "the control: some removal took longer than an answer");
 }
 
-/// A deletion right after the exit leaves nothing once it is answered.
+/// If Delete is called right after the exit, nothing is left when it returns.
 #[test]
 fn a_deletion_waits_for_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -107,7 +107,7 @@ fn a_deletion_waits_for_the_removal() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whichever process is killed during a removal: the reported result stays, and nothing is left.
+/// Whichever process is killed during a removal, the reported result stays, and nothing is left.
 #[test]
 fn whichever_is_killed_in_the_removal_nothing_is_left() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -131,7 +131,7 @@ fn whichever_is_killed_in_the_removal_nothing_is_left() {
             killed.iter().for_each(|pid| wait::until("the process has exited", || has_ended(*pid).then_some(())));
             met += usize::from(is_there(&daemon, "one"));
             if is_meant("launcher") && !is_meant("daemon") {
-                daemon.kill(); // a launcher is started with it
+                daemon.kill(); // the next daemon starts a launcher
             }
             if is_meant("launcher") || is_meant("daemon") {
                 daemon.start_again();
@@ -149,8 +149,8 @@ fn whichever_is_killed_in_the_removal_nothing_is_left() {
     }
 }
 
-/// A container whose exit record and ledger entry are both gone is listed as lost while its directory exists, whether
-/// or not the launcher is running.
+/// If both the exit record and the ledger entry of a container are gone, the container is listed as lost while its
+/// directory exists. This holds with and without a running launcher.
 #[test]
 fn container_without_records_is_listed_lost() {
     let mut daemon = Daemon::start();
@@ -178,8 +178,8 @@ fn container_without_records_is_listed_lost() {
     }
 }
 
-/// Records are not synced. If one is damaged, the ledger has the result; without both, the container does not get an
-/// invented result.
+/// Records are not synced to disk. If a record is damaged, the ledger has the result. Without both, no result is
+/// invented.
 #[test]
 fn a_damaged_record_is_no_result() {
     let mut daemon = Daemon::start();
@@ -188,7 +188,7 @@ fn a_damaged_record_is_no_result() {
         daemon.api.run_to_end(sh("exit 3").id(&id));
         daemon.wait_until_removed(&id);
         let launcher = daemon.launcher().unwrap();
-        daemon.terminate(); // with that the ledger is written
+        daemon.terminate(); // writes the ledger
         kill(launcher, 9);
         wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
         let record = daemon.setup().state_dir().join("containers").join(&id).join("exit.json");
@@ -209,7 +209,7 @@ fn a_damaged_record_is_no_result() {
     }
 }
 
-/// `retention.bytes` counts logs. A running container is kept, however much it wrote.
+/// `retention.bytes` includes logs. A running container is kept, however large its log is.
 #[test]
 fn completed_containers_stay_within_bytes() {
     let daemon = Setup::default().config("[retention]\nbytes = 500000\n").start();
@@ -221,7 +221,7 @@ fn completed_containers_stay_within_bytes() {
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
     }
     wait::until("retention deletes the oldest", || daemon.api.get("first").is_err().then_some(()));
-    // Retention continues: the fourth container causes the deletion of only the second.
+    // Retention continues: the fourth container causes only the deletion of the second.
     daemon.api.started(sh(&filled("true")).id("fourth").rootfs(&rootfs.reference()));
     assert_eq!(exit(&daemon.api.wait("fourth").unwrap()), Ok(0));
     wait::until("retention deletes the next one", || daemon.api.get("second").is_err().then_some(()));

@@ -1,5 +1,5 @@
-//! kill -9 of each of the executor's processes, as visible at the interface: containers continue to run if possible,
-//! their outcome is known, and nothing is lost or reported twice.
+//! kill -9 of each of the executor's processes, as seen at the interface: containers continue to run if possible, their
+//! outcome is known, and nothing is lost or reported twice.
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{RunRequest, State, failure};
@@ -10,10 +10,10 @@ use integration::{host, wait};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-/// Prints a counter, one line per number, until it gets SIGTERM.
+/// Prints increasing numbers, one per line, until it gets SIGTERM.
 const COUNTER: &str = "n=0; trap 'echo last; exit 7' TERM; while :; do n=$((n+1)); echo $n; sleep 0.005; done";
 
-/// Checks that lines count 1, 2, 3, ... without gap or repetition, and returns their number.
+/// Checks that lines count 1, 2, 3, ... without a gap or a repetition. Returns the number of lines.
 fn counts(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().filter(|line| *line != "last").collect();
     for (index, line) in lines.iter().enumerate() {
@@ -49,7 +49,7 @@ fn containers_outlive_the_daemon() {
     assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
     assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "its exit code arrives all the same");
 
-    // The log continues, from the first line to the last.
+    // The log continues, and is complete from the first line to the last.
     let seen = counts(&daemon.api.logs_so_far("counter"));
     let more = format!("{}\n", seen + 50);
     daemon.api.follow("counter").until(|entry| entry.data == more.as_bytes());
@@ -66,8 +66,8 @@ fn containers_outlive_the_daemon() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Every answered call is durable if the daemon is killed at any moment of a life, and no container keeps running that
-/// the next daemon does not know.
+/// The daemon is killed at every state of a container's lifecycle. Every call that has returned is durable, and the
+/// next daemon knows all running containers.
 #[test]
 fn a_daemon_may_be_killed_at_any_moment() {
     let mut daemon = Daemon::start();
@@ -76,7 +76,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     let states = [Kind::Reserved, Kind::Initializing, Kind::Created, Kind::Running, Kind::Completed];
     for (round, state) in states.into_iter().enumerate() {
         let request = |index| match index {
-            // Some of the containers would run for a long time.
+            // Two containers would run for a long time.
             0 | 1 => sleeper(&format!("r{round}-{index}")).file("a", b"secret"),
             _ => sh(&format!("exit {index}")).id(&format!("r{round}-{index}")).file("a", b"secret"),
         };
@@ -86,7 +86,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
             let (mut rpc, request) = (daemon.api.rpc(), request(index));
             tasks.push(daemon.api.spawn(async move { rpc.run(request).await }));
         }
-        // The daemon is killed when the first container has reached this state.
+        // Kill the daemon when the first container reaches this state.
         events.until(|response| {
             let event = response.event.as_ref().unwrap();
             event.container_id != "stays" && event.kind() == state
@@ -107,7 +107,8 @@ fn a_daemon_may_be_killed_at_any_moment() {
     }
 }
 
-/// Checks that a container exists if its Run was answered; others may exist. Either way the id is free at the end.
+/// Checks that a container exists if its Run has returned. If Run has not returned, the container may exist. In both
+/// cases the id is free at the end.
 fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     let was_answered = answered.iter().any(|answered| answered == id);
     if index > 1 {
@@ -124,7 +125,7 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     daemon.api.delete(id, false).expect("Delete");
 }
 
-/// An answer just before the kill is durable: a completion, a deletion, a stop.
+/// The effect of a call that returned just before the kill is durable: a completion, a deletion, a stop.
 #[test]
 fn what_was_answered_is_remembered() {
     let mut daemon = Daemon::start();
@@ -195,15 +196,15 @@ fn sync_ledger(daemon: &Daemon) {
     }
 }
 
-/// Returns whether the first event after a cursor is a gap, and its cursor.
+/// Returns whether the first response after a cursor reports a gap, and its cursor.
 fn first_after(daemon: &Daemon, cursor: u64, id: &str) -> (bool, u64) {
     daemon.api.run_to_end(sh("true").id(id));
     let first = daemon.api.events_after(cursor).until(|_| true).remove(0);
     (first.gap, first.event.unwrap().cursor)
 }
 
-/// Three kills: without unsynced events, without events that were sent since the last start, and the control, which
-/// loses an event: the ledger is restored to its state before the event.
+/// After a kill, a gap is reported only if events were lost. Three kills: without unsynced events; without events sent
+/// since the last start; and, as the control, with a lost event, for which the ledger is restored to an earlier state.
 #[test]
 fn kill_is_a_gap_only_if_events_are_lost() {
     let mut daemon = Daemon::start();
@@ -231,7 +232,7 @@ fn kill_is_a_gap_only_if_events_are_lost() {
     assert!(gap && cursor > newest + 1, "{gap} {cursor}");
 }
 
-/// A daemon that gets SIGTERM answers pending calls, exits, and leaves its containers running.
+/// If a daemon gets SIGTERM, it completes pending calls, exits, and leaves its containers running.
 #[test]
 fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
     let mut daemon = Daemon::start();
@@ -241,14 +242,14 @@ fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
         daemon.api.spawn(async move { api.rpc().wait(executor_proto::v1::WaitRequest { id: "sleeps".into() }).await });
     let mut events = daemon.api.events_after(daemon.api.info().cursor);
     assert!(daemon.terminate().success());
-    // A waiting client gets a retryable error, or its connection breaks.
+    // A waiting client gets a retryable error, or its connection is closed.
     assert!(daemon.api.block_on(waiting).unwrap().is_err());
     assert!(events.message().is_err());
     daemon.start_again();
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping);
 }
 
-/// A container whose shim is killed is killed as well, the launcher wipes its files, and the result reports the exit
+/// If a shim is killed, its container is killed as well, the launcher wipes the files, and the result reports the exit
 /// status as unknown.
 #[test]
 fn a_killed_shim_is_reported_as_supervisor_lost() {
@@ -274,7 +275,8 @@ fn a_killed_shim_is_reported_as_supervisor_lost() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The next daemon finishes a container whose daemon, launcher and shim were all killed at once.
+/// If the daemon, the launcher and the shim of a container are all killed at once, the next daemon completes the
+/// container.
 #[test]
 fn daemon_launcher_and_shim_are_all_killed() {
     let mut daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! The warm pool: containers that are created before they are requested.
+//! The warm pool: containers are created before they are requested.
 
 mod leftovers;
 mod likeness;

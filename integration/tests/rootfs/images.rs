@@ -1,4 +1,4 @@
-//! Images made by other tools, from registries, layouts and archives, run in containers.
+//! Images from other tools, registries, layouts and archives run in containers.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -28,26 +28,26 @@ fn pulled_from_a_registry_and_run_as_it_says() {
     let (daemon, name) = (Daemon::start(), registry.name("team/app:1"));
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
 
-    // The image is not stored, and may not be fetched.
+    // The image is not stored, and the option forbids fetching it.
     let refused = agent(&["run", "--pull", "never", &name]);
     assert!(refused.status == 125 && refused.stderr.contains("pull policy is never"), "{refused:?}");
     let pulled = agent(&["image", "pull", &name]);
     assert_eq!(stdout(&pulled), format!("{digest}\n"));
-    // Progress was reported to the end, however fast the pull was.
+    // Progress is reported to the end, even if the pull was fast.
     assert_eq!(pulled.stderr.matches(": done (").count(), 2, "{pulled:?}");
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
 
-    // First the image's own command, environment, directory and user; then the request's values instead of each.
+    // The first run uses the image's own command, environment, directory and user. The next runs replace each of them.
     assert_eq!(stdout(&agent(&["run", &name])), "hello from /srv as 1234\n");
     let ours =
         ["run", "-e", "GREETING=bye", "--dir", "/", "-u", "0", &name, "--", "echo $GREETING from $PWD as $(id -u)"];
     assert_eq!(stdout(&agent(&ours)), "bye from / as 0\n");
     assert_eq!(stdout(&agent(&["run", "--entrypoint", "/bin/echo", &name, "--", "a", "b"])), "a b\n");
-    // The upper layer's whiteout and change; a file that only the image's user can read.
+    // Check the upper layer's whiteout and changed file, and a file that only the image's user can read.
     let looked = agent(&["run", &name, "--", "ls /srv; cat changed private; echo x >mine 2>&1 || echo no; exit 7"]);
     assert_eq!((looked.status, &*looked.stdout), (7, "changed\nprivate\ntwoof appno\n"), "{looked:?}");
 
-    // The container shows the digest that it runs, whatever the name refers to now.
+    // The container shows the digest of its image, even if the name now refers to another image.
     let id = stdout(&agent(&["run", "-d", "--id", "held", &name, "--", "exec sleep 1000"])).trim().to_owned();
     let container = daemon.api.get(&id).unwrap();
     assert_eq!(container.image.unwrap().digest, digest);
@@ -55,7 +55,7 @@ fn pulled_from_a_registry_and_run_as_it_says() {
     let listed = agent(&["image", "ls", "--json"]).json();
     assert_eq!((&listed[0]["digest"], listed.as_array().unwrap().len()), (&digest.clone().into(), 1));
 
-    // An image in use is kept; afterwards it is removed with its layers.
+    // An image in use is kept. When it is no longer used, it can be removed with its layers.
     let in_use = agent(&["image", "rm", &name]);
     assert!(in_use.status == 125 && in_use.stderr.contains("container held"), "{in_use:?}");
     let pruned = agent(&["image", "prune", "--unused-for", "0s"]);
@@ -63,7 +63,7 @@ fn pulled_from_a_registry_and_run_as_it_says() {
     daemon.api.delete(&id, true).unwrap();
     assert_eq!(stdout(&agent(&["image", "rm", &digest[7..19]])), format!("{}: removed\n", &digest[7..19]));
     assert_eq!(layers(&daemon.setup().state_dir()), 0);
-    // A run directly from the registry, by digest.
+    // Run an image directly from the registry, by digest.
     let pinned = registry.name(&format!("team/app@{digest}"));
     assert_eq!(stdout(&agent(&["run", &pinned])), "hello from /srv as 1234\n");
 }
@@ -87,14 +87,14 @@ fn credentials_open_the_registry_and_stay_nowhere() {
     stdout(&with(&["image", "pull", "--registry-auth-file", &file, &name], ""));
     let shown = with(&["image", "pull", "--registry-user", USER, "--registry-password", PASSWORD, &name], "");
     assert!(shown.status != 0 && !shown.stderr.contains(PASSWORD), "{shown:?}");
-    // The control: the same search finds a file that contains the password.
+    // The control: the same search finds the password in a file.
     let home = daemon.setup().home().to_owned();
     assert_eq!(files_containing(&home, PASSWORD), Vec::<String>::new());
     std::fs::write(home.join("control"), format!("x{PASSWORD}y")).unwrap();
     assert_eq!(files_containing(&home, PASSWORD).len(), 1);
 }
 
-/// agent-cli runs the credential helper as its caller, executord as its own user.
+/// agent-cli runs the credential helper as its caller's user, executord as its own user.
 #[test]
 fn credential_helpers_open_the_registry() {
     let (image, registry) = (Image::build(), Registry::start(true));
@@ -141,9 +141,9 @@ fn files_containing(dir: &Path, text: &str) -> Vec<String> {
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The password of a pull and the token that it was exchanged for are gone from executord's memory within a second of
-/// the pull's end, however it ended and whatever follows. The control: during the transfer of a layer the same search
-/// finds both.
+/// The password of a pull, and the token that the registry returned for it, are gone from executord's memory within one
+/// second after the pull, whether it succeeds, fails or is cancelled. The control: during the transfer of a layer, the
+/// same search finds both.
 #[test]
 fn credentials_leave_executord_with_their_pull() {
     let (image, open, closed) = (Image::build(), Registry::start(false), Registry::start(true));
@@ -169,7 +169,7 @@ fn credentials_leave_executord_with_their_pull() {
             while Instant::now() < end && !secrets_in_memory().is_empty() {}
             assert_eq!(secrets_in_memory(), [""; 0], "{asks:?}, {what}");
         };
-        // This pull is cancelled in the middle.
+        // This pull is cancelled while it runs.
         let mut pull = with(&["image", "pull"], PASSWORD);
         held.until_held();
         assert_eq!(secrets_in_memory(), asks, "the control");
@@ -191,7 +191,7 @@ fn credentials_leave_executord_with_their_pull() {
     }
 }
 
-/// Names of the secrets in executord's memory.
+/// Returns the names of the secrets that are in executord's memory.
 fn secrets_in_memory(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> {
     let mut needles = Needles::new().unwrap();
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
@@ -213,14 +213,14 @@ fn taken_in_from_layouts_and_archives() {
     let docker = image.archive("docker-archive", "docker.io/team/app:1");
     let oci = image.archive("oci-archive", "");
     let said = "hello from /srv as 1234\n";
-    // Streamed by a user without access to executord's disk.
+    // The archive is streamed by a user who has no access to executord's disk.
     let mut import = command(Some(&daemon.socket()), &["image", "import", "-"]);
     let import = finish(import.stdin(std::fs::File::open(&docker).unwrap()).spawn().unwrap());
     stdout(&import);
     assert_eq!(stdout(&agent(&["run", "--pull", "never", "team/app:1"])), said);
     stdout(&agent(&["image", "import", "--form", "oci-archive", "--name", "team/oci:1", &oci]));
     assert_eq!(stdout(&agent(&["run", "--pull", "never", "team/oci:1"])), said);
-    // The layers are the same, whatever their source.
+    // Every source produces the same layers.
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
     let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
     assert!(wrong.status == 125 && wrong.stderr.contains("not a tar archive"), "{wrong:?}");
@@ -228,7 +228,7 @@ fn taken_in_from_layouts_and_archives() {
     let reported = "  --form: ";
     assert!(other.status == 125 && other.stderr.contains(reported), "{other:?}");
     assert!(other.stderr.contains("an archive in the format oci-archive, not docker-archive"), "{other:?}");
-    // Docker's command names: the format is detected, and gzip is accepted.
+    // Docker's command names work: the archive format is detected, and gzip is accepted.
     stdout(&agent(&["load", "--name", "team/loaded:1", "-i", &oci]));
     let mut gzip = Command::new("gzip").args(["--stdout", &docker]).stdout(Stdio::piped()).spawn().unwrap();
     let mut load = command(Some(&daemon.socket()), &["image", "load"]);
@@ -242,12 +242,13 @@ fn taken_in_from_layouts_and_archives() {
     assert!(overview["available_bytes"].as_u64() > Some(0), "{overview}");
     stdout(&agent(&["rmi", "team/loaded:1"]));
     assert!(!stdout(&agent(&["images"])).contains("team/loaded:1"));
-    // Root file systems from executord's own disk, if executord itself can read them.
+    // A root file system can be a path on executord's own disk, if executord can read it.
     for reference in [image.layout(), format!("docker-archive:{docker}"), format!("oci-archive:{oci}")] {
         image.readable(true);
         assert_eq!(stdout(&agent(&["run", "--rootfs", &reference])), said, "{reference}");
         image.readable(false);
-        // A path that executord cannot read is named with a remedy; agent-cli streams files that its caller can read.
+        // If executord cannot read a path, the error names the path and a remedy. agent-cli streams files that its
+        // caller can read.
         let closed = daemon.api.run(RunRequest { rootfs: reference.clone(), ..sh("true") }).unwrap_err();
         let bad = closed.get_details_bad_request().unwrap().field_violations;
         assert_eq!((closed.code(), bad[0].reason.as_str()), (Code::FailedPrecondition, "ACCESS_DENIED"), "{closed:?}");
@@ -257,7 +258,8 @@ fn taken_in_from_layouts_and_archives() {
         assert!(stdout(&sent) == said && sent.stderr.contains("uploading it"), "{reference}: {sent:?}");
         assert!(stdout(&agent(&["image", "pull", "-q", &reference])).starts_with("sha256:"), "{reference}");
     }
-    // One of several images in a layout, by its name; a path relative to the working directory; and an unreadable path.
+    // Select one of several images in a layout by its name, use a path relative to the working directory, and use an
+    // unreadable path.
     let other = Image::in_layout(Path::new(image.layout().split(':').nth(1).unwrap()), "other");
     other.copy(Rootfs::busybox().path());
     other.commit();
@@ -271,8 +273,9 @@ fn taken_in_from_layouts_and_archives() {
     assert!(missing.status == 125 && missing.stderr.contains("/nowhere/layout"), "{missing:?}");
 }
 
-/// Device nodes in `/dev` of an image are left out, because every container has its own, with a warning to the caller
-/// and in the log. A device node elsewhere is refused as not allowed by the operator, with a machine-readable reason.
+/// Device nodes in `/dev` of an image are left out, because every container has its own `/dev`. A warning is returned
+/// to the caller and logged. A device node elsewhere is refused as not allowed by the operator, with a machine-readable
+/// reason.
 #[test]
 fn devices_in_dev_are_left_out_and_reported() {
     let image = Image::build();
@@ -295,7 +298,7 @@ fn devices_in_dev_are_left_out_and_reported() {
     let imported = agent(&["image", "import", &archive]);
     assert!(reported(&imported), "{imported:?}");
     assert!(daemon.setup().logged().contains(warning), "{}", daemon.setup().logged());
-    // Every user of the image gets the warning, not only the first; the container has its own /dev.
+    // Every run of the image gets the warning, not only the first run. The container has its own /dev.
     image.readable(true);
     let pulled = agent(&["image", "pull", &image.layout()]);
     assert!(reported(&pulled), "{pulled:?}");
@@ -320,7 +323,8 @@ fn devices_in_dev_are_left_out_and_reported() {
     );
 }
 
-/// A registry's refusal names the registry and the user, and is distinguished from executord's own.
+/// If a registry refuses a pull, the error names the registry and the user, and differs from a refusal by executord
+/// itself.
 #[test]
 fn a_registry_that_refuses_is_named() {
     let (registry, daemon) = (Registry::start(true), Daemon::start());
@@ -341,8 +345,8 @@ fn a_registry_that_refuses_is_named() {
     assert!(wrong.status == 125 && wrong.stderr.contains(&whom), "{wrong:?}");
 }
 
-/// With a closed configuration no image runs, and the error names the key that would allow it. The control: an image
-/// that a pattern names runs, and others do not.
+/// If the policy allows no image, no image runs, and the error names the key that would allow it. The control: with a
+/// pattern, images that match it run, and other images do not.
 #[test]
 fn what_the_policy_does_not_allow_does_not_run() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -399,8 +403,9 @@ fn what_the_policy_does_not_allow_does_not_run() {
     assert_eq!(listed["image_policy"]["allow"][0], registry.name("team/*"));
 }
 
-/// With keys in the configuration, an image runs once its registry has a signature by one of them, made by openssl in
-/// cosign's format and location; before that, and with another key, the image is refused by name.
+/// If keys are configured, an image runs only after its registry has a signature by one of these keys. openssl makes
+/// the signature in cosign's format, at cosign's location. Before that, and with another key, the image is refused by
+/// name.
 #[test]
 fn an_image_runs_when_it_is_signed() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -441,8 +446,9 @@ fn an_image_runs_when_it_is_signed() {
     assert!(stdout(&run(&daemon.socket(), &["info"])).contains("by 1 key"));
 }
 
-/// Volumes initially have the image's content and owners, and are writable even if the rest of the root is not; their
-/// content is removed with the container. The control: without `--read-only` the whole root is writable.
+/// Volumes of an image initially have the image's content and owners. They are writable even if the rest of the root is
+/// read-only, and their content is removed with the container. The control: without `--read-only` the whole root is
+/// writable.
 #[test]
 fn volumes_can_be_written_to_where_the_rest_cannot() {
     let (image, daemon) = (Image::build(), Daemon::start());
@@ -463,7 +469,7 @@ fn volumes_can_be_written_to_where_the_rest_cannot() {
     assert_eq!(reported(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "the control");
 }
 
-/// A full disk in the middle of a pull is reported as such, and no partial layer is left.
+/// If the disk becomes full during a pull, the error says so, and no partial layer is left.
 #[test]
 fn a_full_disk_leaves_the_store_whole() {
     let (image, registry) = (Image::build(), Registry::start(false));
@@ -483,7 +489,7 @@ fn a_full_disk_leaves_the_store_whole() {
     assert_eq!(stdout(&run(&daemon.socket(), &["run", &name])), "hello from /srv as 1234\n");
 }
 
-/// A daemon that replaces one killed in the middle of a pull has no partial layer, and fetches only the missing layers.
+/// If a daemon is killed during a pull, the next daemon has no partial layer, and fetches only the missing layers.
 #[test]
 fn killed_in_the_middle_it_goes_on_where_it_was() {
     let (image, registry) = (Image::build(), Registry::start(false));

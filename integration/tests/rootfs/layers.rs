@@ -1,4 +1,4 @@
-//! Image layers and the real launcher: unpacking, use, removal, and leftovers after a kill or on a full disk.
+//! Image layers with the real launcher: unpacking, use, removal, and leftovers after a kill or on a full disk.
 
 mod life;
 mod trouble;

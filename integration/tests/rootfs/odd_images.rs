@@ -1,11 +1,11 @@
-//! Images that the specification allows and common build tools rarely write, run in containers.
+//! Runs images that the specification allows and that common build tools rarely produce.
 
 use integration::cli::run;
 use integration::daemon::Daemon;
 use integration::images::{HandmadeLayer, HandmadeLayout, arch};
 use serde_json::json;
 
-/// The layers of a repeated WORKDIR, COPY or ENV: the same empty archive several times.
+/// A repeated WORKDIR, COPY or ENV creates the same empty layer several times.
 #[test]
 fn image_with_repeated_layers_runs() {
     let (busybox, empty) = (HandmadeLayer::busybox(), HandmadeLayer::default());
@@ -15,13 +15,13 @@ fn image_with_repeated_layers_runs() {
     let daemon = Daemon::start();
     let ran = run(&daemon.socket(), &["run", &layout.reference()]);
     assert_eq!((ran.status, &*ran.stdout), (0, "ok\n"), "{ran:?}");
-    // As a volume, where the tree is mounted without an upper directory.
+    // As a volume, the tree is mounted without an upper directory.
     let volume = format!("type=image,source={},target=/v", layout.reference());
     let ran = run(&daemon.socket(), &["run", "--mount", &volume, &layout.reference(), "cat", "/v/f"]);
     assert_eq!((ran.status, &*ran.stdout), (0, "x"), "{ran:?}");
 }
 
-/// `ENTRYPOINT [""]` resets the base image's entrypoint, and Docker accepts a string instead of a list.
+/// `ENTRYPOINT [""]` resets the base image's entrypoint. Docker also accepts a string instead of a list.
 #[test]
 fn entrypoint_of_empty_string_runs_cmd() {
     let daemon = Daemon::start();
@@ -39,7 +39,7 @@ fn entrypoint_of_empty_string_runs_cmd() {
     }
 }
 
-/// An index may name no platforms and may list indexes: the image's configuration states its platform.
+/// An index may contain no platforms and may contain indexes. The image's configuration states its platform.
 #[test]
 fn index_without_platforms_runs_the_hosts_image() {
     let layers = [HandmadeLayer::busybox()];
@@ -59,7 +59,8 @@ fn index_without_platforms_runs_the_hosts_image() {
     assert!(ran.status == 125 && ran.stderr.contains("only for linux/s390x"), "{ran:?}");
 }
 
-/// /etc as a link within the image is followed; a link that leads to a volume is not, and `run` prints a warning.
+/// If /etc is a link within the image, the link is followed. If it leads to a volume, it is not followed, and `run`
+/// prints a warning.
 #[test]
 fn etc_as_link_gets_files_of_names() {
     let image = |target: &str| {

@@ -1,4 +1,4 @@
-//! Real images: Debian, made by mmdebstrap, umoci and skopeo, and served by Debian's registry.
+//! Tests a real image of Debian. mmdebstrap, umoci and skopeo make it, and Debian's docker-registry serves it.
 
 mod shared;
 mod trees;

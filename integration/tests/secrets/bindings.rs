@@ -1,4 +1,4 @@
-//! Service bindings in real containers: delivery by agent-cli, the view of five existing clients before and after a
+//! Service bindings in real containers: delivery by agent-cli, the output of five existing clients before and after a
 //! rotation, residue of the values, and the user's guide.
 
 mod clients;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const ROOT: &str = "/etc/cf-service-bindings";
 
-/// A file with VCAP_SERVICES.
+/// A file that contains a VCAP_SERVICES document.
 struct Vcap {
     _dir: TempDir,
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! Faults of the host and of requests: a start is refused with its reason, or mends what was deleted, and nothing is
-//! left behind.
+//! Errors of the host and of requests: a start is refused with the reason, or restores what was deleted. Nothing is
+//! left after a refusal.
 
 use executor_proto::v1::RunRequest;
 use integration::network::{HOST, HOST_V6};
@@ -87,13 +87,14 @@ fn unknown_networks_are_refused_with_names() {
     world.delete_all();
 }
 
-/// Damage to the bridge or the rules breaks running containers, and the next start mends them.
+/// If the bridge or the rules are damaged, running containers lose their network. The next start of a container repairs
+/// it.
 #[test]
 fn the_next_start_mends_a_network() {
     assert_mended("");
 }
 
-/// A warm container that is on the network already mends it too when it becomes a container.
+/// If a warm container is already on the network, its launch repairs the network, too.
 #[test]
 fn a_warm_container_mends_its_network() {
     if integration::warm_pool::are_on() {
@@ -120,7 +121,7 @@ fn assert_mended(configuration: &str) {
         ("ip link del ex-bridge; nft flush ruleset", None),
         ("ip link set ex-bridge down", None),
         ("nft delete table inet ex-bridge", None),
-        // Without this table ports answer, and containers send what they want.
+        // Without this table ports still respond, and containers can send any frame.
         ("nft delete table bridge ex-bridge", Some("web ")),
     ]
     .into_iter()
@@ -128,7 +129,7 @@ fn assert_mended(configuration: &str) {
     {
         world.api().wait_until_warm_pool_is_ready();
         world.network.on_host(&["sh", "-c", damage]);
-        // The control: the port is broken, unless it still has an answer.
+        // The control: the damage breaks the port, except in the case with an expected response.
         world.assert_reached(Beyond, &[("tcp", HOST, PORT, answer), ("tcp", HOST_V6, PORT, answer)]);
         let id = format!("next{at}");
         world.api().started(sleeping(&id, false));
@@ -146,7 +147,8 @@ fn assert_mended(configuration: &str) {
     }
 }
 
-/// Whether a port is free does not depend on the records of containers without that port: here one cannot be read.
+/// A start with a published port does not read the records of containers without that port: here one of these records
+/// cannot be read.
 #[test]
 fn unrelated_records_are_not_read() {
     let world = World::start();
@@ -165,7 +167,7 @@ fn unrelated_records_are_not_read() {
     world.assert_nothing_left();
 }
 
-/// Rules that are made again leave out a container whose rules are being removed.
+/// If a container is being removed, recreated rules do not include it.
 #[test]
 fn rules_of_leaving_containers_stay_removed() {
     let world = World::start();

@@ -1,4 +1,4 @@
-//! Networks do not reach each other, and members of a pod share an address.
+//! Containers of different networks do not reach each other. Members of a pod share an address.
 
 use executor_client::Pods;
 use executor_proto::v1::{self, CreatePodRequest, RunRequest};
@@ -8,7 +8,7 @@ use integration::network::{HOST, HOST_V6};
 use super::Place::Container;
 use super::{BLUE, BRIDGE, INSIDE, World, addresses, on, server, sleeping, tcp};
 
-/// Containers with egress reach the servers of another network through published ports only.
+/// Containers with egress reach servers of another network only through published ports.
 #[test]
 fn networks_do_not_reach_each_other() {
     const PORT: u16 = 18_080;
@@ -27,7 +27,7 @@ fn networks_do_not_reach_each_other() {
         }
         world.assert_reached(Container(client), &targets);
     }
-    // The control: only rules keep the networks apart.
+    // The control: without the rules, the containers reach the other network.
     for network in ["ex-bridge", "ex-blue"] {
         world.network.on_host(&["nft", "flush", "chain", "inet", network, "forward"]);
     }

@@ -1,4 +1,4 @@
-//! Addresses, interfaces, ports and leases come back after every kind of exit, and many containers at once have distinct
+//! Addresses, interfaces, ports and leases are released after every kind of exit. Many containers at once have distinct
 //! addresses.
 
 use std::collections::BTreeSet;
@@ -27,13 +27,13 @@ impl World {
         wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     }
 
-    /// Starts executord again, and with it a launcher.
+    /// Restarts executord, which starts a launcher.
     fn restart(&mut self) {
         assert!(self.daemon.terminate().success());
         self.daemon.start_again();
     }
 
-    /// Checks that the port answers in both families.
+    /// Checks that the port responds over IPv4 and IPv6.
     fn assert_answers(&self, id: &str) {
         let answer = format!("{id} ");
         self.assert_reached(Host, &["127.0.0.1", "::1", HOST].map(|ip| ("tcp", ip, PORT, Some(answer.as_str()))));
@@ -48,13 +48,13 @@ fn a_killed_shim_gives_everything_back() {
     world.assert_answers("web");
     kill(world.daemon.record("web").shim.pid, 9);
     world.api().wait("web").unwrap();
-    // The port is free when the exit is reported.
+    // The port must be free as soon as the exit is reported.
     world.serve(server("next", &[tcp("", PORT)]));
     world.assert_answers("next");
     world.delete_all();
 }
 
-/// Containers run on without a launcher; the next launcher knows their addresses and ports.
+/// Containers continue to run without a launcher. The next launcher knows their addresses and ports.
 #[test]
 fn a_killed_launcher_keeps_running_containers() {
     let mut world = World::start();
@@ -70,8 +70,8 @@ fn a_killed_launcher_keeps_running_containers() {
     world.delete_all();
 }
 
-/// A container that exits without a launcher is detached by its shim; one that loses its shim and the launcher, by the
-/// next launcher.
+/// If a container exits while there is no launcher, its shim detaches it from the network. If the shim was killed as
+/// well, the next launcher does.
 #[test]
 fn the_next_launcher_detaches_lost_containers() {
     let mut world = World::start();
@@ -89,7 +89,7 @@ fn the_next_launcher_detaches_lost_containers() {
     world.delete_all();
 }
 
-/// A launcher that starts mends the network of running containers.
+/// A launcher repairs the network of running containers at its start.
 #[test]
 fn a_starting_launcher_mends_networks() {
     let mut world = World::start();
@@ -106,7 +106,7 @@ fn a_starting_launcher_mends_networks() {
 fn forty_starts_at_once_are_distinct() {
     const COUNT: usize = 40;
     let (world, rootfs) = (World::start(), Rootfs::busybox());
-    world.api().started(sleeping("first", false)); // the directory of leases stays
+    world.api().started(sleeping("first", false)); // creates the directory of leases, which is kept
     world.delete_all();
     let before = world.daemon.footprint();
     let request = |at: usize| {
@@ -123,7 +123,7 @@ fn forty_starts_at_once_are_distinct() {
     assert_eq!((v4.len(), v6.len()), (COUNT, COUNT));
     let ports = world.network.on_host(&["ip", "-o", "link", "show", "master", "ex-bridge"]);
     assert_eq!(ports.lines().count(), COUNT);
-    // Each one may send, and has its port.
+    // Every container has its addresses in the sets of permitted senders, and has its published port.
     for (set, per_container) in
         [("bridge ex-bridge hardware", 1), ("bridge ex-bridge own4", 1), ("bridge ex-bridge own6", 2)]
     {
@@ -145,7 +145,7 @@ fn forty_starts_at_once_are_distinct() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// After the exit of a launcher there is neither a bridge nor a table, unless a container runs.
+/// After a launcher has exited, the bridge and the tables are gone, unless a container is running.
 #[test]
 fn an_orderly_exit_removes_bridge_and_tables() {
     let mut world = World::start();
@@ -174,8 +174,8 @@ fn an_orderly_exit_removes_bridge_and_tables() {
     world.delete_all();
 }
 
-/// Shims and warm containers are killed at random while containers start: afterwards every address, interface, port
-/// and rule is free. EXECUTOR_KILLED_STARTS sets the number of containers.
+/// Shims and warm containers are killed at random while containers start. Afterwards every address, interface, port and
+/// rule is free. EXECUTOR_KILLED_STARTS sets the number of containers.
 #[test]
 fn starts_killed_at_random_leave_nothing() {
     let count: u16 = std::env::var("EXECUTOR_KILLED_STARTS").map_or(32, |text| text.parse().expect("a number"));
@@ -198,7 +198,7 @@ fn starts_killed_at_random_leave_nothing() {
                     if at >= count {
                         break;
                     }
-                    let _ = world.api().run(request(at)); // fails if its shim was killed
+                    let _ = world.api().run(request(at)); // fails if the container's shim was killed
                 }
                 starting.fetch_sub(1, Ordering::SeqCst);
             });
@@ -210,7 +210,7 @@ fn starts_killed_at_random_leave_nothing() {
                 kill(*pid, 9);
                 kills += 1;
             }
-            std::thread::sleep(Duration::from_micros(u64::from(seed >> 16) % 40_000)); // another moment of a start
+            std::thread::sleep(Duration::from_micros(u64::from(seed >> 16) % 40_000)); // another phase of the start
         }
     });
     assert!(kills >= count / 8, "{kills} shims were killed, of {count}");

@@ -1,5 +1,5 @@
-//! Names of containers on built-in networks, and queries that are forwarded to name servers of the host. Questions are
-//! asked by a program that shares no code with the executor, and by the usual ones.
+//! Names of containers on built-in networks, and queries that are forwarded to the host's name servers. The queries
+//! come from a program that shares no code with the executor, and from common programs.
 
 mod forwarding;
 mod strangers;
@@ -22,17 +22,17 @@ use super::{BRIDGE_V4, BRIDGE_V6, POLICY, PYTHON, World, addresses, sleeping};
 
 const ASK: &str = include_str!("names/ask.py");
 const NAME_SERVER: &str = include_str!("names/name_server.py");
-/// Answer of the name server in the outside world.
+/// Result that the name server in the outside world returns.
 const OUTSIDE: &str = "NOERROR 198.51.100.7";
 const NXDOMAIN: &str = "NXDOMAIN";
 
-/// A question to the gateway of the network `bridge`.
+/// A query to the gateway of the network `bridge`.
 fn on_bridge(protocol: &str, kind: &str, name: &str) -> String {
     format!("{BRIDGE_V4},{protocol},{kind},{name}")
 }
 
 impl World {
-    /// Starts a daemon on a host whose name servers are these. Only this thread and its children see them.
+    /// Starts a daemon on a host with these name servers. Only this thread and its children see them.
     fn with_host_servers(servers: &[&str], networks: &str) -> (Self, HostFile) {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let none = None::<&str>;
@@ -44,13 +44,13 @@ impl World {
         (Self::configured(networks), file)
     }
 
-    /// Asks questions in a container, one after the other.
+    /// Sends queries from a container, one after the other.
     fn ask(&self, id: &str, questions: &[&str]) -> Vec<String> {
         let asked = executed(self.api(), start(id, PYTHON, &[&["-c", ASK], questions].concat())).unwrap();
         asked.text().lines().map(str::to_owned).collect()
     }
 
-    /// Asks one question in a container.
+    /// Sends one query from a container.
     fn ask_one(&self, id: &str, question: &str) -> String {
         self.ask(id, &[question]).concat()
     }
@@ -70,7 +70,7 @@ impl World {
     }
 }
 
-/// The host's resolv.conf.
+/// A replacement for the host's resolv.conf.
 struct HostFile(NamedTempFile);
 
 impl HostFile {
@@ -87,7 +87,7 @@ struct NameServer {
 }
 
 impl NameServer {
-    /// The queries so far, each with its protocol.
+    /// The queries received so far, each with its protocol.
     fn queries(&self) -> Vec<String> {
         fs::read_to_string(&self.log).unwrap_or_default().lines().map(str::to_owned).collect()
     }
@@ -108,7 +108,7 @@ fn with_aliases(request: RunRequest, aliases: &[&str]) -> RunRequest {
     RunRequest { network_aliases: aliases.iter().map(|&alias| alias.to_owned()).collect(), ..request }
 }
 
-/// The reverse name of an address.
+/// The name for a reverse lookup of an address.
 fn reverse(ip: &str) -> String {
     match ip.parse().unwrap() {
         std::net::IpAddr::V4(ip) => {
@@ -122,8 +122,9 @@ fn reverse(ip: &str) -> String {
     }
 }
 
-/// A container without egress finds a peer by id, host name and alias, in either case, over UDP and TCP and in both
-/// families; other types of records are empty, and other names do not exist. Names go with their containers.
+/// A container without egress finds a peer by id, host name and alias, in upper or lower case, over UDP and TCP and in
+/// both address families. Queries for other record types return an empty response, and unknown names do not exist. When
+/// a container is removed, its names are removed.
 #[test]
 fn peers_are_found_by_every_name() {
     let world = World::start();
@@ -175,7 +176,8 @@ fn peers_are_found_by_every_name() {
     world.delete_all();
 }
 
-/// A container that was attached while it was warm is found, and asks, like another one.
+/// A container that was attached to the network while it was warm has names and can send queries, like other
+/// containers.
 #[test]
 fn warm_containers_have_names() {
     let world = World::configured("[warm_pool]\nnetwork = \"bridge\"\n");
@@ -188,7 +190,8 @@ fn warm_containers_have_names() {
     }
 }
 
-/// Containers with the same alias are all found, in changing order. An id is not shared.
+/// If several containers have the same alias, a query returns all of them, in changing order. An id belongs to one
+/// container only.
 #[test]
 fn shared_alias_finds_all_containers() {
     let world = World::start();
@@ -210,7 +213,8 @@ fn shared_alias_finds_all_containers() {
     world.delete_all();
 }
 
-/// A pod is found by its id, host name and aliases, and its members by their ids; all at the pod's address.
+/// A pod is found by its id, host name and aliases. Its members are found by their ids. All these names have the pod's
+/// address.
 #[test]
 fn members_are_found_at_their_pod() {
     let world = World::start();
@@ -252,7 +256,7 @@ fn members_are_found_at_their_pod() {
     world.assert_nothing_left();
 }
 
-/// Names are answered while the launcher restarts, and again after executord or both have restarted.
+/// Queries are answered while the launcher restarts, and again after executord or both have restarted.
 #[test]
 fn names_survive_restarts() {
     let mut world = World::start();
@@ -264,7 +268,8 @@ fn names_survive_restarts() {
     let launcher = world.daemon.launcher().unwrap();
     integration::daemon::kill(launcher, 9);
     wait::until("the launcher has exited", || integration::daemon::has_ended(launcher).then_some(()));
-    // Without a launcher nothing can be executed in the container, but a process in its network can ask.
+    // Without a launcher no process can be executed in the container, so a process enters the container's network
+    // namespace.
     let pid = world.daemon.record("client").prepared.unwrap().init.pid.to_string();
     let questions = ["nsenter", "-n", "-t", &pid, PYTHON, "-c", ASK, &question];
     assert_eq!(world.network.on_host(&questions).trim(), found);
@@ -280,7 +285,7 @@ fn names_survive_restarts() {
     world.delete_all();
 }
 
-/// If another program has the port, containers start without a name server of the network, and the warning says why.
+/// If another program uses the port, containers start without a name server, and a warning states the reason.
 #[test]
 fn used_port_leaves_no_name_server() {
     let network = Network::forwarding();
@@ -298,7 +303,7 @@ fn used_port_leaves_no_name_server() {
     let warning = "containers have no name server: another program has the UDP port 10.61.0.1:53";
     assert!(inspected.contains(warning), "{inspected}");
     assert!(world.daemon.setup().logged().contains(warning));
-    // Without a name server of the executor the port is as closed as others.
+    // Without the executor's name server, the host's port is closed to containers like other host ports.
     assert_eq!(world.ask_one("without", &on_bridge("udp", "A", "without")), "NOTHING");
     drop(other);
     wait::until("the port is tried again", || {

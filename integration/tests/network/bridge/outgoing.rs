@@ -1,4 +1,5 @@
-//! Connections that containers open: masqueraded with egress, to peers only without, and limited by rules.
+//! Outgoing connections of containers: masqueraded with egress, only to peers without egress, and limited by egress
+//! rules.
 
 use executor_proto::v1::egress_rule::Protocol;
 use executor_proto::v1::{EgressRule, PortRange, RunRequest};
@@ -10,8 +11,8 @@ use super::{BRIDGE_V4, BRIDGE_V6, INSIDE, OUTSIDE, World, addresses, server, sle
 /// Port of a server on the host.
 const ON_HOST: u16 = 7000;
 
-/// With egress a container reaches the outside world from the host's addresses, and the host; without egress it
-/// reaches peers only.
+/// With egress, a container reaches the host and, from the host's addresses, the outside world. Without egress, it
+/// reaches only peers.
 #[test]
 fn egress_is_masqueraded_in_both_families() {
     let world = World::start();
@@ -23,7 +24,7 @@ fn egress_is_masqueraded_in_both_families() {
     for (id, open) in [("open", true), ("closed", false)] {
         let answer = |text| if open { Some(text) } else { None };
         let mut targets = Vec::new();
-        // Over UDP a server of the host answers from its address on the network.
+        // Over UDP, a host server responds from its address on the network.
         targets.extend([
             ("tcp", HOST, ON_HOST, answer("host 10.61.")),
             ("tcp", HOST_V6, ON_HOST, answer("host fd65:7865:6375:61::")),
@@ -40,12 +41,12 @@ fn egress_is_masqueraded_in_both_families() {
         }
         world.assert_reached(Container(id), &targets);
     }
-    // The control: without a container in between, the address is the client's own.
+    // The control: a client on the host itself has its own address.
     world.assert_reached(Beyond, &[("tcp", BEYOND, OUTSIDE, Some("outside 192.0.2.2"))]);
     world.delete_all();
 }
 
-/// Rules of egress allow what they name, on a built-in network as on one of CNI plugins.
+/// Egress rules allow only the traffic that they name, as on a network of CNI plugins.
 #[test]
 fn egress_rules_limit_a_container() {
     let world = World::start();

@@ -1,4 +1,4 @@
-//! Published ports, from each place that they are reached from, and ports that are not published.
+//! Published and unpublished ports, reached from every location.
 
 use executor_proto::v1::RunRequest;
 use executor_proto::v1::port_mapping::Protocol;
@@ -16,8 +16,8 @@ const PORT: u16 = 18_080;
 /// A port that is not published.
 const OTHER: u16 = 18_081;
 
-/// A port published on all addresses answers over TCP and UDP on each address of the host: to the host, to the outside
-/// world, to containers with egress, and to the container itself. The control is a port that is not published.
+/// A port published on all addresses responds over TCP and UDP on each host address: to the host, to the outside world,
+/// to containers with egress, and to the container itself. The control is a port that is not published.
 #[test]
 fn published_ports_answer_on_every_address() {
     let world = World::start();
@@ -41,7 +41,7 @@ fn published_ports_answer_on_every_address() {
         });
         world.assert_reached(from, &targets.collect::<Vec<_>>());
     }
-    // Without egress the host is not a destination, whatever it publishes.
+    // Without egress, a container does not reach the host, not even a published port.
     let closed = of_the_host.map(|ip| ("tcp", ip, PORT, None));
     world.assert_reached(Container("closed"), &closed);
     world.delete_all();
@@ -58,8 +58,8 @@ fn a_server_sees_its_clients_address() {
     );
 }
 
-/// A port that is not published is reached by the host and by peers without egress, and from outside only by the
-/// control, after the rules are deleted.
+/// A port that is not published is reached by the host and by peers without egress. From outside it is reached only in
+/// the control, after the rules are deleted.
 #[test]
 fn unpublished_ports_are_closed_to_outside() {
     let world = World::start();
@@ -69,14 +69,15 @@ fn unpublished_ports_are_closed_to_outside() {
         |answer| [&v4, &v6].map(|ip| ["tcp", "udp"].map(|protocol| (protocol, ip.as_str(), INSIDE, answer))).concat();
     world.assert_reached(Host, &targets(Some("web ")));
     world.assert_reached(Container("peer"), &targets(Some("web ")));
-    // The outside world has a route to the container, and published ports answer it.
+    // The outside world has a route to the container, and published ports respond.
     world.assert_reached(Beyond, &[("tcp", HOST, PORT, Some("web ")), ("tcp", HOST_V6, PORT, Some("web "))]);
     world.assert_reached(Beyond, &targets(None));
     world.network.on_host(&["nft", "flush", "chain", "inet", "ex-bridge", "forward"]);
     world.assert_reached(Beyond, &targets(Some("web ")));
 }
 
-/// A port that a container has published is refused to another one, and is free at once when the first has exited.
+/// If a container has published a port, another container cannot publish it. The port is free as soon as the first
+/// container has exited.
 #[test]
 fn published_ports_have_one_owner() {
     let world = World::start();
@@ -87,7 +88,7 @@ fn published_ports_have_one_owner() {
         assert!(refused.message().contains("is already published by container `web`"), "{refused:?}");
         assert_eq!(field(&refused), "ports");
     }
-    // The control: another port, and the same number with the other protocol.
+    // The control: a different port, and the same number with the other protocol.
     let others = [tcp("", OTHER), published("", PORT, Protocol::Udp)];
     world.serve(server("second", &others));
     for round in 0..5 {
@@ -103,7 +104,7 @@ fn published_ports_have_one_owner() {
     world.delete_all();
 }
 
-/// A port published on one address answers on that address only.
+/// A port published on one address responds only on that address.
 #[test]
 fn host_ip_restricts_a_port() {
     let world = World::start();
@@ -131,7 +132,7 @@ fn host_ip_restricts_a_port() {
     world.delete_all();
 }
 
-/// Sends an SCTP INIT to the address and port from a raw socket: kernels without SCTP translate it too.
+/// Sends an SCTP INIT to the address and port from a raw socket. Kernels without SCTP also translate its address.
 const SEND_SCTP: &str = r#"
 import socket, struct, sys
 def crc32c(data):
@@ -153,8 +154,8 @@ packet = raw.recv(2048)
 print("to", int.from_bytes(packet[22:24], "big"))
 "#;
 
-/// Packets of SCTP reach the port of the container, and only from the published port of the host. The server of
-/// `integration/vm/checks/53-sctp.sh` answers.
+/// SCTP packets reach the container port, and only through the published host port. In
+/// `integration/vm/checks/53-sctp.sh` a real SCTP server responds.
 #[test]
 fn sctp_is_sent_to_the_container() {
     let world = World::start();
@@ -166,7 +167,7 @@ fn sctp_is_sent_to_the_container() {
         assert_eq!(sent, "");
     };
     wait::until("a packet arrives", || {
-        send(OTHER); // the control: if it arrived, it would be the first one
+        send(OTHER); // the control: if this packet arrived, it would arrive first
         send(PORT);
         world.api().get(id).unwrap().result.map(drop)
     });

@@ -1,8 +1,8 @@
-//! A container that may send any frame (CAP_NET_RAW, CAP_NET_ADMIN) reaches only what it reaches with its own addresses.
+//! A container that may send any frame (CAP_NET_RAW, CAP_NET_ADMIN) reaches nothing more than with its own addresses.
 //!
-//! Each frame has its name as a mark. A victim prints the marks of all frames that arrive. Frames of one sender arrive
-//! in order, so a frame that has not arrived before a later one was dropped. The control deletes the rules: then the
-//! same frames arrive, and change entries of neighbours.
+//! Each frame contains its name as a mark, and a victim prints the marks of all frames that arrive. Frames of one
+//! sender arrive in order, so if a later frame arrives first, the earlier frame was dropped. The control deletes the
+//! rules: then the same frames arrive, and change neighbour entries.
 
 use std::net::UdpSocket;
 
@@ -18,11 +18,11 @@ use super::{BRIDGE_V4, BRIDGE_V6, PYTHON, World, addresses, on, published, raw, 
 
 const FRAMES: &str = include_str!("frames.py");
 const SNIFFER: &str = include_str!("sniffer.py");
-/// The address that stands for the host's `::1`.
+/// The address to which a published port on the host's `::1` is translated.
 const ALIAS: &str = "fd65:7865:6375:61::2";
 const PORT: u16 = 18_080;
 
-/// Frames with addresses that are not the sender's.
+/// Frames whose source addresses do not belong to the sender.
 const SPOOFED: [&str; 13] = [
     "mac4",
     "mac6",
@@ -38,7 +38,8 @@ const SPOOFED: [&str; 13] = [
     "ip6-link-local-of-third",
     "unknown-type",
 ];
-/// Frames of neighbours and routers, and frames with a tag of VLAN 0, which counts as none.
+/// Frames that claim to come from neighbours or routers, and frames with a VLAN tag of id 0, which the kernel treats as
+/// untagged.
 const FALSE_NEIGHBOURS: [&str; 14] = [
     "arp-third",
     "arp-host",
@@ -89,7 +90,8 @@ impl Stage {
         assert_eq!(sent.exit, Some(Ok(0)), "{}", String::from_utf8_lossy(&sent.stderr));
     }
 
-    /// Marks that have arrived at the victim since `skipped` ones, up to and with the mark `last`.
+    /// Skips the first `skipped` marks that have arrived at the victim. Returns the other marks when the mark `last` is
+    /// among them.
     fn arrived(&self, skipped: usize, last: &str) -> Vec<String> {
         wait::until(&format!("the frame {last} arrives"), || {
             let marks: Vec<String> = self.marks().split_off(skipped);
@@ -106,7 +108,7 @@ impl Stage {
         String::from_utf8(text).unwrap().lines().filter(|line| *line != "up").map(str::to_owned).collect()
     }
 
-    /// The victim's entries of neighbours, after it has connected to each of them.
+    /// The victim's neighbour entries, after it has connected to each neighbour.
     fn neighbours(&self) -> Vec<String> {
         let known = |node: &str, family: &str| self.nodes[node][family].as_str().unwrap().to_owned();
         let reported = executed(self.world.api(), script("victim", "ip neigh show dev eth0")).unwrap().text();
@@ -132,7 +134,7 @@ impl Stage {
     }
 }
 
-/// Hardware address of the node with an IPv4 address.
+/// Hardware address of the neighbour with an IPv4 address.
 fn hardware(v4: &str) -> String {
     let octets = v4.parse::<std::net::Ipv4Addr>().unwrap().octets();
     format!("02:65:{}", octets.map(|octet| format!("{octet:02x}")).join(":"))
@@ -168,7 +170,7 @@ fn false_neighbours_and_routers_are_dropped() {
     assert!(missing.is_empty(), "the control: without rules everything arrives: {missing:?}");
     let own = stage.nodes["own"]["mac"].as_str().unwrap();
     wait::until_ok("the control: entries of both families are changed", || {
-        // The kernel keeps a new entry for a moment, and drops a false one that does not answer.
+        // The kernel keeps a new entry for a moment, and removes a false entry that does not respond.
         stage.send(&FALSE_NEIGHBOURS);
         let after = stage.neighbours();
         let is_false = |v6: bool| after.iter().any(|entry| entry.starts_with("fd65:") == v6 && entry.contains(own));
@@ -176,7 +178,7 @@ fn false_neighbours_and_routers_are_dropped() {
     });
 }
 
-/// A container that changes its addresses by `ip` reaches nothing with them.
+/// If a container changes its addresses with `ip`, it reaches nothing with the new addresses.
 #[test]
 fn changed_addresses_reach_nothing() {
     let stage = Stage::start();
@@ -205,7 +207,7 @@ fn changed_addresses_reach_nothing() {
     open();
 }
 
-/// Frames for the host's loopback addresses, and for the address that stands for `::1`, reach no program of the host.
+/// Frames to the host's loopback addresses, or to the address that stands for `::1`, reach no host program.
 #[test]
 fn the_hosts_loopback_is_not_reached() {
     let stage = Stage::start();
@@ -228,14 +230,14 @@ fn the_hosts_loopback_is_not_reached() {
         wait::until_ok(mark, || receive(socket).filter(|got| *got == format!("MARK:{mark};")).ok_or("nothing"));
     }
     assert_eq!([&v4, &v6, &alias].map(receive), [None, None, None]);
-    // Connections of the container's own kernel.
+    // The container's own kernel opens these connections.
     let _host = world.serve_on_host(7000);
     let targets =
         ["tcp", "udp"].map(|protocol| [(protocol, ALIAS, 7000, None), (protocol, BRIDGE_V6, 7000, Some("host "))]);
     for id in ["attacker", "victim"] {
         world.assert_reached(Container(id), &targets.concat());
     }
-    // The control: without rules the frames arrive, except for `::1`, which the kernel refuses by itself.
+    // The control: without rules the frames arrive, except frames to `::1`, which the kernel itself refuses.
     stage.delete_bridge_rules();
     network.on_host(&["nft", "flush", "chain", "inet", "ex-bridge", "input"]);
     stage.send(&attack);
@@ -245,7 +247,7 @@ fn the_hosts_loopback_is_not_reached() {
     assert_eq!(receive(&v6), None);
 }
 
-/// A container cannot answer a client of the host's `::1` in the name of another container.
+/// A container cannot respond to a client on the host's `::1` in the name of another container.
 #[test]
 fn answers_to_loopback_are_not_forged() {
     let mut stage = Stage::start();
@@ -264,7 +266,7 @@ fn answers_to_loopback_are_not_forged() {
     stage.send(&["forged-answer", "own4"]);
     stage.arrived(0, "own4");
     assert!(exchange().starts_with("third "), "the next datagram is the server's");
-    // The control: without the comparison of addresses the client gets the same frame.
+    // The control: without the comparison of addresses, the client receives the forged frame.
     let network = &stage.world.network;
     let chain = network.on_host(&["nft", "list", "table", "netdev", "ex-bridge"]);
     let rule = format!("ip6 daddr {ALIAS} meta l4proto udp @ll,0,48 set 0x0 meta pkttype set host fwd to \"lo\"");

@@ -23,7 +23,7 @@ fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
     (made, inits)
 }
 
-/// Waits until the host has no resources of warm containers except those of the waiting ones.
+/// Waits until the host has no resources of warm containers, except those of waiting warm containers.
 fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, ready: usize) {
     wait::until_ok("only the waiting warm containers are left", || {
         let (waiting, kept) = (warm_pool::waiting(run_dir), warm_pool::waiting(state_dir));
@@ -54,8 +54,8 @@ fn killed_warm_container_is_replaced() {
     }
 }
 
-/// A warm container that does not acknowledge its launch has changed nothing: it is killed, and the container is
-/// created without it.
+/// If a warm container does not acknowledge its launch, it has changed nothing: it is killed, and the container is
+/// created without the pool.
 #[test]
 fn launch_with_stopped_pool_goes_cold() {
     let (daemon, rootfs) = (daemon(3), Rootfs::busybox());
@@ -81,7 +81,7 @@ fn launch_with_stopped_pool_goes_cold() {
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
 }
 
-/// A killed launcher leaves unused warm containers. They exit on their own, and the next launcher cleans up the rest.
+/// If the launcher is killed, unused warm containers exit on their own, and the next launcher removes the rest.
 #[test]
 fn warm_pool_ends_with_its_launcher() {
     for with_shells in [false, true] {
@@ -121,7 +121,8 @@ fn nothing_is_left_after_an_end_in_order() {
     assert_eq!((warm_pool::waiting(&run_dir).len(), warm_pool::waiting(&state_dir).len()), (0, 0));
 }
 
-/// The container is refused and leaves nothing, whether init gets its payload together with the activation or later.
+/// If init cannot become the first process of the container, the container is refused and nothing is left. This holds
+/// whether init gets its payload together with the activation order or after it.
 #[test]
 fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
@@ -129,8 +130,8 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     let before = daemon.footprint();
     let request = || sh("true").rootfs(&rootfs.reference()).file("f", b"S").id("refused");
     for (what, request) in [("at once", request()), ("before", RunRequest { terminal: true, ..request() })] {
-        // A hard limit that the process cannot raise, set by root of its own user namespace: root of the host may lack
-        // CAP_SYS_RESOURCE.
+        // Set a hard limit that the process cannot raise. Root of the process's own user namespace sets it, because
+        // host root may lack CAP_SYS_RESOURCE.
         let (_, inits) = processes(&run_dir, launcher);
         let pid = inits[0].to_string();
         let words = ["--user", "--target", &pid, "-S0", "-G0", "prlimit", "--pid", &pid, "--nofile=64:64"];
@@ -146,7 +147,8 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Warm containers do not count against any capacity: the last range of ids is available to a container.
+/// Warm containers count against no capacity: a container can use the last range of ids, although warm containers have
+/// ranges.
 #[test]
 fn warm_container_gives_up_its_ids() {
     let config = "[warm_pool]\nsize = 2\n[policy]\nuserns_pool_start = 805306368\nuserns_pool_ranges = 5\n";

@@ -1,4 +1,4 @@
-//! A container from the warm pool has the same attributes as one that was started cold, compared from inside and
+//! A container from the warm pool has the same attributes as a cold-started container, compared from inside and
 //! outside.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ use integration::{host, wait};
 
 use super::daemon;
 
-/// Prints everything that a program can see of its container. Numbers that differ in every container are left out.
+/// Prints all properties of the container that a program can see, without numbers that differ between any two
+/// containers.
 const LOOK: &str = "
     id; hostname; pwd; umask; env | sort; ulimit -a
     grep -E '^(Cap|NoNewPrivs|Seccomp|Sig|Groups|Uid|Gid|NSpid|Umask)' /proc/self/status
@@ -32,7 +33,7 @@ const LOOK: &str = "
     cat /etc/cf-service-bindings/db/password /etc/single; rm /etc/single; echo x >>/etc/single; echo end
 ";
 
-/// Files of a cgroup that contain limits.
+/// Cgroup files that contain limits.
 const LIMITS: [(&str, &str); 14] = [
     ("memory", "memory.limit_in_bytes"),
     ("memory", "memory.memsw.limit_in_bytes"),
@@ -50,7 +51,7 @@ const LIMITS: [(&str, &str); 14] = [
     ("", "cpu.max"),
 ];
 
-/// Returns the limits of a container's cgroup by file name, as far as the host has them.
+/// Returns the limits of a container's cgroup by file name. Files that the host does not have are left out.
 fn limits(daemon: &Daemon, id: &str) -> BTreeMap<String, String> {
     let cgroup = daemon.record(id).cgroup;
     let read = |(controller, file): &(&str, &str)| {
@@ -72,7 +73,7 @@ fn limited() -> Limits {
     }
 }
 
-/// Returns the kinds of containers that are compared, each with a name and a request.
+/// Returns the kinds of containers that the test compares, each with a name and a request.
 fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
     let look = || sh(LOOK).rootfs(rootfs);
     let dropped = Capabilities { add: Vec::new(), drop: vec!["CHOWN".into(), "KILL".into()] };
@@ -101,8 +102,8 @@ fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
     ]
 }
 
-/// Removes everything from a line that differs between any two containers: the id, ids of the host, descriptors, the
-/// number of processes.
+/// Removes values that differ between any two containers from a line: the id, host ids, descriptors, the number of
+/// processes.
 fn reported(line: &str, id: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.replace(id, "ID").split(' ') {
@@ -113,7 +114,7 @@ fn reported(line: &str, id: &str) -> String {
         words.push(options.collect::<Vec<_>>().join(","));
     }
     if words.last().is_some_and(|name| name == "proc") && words[0].starts_with("dr") {
-        words.remove(1); // links
+        words.remove(1); // number of links
         words.retain(|word| {
             !word.is_empty() && word.parse::<u32>().is_ok_and(|number| number >= 65_534) | word.parse::<u32>().is_err()
         });
@@ -128,7 +129,7 @@ fn containers_are_equal_warm_and_cold() {
         let id = format!("c{number}");
         let printed = |daemon: &Daemon| {
             let container = daemon.api.run_to_end(request.clone().id(&id));
-            // Sorted, because the mounts have another order.
+            // The lines are sorted, because the order of the mounts differs.
             let mut lines: Vec<String> =
                 daemon.api.output(&id).text().lines().map(|line| reported(line, &id)).collect();
             lines.sort_unstable();
@@ -173,7 +174,7 @@ fn limits_are_equal_warm_and_cold() {
     assert_eq!(with.api.info().warm_pool.unwrap().used, 3, "the control: each used a warm container");
 }
 
-/// Requests that do not fit a warm container are served without one, and leave the pool unchanged.
+/// If a request does not fit a warm container, the container starts cold, and the pool is unchanged.
 #[test]
 fn a_request_that_does_not_fit_is_served_without() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
@@ -185,7 +186,7 @@ fn a_request_that_does_not_fit_is_served_without() {
     assert_eq!((counts.ready, counts.used, counts.missed), (1, 0, 0));
 }
 
-/// Returns the bytes of files in memory that are charged to a container's cgroup.
+/// Returns the bytes of in-memory files that are charged to a container's cgroup.
 fn in_memory(daemon: &Daemon, id: &str) -> u64 {
     let cgroup = daemon.record(id).cgroup;
     let all = ["memory", ""].map(|controller| Path::new("/sys/fs/cgroup").join(controller).join(&cgroup));
@@ -203,7 +204,7 @@ fn secret_files_count_against_their_warm_container() {
         daemon.api.started(files.rootfs(&rootfs.reference()));
         daemon.api.wait_until_warm_pool_is_ready();
         daemon.api.started(sleeper("control").rootfs(&rootfs.reference()));
-        // The kernel's totals are up to two seconds old.
+        // The kernel updates the totals only every two seconds.
         wait::until_ok("the files are counted", || match in_memory(&daemon, "files") {
             counted if counted >= 4 * SIZE as u64 => Ok(()),
             counted => Err(counted),

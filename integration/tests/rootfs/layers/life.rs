@@ -1,4 +1,4 @@
-//! A layer's life: requested, unpacked, used by containers, removed.
+//! Lifecycle of a layer: it is requested, unpacked, used by containers, and removed.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt as _;
@@ -89,9 +89,9 @@ fn containers_run_on_layers_that_no_one_changes() {
     assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
 }
 
-/// A changed file of an unpacked layer is not detected, as docs/security-limits.md states: the layer counts as
-/// unpacked. After its removal the layer is unpacked from its blob, whose digest is compared, so that a damaged blob
-/// does not repair it.
+/// A changed file of an unpacked layer is not detected, as docs/security-limits.md states: the layer is not unpacked
+/// again. If the layer is removed, the next request unpacks it from its blob. The blob's digest is checked, so a
+/// damaged blob is refused.
 #[test]
 fn damaged_layer_is_mended_by_unpacking_again() {
     const CONTENT: &[u8] = b"content that a disk is to keep";
@@ -151,7 +151,8 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
     lines
 }
 
-/// Six layers that are requested at once, two of them identical, are all unpacked, and the launcher answers meanwhile.
+/// If six layers are requested at once, two of them identical, all are unpacked, and the launcher serves other calls
+/// meanwhile.
 #[test]
 fn many_at_once_and_no_one_waits_for_them() {
     let launcher = Launcher::start(&[]);

@@ -1,4 +1,4 @@
-//! Leftovers after a kill in the middle, on a full disk, or of a hostile blob.
+//! Leftovers after a kill during unpacking, on a full disk, or from a hostile blob.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// Requests a layer and stops the unpacking process after it has written something.
+/// Requests a layer. Stops the unpacking process with SIGSTOP after it has written something.
 fn stop_while_unpacking(launcher: &Launcher, blob: &Blob) -> i32 {
     let request = executor_core::protocol::LauncherRequest { sequence: 7, call: Some(blob.request(&[])) };
     launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
@@ -60,7 +60,7 @@ fn a_killed_unpacker_leaves_nothing() {
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
 }
 
-/// A launcher that is killed together with its unpacker leaves no partial layer: the next launcher removes the rest,
+/// If a launcher is killed together with its unpacker, no partial layer is left: the next launcher removes the rest,
 /// and unpacks the layer.
 #[test]
 fn a_killed_launcher_leaves_no_half_layer() {
@@ -102,13 +102,14 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
     launcher.start_again();
 }
 
-/// An unpacker, which reads untrusted data, has few privileges.
+/// An unpacker has few privileges, because it reads untrusted data.
 #[test]
 fn an_unpacker_can_do_little() {
     let launcher = Launcher::start(&[]);
     let pid = stop_while_unpacking(&launcher, &Blob::from_many_files(FILES, "x"));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN for the overlay's attributes, SETFCAP; no program can add any.
+    // The capabilities are CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SETFCAP, and SYS_ADMIN for the overlay's attributes. No
+    // program can gain others.
     for line in [
         "CapEff:\t000000008020001b",
         "CapPrm:\t000000008020001b",
@@ -130,7 +131,7 @@ fn an_unpacker_can_do_little() {
     assert!(matches!(answer(&launcher), LauncherAnswer::Done(_)));
 }
 
-/// The launcher's answer names the fault of a layer; `executor-layers` tests each attack separately.
+/// The launcher's response states what is wrong with a layer. `executor-layers` tests each attack separately.
 #[test]
 fn what_is_wrong_with_a_layer_is_reported() {
     let launcher = Launcher::start(&[]);

@@ -1,4 +1,4 @@
-//! Images unpacked by the launcher and by umoci: both trees have the same names, modes, owners, times, attributes and
+//! The launcher and umoci unpack the same images. Both trees have the same names, modes, owners, times, attributes and
 //! links.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use integration::launcher::Launcher;
 use integration::rootfs::Rootfs;
 use integration::tree::{differences, forget_time, listing, of_layers};
 
-/// Unpacks the image and compares it with umoci's tree, except for times of entries that no layer describes.
+/// Unpacks the image and compares it with umoci's tree. Ignores the times of entries that no layer describes.
 fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathBuf, String> {
     let launcher = Launcher::start(&[]);
     let blobs = image.blobs();
@@ -25,7 +25,7 @@ fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathB
     ours
 }
 
-/// An image with layers that umoci made from changes to a tree is unpacked as by umoci.
+/// The launcher unpacks an image with several layers like umoci. umoci made the layers from changes to a tree.
 #[test]
 fn an_image_of_many_layers_is_what_umoci_unpacks() {
     let image = Image::new();
@@ -65,8 +65,8 @@ fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// Archives that no tool makes from a tree, but that are valid layers, are unpacked as by umoci: opaque directories,
-/// links in paths, entries that only lower layers describe, absolute names and names with dots.
+/// Archives that are valid layers, but that no tool makes from a tree, are unpacked as by umoci: opaque directories,
+/// links in paths, entries that only lower layers describe, absolute names, and names with dots.
 #[test]
 fn archives_of_other_tools_are_what_umoci_unpacks() {
     let image = Image::new();

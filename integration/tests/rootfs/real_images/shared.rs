@@ -1,4 +1,4 @@
-//! Containers of one image share its layers: each uses disk only for its upper layer.
+//! Containers of one image share its layers. Each container uses disk space only for its upper layer.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -10,16 +10,16 @@ use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 
 const CONTAINERS: usize = 100;
-/// Size of the disk in bytes: enough for all containers, and for many copies of the image.
+/// Size of the disk in bytes. It is enough for all containers, and for many copies of the image.
 const DISK: u64 = 4 << 30;
-/// Maximum bytes that a container may use before it writes anything: its directories, and files of /etc.
+/// Maximum number of bytes that a container may use before it writes anything: its directories, and its files in /etc.
 const EACH: u64 = 32 << 10;
 /// Number of bytes that one of the containers writes.
 const WRITTEN: u64 = 32 << 20;
 
-/// Used bytes of the state directory's own file system, including unlinked files. The ledger is excluded, because its
-/// records of containers are kept. Warm containers have directories, too: the measurement is made when the pool is
-/// full.
+/// Number of bytes used on the state directory's own file system, including unlinked files. The ledger is excluded,
+/// because it keeps records of containers. Warm containers also have directories, so the figure is read when the pool
+/// is full.
 fn used(daemon: &Daemon) -> u64 {
     daemon.api.wait_until_warm_pool_is_ready();
     let noted = || -> u64 {
@@ -39,7 +39,7 @@ fn a_hundred_containers_take_the_layers_once() {
     let reference: &'static str = image.layout().leak();
     let daemon = Setup::default().disk(DISK).start();
     let used = || used(&daemon);
-    // A first run fetches the image and creates everything that stays for the daemon's lifetime.
+    // The first run fetches the image and creates everything that exists until the daemon exits.
     daemon.api.run_to_end(program("/bin/true", &[]).id("first").rootfs(reference));
     daemon.api.delete("first", false).unwrap();
     wait::until("the first container's shim has exited", || daemon.footprint().processes.is_empty().then_some(()));
@@ -56,7 +56,8 @@ fn a_hundred_containers_take_the_layers_once() {
     assert!(grown < CONTAINERS as u64 * EACH, "{grown} bytes for {CONTAINERS} containers");
     assert_eq!(layers(&daemon.setup().state_dir()), unpacked);
 
-    // The control: data that one container writes is measured in the same manner, and is removed with it.
+    // The control: the same measurement includes data that one container writes, and the data is removed with the
+    // container.
     let script = format!("head -c {WRITTEN} /dev/zero >/var/new && echo written && exec sleep 100000");
     daemon.api.started(sh(&script).id("writer").rootfs(reference));
     wait::until_ok("the container has written", || match daemon.api.logs_so_far("writer") {

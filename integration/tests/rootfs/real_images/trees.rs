@@ -1,4 +1,4 @@
-//! Trees of images in containers: each equals the tree that umoci unpacks, whatever the source of the image.
+//! Image trees in containers: each tree equals the tree that umoci unpacks, whatever the source of the image is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,13 +16,13 @@ type Tree = BTreeMap<PathBuf, String>;
 /// A change to the entry of a given name.
 type Change<'a> = &'a dyn Fn(&str);
 
-/// Mounts of the container itself.
+/// Mount points in every container.
 const MOUNTS: [&str; 3] = ["dev", "proc", "sys"];
-/// Files with the container's name and name servers (docs/networks.md), which also change their directory's time.
+/// Files with the container's name and name servers (docs/networks.md). They also change the time of their directory.
 const NAMES: [&str; 3] = ["etc/hostname", "etc/hosts", "etc/resolv.conf"];
 const LAYERS: usize = 4;
 
-/// A tree unpacked by umoci, adapted to the differences of a container.
+/// A tree unpacked by umoci. Entries that differ in every container are adapted.
 fn umoci_tree(root: &Path) -> Tree {
     let mut tree = listing(root);
     mount_on(&mut tree, &MOUNTS);
@@ -35,7 +35,8 @@ fn without_names(tree: &mut Tree) {
     forget_time(tree, "etc");
 }
 
-/// Runs a container of the image, then removes it and the image. Returns its tree and the digest that ran.
+/// Runs a container of the image, then removes the container and the image. Returns the container's tree and the
+/// image's digest.
 fn of_a_container(daemon: &Daemon, id: &str, reference: &str) -> (Tree, String) {
     let state = daemon.setup().state_dir();
     let container = daemon.api.started(program("/bin/sleep", &["100000"]).id(id).rootfs(reference));
@@ -55,7 +56,7 @@ fn assert_same_tree(id: &str, ours: &Tree, theirs: &Tree) {
     assert!(differences.is_empty(), "{id}:\n{}", differences.join("\n"));
 }
 
-/// Checks that the tree has every kind of entry, so that comparisons are meaningful.
+/// Checks that the tree has every kind of entry. Otherwise the comparison would prove little.
 fn holds_everything(tree: &Tree) {
     assert!(tree.len() > 1000, "{}", tree.len());
     for (path, reported) in CHANGED {
@@ -80,8 +81,8 @@ fn holds_everything(tree: &Tree) {
     }
 }
 
-/// The tree is the same from a layout, from archives of both formats and from a registry, and the digest is that
-/// reported by skopeo. An archive in Docker's format has no manifest digest; its configuration has a digest.
+/// The tree is the same from a layout, from archives of both formats and from a registry, and the digest equals
+/// skopeo's. An archive in Docker's format has no manifest digest, but its configuration has a digest.
 #[test]
 fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(false), Daemon::start());
@@ -109,7 +110,7 @@ fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
     each_change_is_reported(&image.unpacked(), &ours);
 }
 
-/// Each single change of the tree is reported, and nothing else. This is the control.
+/// The control: each single change of the tree is reported, and nothing else.
 fn each_change_is_reported(root: &Path, ours: &Tree) {
     let at = |path: &str| root.join(path);
     let set = |path: &str, name: &str, value: &[u8]| {
@@ -131,7 +132,7 @@ fn each_change_is_reported(root: &Path, ours: &Tree) {
         ("usr/bin/stat", &|path| keeping_the_time(&at("usr/bin"), || fs::remove_file(at(path)).unwrap())),
         ("usr/bin/more-than-theirs", &|path| keeping_the_time(&at("usr/bin"), || fs::write(at(path), "").unwrap())),
         ("a/dangling-too", &|path| {
-            // The same link, but as a separate file.
+            // This change replaces a hard link by a separate link with the same target.
             let (first, target) = (at("a/dangling"), fs::read_link(at(path)).unwrap());
             keeping_the_time(&at("a"), || {
                 fs::remove_file(at(path)).unwrap();
@@ -159,7 +160,7 @@ fn keeping_the_time(dir: &Path, act: impl FnOnce()) {
     fs::File::open(dir).unwrap().set_modified(before).unwrap();
 }
 
-/// A registry that requires credentials serves the image only with correct ones, and the tree is the same.
+/// A registry that requires credentials serves the image only with the correct credentials. The tree is the same.
 #[test]
 fn the_tree_comes_from_a_closed_registry_with_the_right_credentials_alone() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(true), Daemon::start());

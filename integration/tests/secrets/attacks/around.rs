@@ -1,4 +1,4 @@
-//! Attacks within a container, by a process with another user than the container's first process.
+//! Attacks within a container by a process of another user than the first process.
 
 use integration::daemon::Daemon;
 use integration::request::{RequestBuilder as _, program};
@@ -7,9 +7,9 @@ use crate::attacks::attackers::outcomes;
 
 const SCRIPT: &str = include_str!("around.py");
 
-/// A process with another user than the container's first process can access neither the secret files nor the first
-/// process: not its memory, environment, descriptors or root, and not by tracing. The control: a process with the same
-/// user can, and finds the container's root there, not the host's.
+/// A process of another user than the first process cannot access the secret files or the first process: not its
+/// memory, environment, descriptors or root, and not by tracing. The control: a process of the same user can, and the
+/// root that it finds is the container's root, not the host's.
 #[test]
 fn another_user_of_the_same_container_reaches_nothing() {
     let daemon = Daemon::start();

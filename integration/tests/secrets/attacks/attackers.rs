@@ -1,4 +1,4 @@
-//! Attackers: users and containers, and guards that are removed for the controls.
+//! Attackers (users and containers), and the environments of the controls, in which a guard is missing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,21 +15,20 @@ const COMMON: &str = include_str!("probes/common.py");
 /// Maximum number of open files of an attacked container's process.
 pub(crate) const NOFILE: u64 = 2500;
 
-/// Environment of a control, in which a guard is missing.
+/// Environment of a control. One guard is missing in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unguarded {
-    /// No container: root of the host, in its own mount namespace to protect the host's mounts.
+    /// No container: host root, in its own mount namespace, which protects the host's mounts.
     Host,
     /// A privileged container with a user namespace.
     Privileged,
-    /// A container with the host's user namespace and every capability of this process. Paths are masked.
+    /// A container with the host's user namespace and every capability that this process has. Paths are masked.
     Capable,
     /// A container with the default profile and higher limits.
     Unlimited,
 }
 
-/// Starts a daemon whose operator allows everything, to show that actions which a request does not ask for are denied
-/// nevertheless.
+/// Starts a daemon whose operator allows everything. Actions that the request does not ask for are denied nevertheless.
 pub(crate) fn daemon() -> Daemon {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n";
     Setup::default().config(config).start()
@@ -61,8 +60,8 @@ impl Attacks {
         self.secrets.iter().fold(request, |request, (path, content)| request.file(path, content))
     }
 
-    /// Runs the attacks in a container and returns their outcomes. The container exits on its own, with its secret
-    /// files wiped.
+    /// Runs the attacks in a container and returns their outcomes. The container must exit on its own, and its secret
+    /// files must be wiped.
     fn tried(&self, daemon: &Daemon, request: RunRequest) -> BTreeMap<String, String> {
         let container = daemon.api.run_to_end(request.unmasked());
         let printed = daemon.api.output(&container.id).text();
@@ -81,7 +80,7 @@ impl Attacks {
         self.tried(daemon, self.request(attacker.name).by(attacker))
     }
 
-    /// Runs the attacks as root without a guard. On the host, a shell runs `prepare` first.
+    /// Runs the attacks as root in an environment without a guard. On the host, a shell runs `prepare` first.
     pub(crate) fn unguarded(&self, daemon: &Daemon, guard: Unguarded, prepare: &str) -> BTreeMap<String, String> {
         let request = self.request(&format!("{guard:?}"));
         match guard {
@@ -132,8 +131,8 @@ pub(crate) fn outcomes(printed: &str) -> BTreeMap<String, String> {
     lines.map(|(attack, outcome)| (attack.to_owned(), outcome.to_owned())).collect()
 }
 
-/// Compares the outcomes with the table: exactly the listed attacks were tried by every attacker; each failed for one
-/// of the listed reasons, and succeeded without its guard.
+/// Compares the outcomes with the table. Every attacker must have tried exactly the listed attacks. Each attack must
+/// have failed for one of the listed reasons, and must have succeeded without its guard.
 pub(crate) fn evaluate(
     daemon: &Daemon,
     attacks: &Attacks,

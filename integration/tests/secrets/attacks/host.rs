@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
-/// The attacks, grouped by the guard that is missing in their control.
+/// The attacks. Each group lists the guard that is missing in its control.
 const TABLE: &[(Unguarded, &[&str])] = &[
     (
         Unguarded::Privileged,
@@ -94,7 +94,7 @@ fn handle(path: &str) -> Value {
     json!([kind.parse::<i32>().unwrap(), number])
 }
 
-/// Device numbers of a disk of the host that the host itself can open.
+/// Device numbers of a host disk that the host itself can open.
 fn disk() -> Value {
     let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
     let name = names.filter(|name| fs::File::open(Path::new("/dev").join(name)).is_ok()).min().unwrap();
@@ -103,7 +103,7 @@ fn disk() -> Value {
     json!([major.parse::<u32>().unwrap(), minor.parse::<u32>().unwrap()])
 }
 
-/// A process of the host.
+/// A host process.
 struct Stranger(Child);
 
 impl Stranger {

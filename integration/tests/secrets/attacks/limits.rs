@@ -1,4 +1,4 @@
-//! Attacks on the host's resources: processes, memory of every kind, open files, terminals. `disk.rs` tests the disk.
+//! Attacks on host resources: processes, memory of every kind, open files, terminals. `disk.rs` tests disk space.
 
 use executor_core::spec::TERMINALS_MAX;
 use executor_proto::v1::Limits;
@@ -30,7 +30,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
     (Unguarded::Host, &["terminals"]),
 ];
 
-/// A process that the kernel kills because memory is short exits with a signal.
+/// Reasons for a failed attack. If memory is short, the kernel kills the process, so its exit is SIGKILL.
 const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! A container leaves nothing for the next container with the same host ids, with and without a warm start.
+//! A container leaves nothing for the next container with the same host ids, with and without a warm pool.
 
 use std::path::Path;
 use std::process::Command;
@@ -43,7 +43,7 @@ fn the_next_container_finds_nothing_of_the_one_before() {
         let (first, left) = ended("first", "leave");
         assert_eq!(left.matches(": there").count(), 11, "the control: {left}");
         daemon.api.delete("first", false).unwrap();
-        // The ranges are assigned in turn.
+        // Id ranges are assigned in turn, so several containers are needed until one gets the first range again.
         let mut same = 0;
         for number in 0..4 {
             let id = format!("next-{number}");

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
-/// Mount points of secret files, each with a file that is accessible through it: the directory known to programs, which
-/// contains links, and the directory of the generations of files, which the links lead to.
+/// Mount points of secret files, each with the path of a file below it. One mount point is the directory that programs
+/// use, which contains links. The other is the directory of file generations, to which the links lead.
 const POINTS: &[(&str, &str)] = &[
     ("/etc/cf-service-bindings", "/etc/cf-service-bindings/password"),
     ("/dev/executor-files", "/dev/executor-files/0/..data/password"),
@@ -41,7 +41,7 @@ const ATTACKS: &[&str] = &[
     "mount: unmount",
 ];
 
-/// Errors for a file that could not be removed (it still exists, or cannot be put back). ramfs has no file handles.
+/// Reasons why a file could not be removed: it still exists, or cannot be put back. ramfs has no file handles.
 const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "EROFS"];
 
 #[test]

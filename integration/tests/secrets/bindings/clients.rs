@@ -1,8 +1,8 @@
-//! The five clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings, @nebhale/service-bindings
-//! and @sap/xsenv.
+//! Five client libraries: PyPI pyservicebinding and service-bindings, npm kube-service-bindings,
+//! @nebhale/service-bindings and @sap/xsenv.
 //!
-//! `cargo xtask test` installs them; they are copied into the container as files of the action. Each prints the
-//! bindings that it finds, then the bindings are rotated, and it prints them again.
+//! `cargo xtask test` installs them. The test copies them into the container as files of the action. Each client prints
+//! the bindings that it finds. Then the bindings are rotated, and each client prints them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::bindings::{ROOT, Vcap, run_agent_cli};
 /// Directory of the clients in a container.
 const CLIENTS: &str = "/run/clients";
 
-/// Packages of the JavaScript clients. Additional packages would make the request too large.
+/// Packages of the JavaScript clients. With more packages the request would be too large.
 const PACKAGES: [&str; 11] = [
     "@nebhale",
     "@sap",
@@ -39,7 +39,7 @@ fn installed() -> PathBuf {
         .into()
 }
 
-/// Collects every file of a client below a directory, as an argument of `--public-file`.
+/// Collects all files of a client below a directory as arguments of `--public-file`.
 fn files(dir: &Path, below: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -57,7 +57,7 @@ fn files(dir: &Path, below: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A script in a container with the clients and these bindings.
+/// A script in a container that contains the clients and these bindings.
 struct Reader<'a> {
     daemon: &'a Daemon,
     id: &'static str,
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         }
         let clients: Vec<&str> = clients.iter().flat_map(|file| ["--public-file", file]).collect();
         let (script, library) = (format!("{CLIENTS}/{script}"), format!("{CLIENTS}/{library}"));
-        // The clients are in one mount, so that node finds a linked package's dependencies next to it.
+        // All clients are in one mount, so that node finds the dependencies of a linked package next to it.
         let run = ["run", "--id", id, "--detach", "--memory", "512M", "--redact", "none", "--user", "vcap"];
         let run = [&run[..], &["--file-directory", CLIENTS]].concat();
         let run = [&run[..], &["--env", "PYTHONDONTWRITEBYTECODE=1"], options, &clients].concat();
@@ -110,8 +110,8 @@ impl<'a> Reader<'a> {
 
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
-/// A database, whose name sorts first because kube-service-bindings 2.1.0 stops at the first binding of another type;
-/// and another service.
+/// Two bindings. The database's name sorts first, because kube-service-bindings 2.1.0 stops at the first binding of
+/// another type.
 fn vcap(password: &str, other: &str) -> Vcap {
     Vcap::new(&json!({
         "postgresql": [{
@@ -173,7 +173,7 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
             assert_eq!(kube["sql"][key], value, "{seen}");
         }
         assert_eq!(seen["@nebhale/service-bindings"], nebhale(password, other));
-        // @sap/xsenv accepts directories as bindings, but no links to directories.
+        // @sap/xsenv accepts directories as bindings, but not links to directories.
         let sap = &seen["@sap/xsenv"];
         assert_eq!(sap["all"], json!(["a-db", other]), "{seen}");
         assert_eq!(
@@ -186,8 +186,8 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
     check(&reader.reads(), "new password", "queue");
 }
 
-/// A binding's `.metadata` in SAP's format is delivered with `--bind`: the reader needs it to distinguish credentials
-/// from descriptions, and so does masking.
+/// `--bind` delivers the `.metadata` of a binding in SAP's format. The reader needs it to distinguish credentials from
+/// descriptions, and masking needs it, too.
 #[test]
 fn metadata_reaches_the_reader_that_needs_it() {
     let daemon = Daemon::start();
@@ -216,8 +216,8 @@ fn metadata_reaches_the_reader_that_needs_it() {
     assert!(public("plan") && public(".metadata") && !public("user"));
 }
 
-/// Clients fail if a directory below SERVICE_BINDING_ROOT is not a binding, because they treat every directory there as
-/// one. With a directory of directories, such as a generation of the files, three of the four fail, and the fourth
+/// Clients treat every directory below SERVICE_BINDING_ROOT as a binding, and fail if a directory is not a binding. If
+/// there is a directory of directories, such as a generation of files, three of the four clients fail, and the fourth
 /// treats it as a binding.
 #[test]
 fn clients_fail_where_there_is_anything_but_bindings() {

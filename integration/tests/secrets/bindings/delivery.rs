@@ -1,5 +1,5 @@
-//! Delivery of bindings by agent-cli: every profile and layout, from VCAP_SERVICES and from directories, at the start
-//! and by rotation, and refusals.
+//! agent-cli delivers bindings: every profile and layout, from VCAP_SERVICES and from directories, at the start and by
+//! rotation. Invalid bindings are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +26,7 @@ fn example() -> Vcap {
     }))
 }
 
-/// Files below a directory of a running container by path, with links followed.
+/// Returns the files below a directory of a running container by path. Links are followed.
 fn files_in_container(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
     let root = format!("/proc/{}/root{directory}", pid(&daemon.api.get(id).unwrap()));
     let mut found = BTreeMap::new();
@@ -89,8 +89,8 @@ fn one_file_has_the_whole_document() {
     assert_eq!(lines[2..], [document.as_str()]);
 }
 
-/// A directory in Kubernetes' projected form, with arbitrary bytes, is delivered unchanged in addition to bindings of
-/// VCAP_SERVICES.
+/// A directory in Kubernetes' layout of projected volumes, with arbitrary bytes, is delivered unchanged in addition to
+/// bindings of VCAP_SERVICES.
 #[test]
 fn a_directory_is_delivered_as_it_is() {
     let daemon = Daemon::start();
@@ -112,8 +112,7 @@ fn a_directory_is_delivered_as_it_is() {
     assert_eq!(files["db/password"], b"secret one");
 }
 
-/// Bindings that `bindings write` wrote are delivered unchanged by `--bind`: credentials are masked, descriptions are
-/// not.
+/// `--bind` delivers files that `bindings write` wrote, unchanged. Credentials are masked, descriptions are not.
 #[test]
 fn what_was_written_is_masked_as_what_it_was() {
     let daemon = Daemon::start();
@@ -132,7 +131,8 @@ fn what_was_written_is_masked_as_what_it_was() {
     }
 }
 
-/// A rotation adds, changes and removes bindings in one generation; other files stay, wherever they are.
+/// A rotation adds, changes and removes bindings in one generation. Other files are not changed, at whatever path they
+/// are.
 #[test]
 fn a_rotation_replaces_all_bindings_and_nothing_else() {
     let daemon = Daemon::start();
@@ -183,7 +183,7 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     assert_eq!(files_in_container(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
 }
 
-/// Concurrent rotations are atomic: entries of two rotations are never mixed.
+/// Concurrent rotations are atomic: no generation mixes entries of two rotations.
 #[test]
 fn rotations_at_once_do_not_mix() {
     let daemon = Daemon::start();
@@ -211,13 +211,13 @@ fn rotations_at_once_do_not_mix() {
     assert_eq!((bindings.len(), files.len()), (1, 7), "{:?}", files.keys());
 }
 
-/// Bindings of 1,000,000 bytes in paths and contents are delivered; one more byte is refused.
+/// Bindings with 1,000,000 bytes of paths and contents are delivered. One more byte is refused.
 #[test]
 fn a_million_bytes_are_delivered_and_one_more_is_not() {
     let daemon = Daemon::start();
     let sized = |length: usize| Vcap::new(&json!({"l": [{"name": "b", "credentials": {"pad": "x".repeat(length)}}]}));
     let arguments = |vcap: &Vcap| ["--vcap-services".to_owned(), vcap.source(), "--binding-profile=libcnb".to_owned()];
-    // b/pad, b/type = l, b/provider = l
+    // The paths and contents of the other files: b/pad, b/type = l, b/provider = l.
     let most = 1_000_000 - (5 + 7 + 11);
     for (length, fits) in [(most, true), (most + 1, false)] {
         let vcap = sized(length);
@@ -236,7 +236,7 @@ fn a_million_bytes_are_delivered_and_one_more_is_not() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// SERVICE_BINDING_ROOT names an existing directory even without any binding, and bindings can be added to it.
+/// SERVICE_BINDING_ROOT names an existing directory even without any binding. Bindings can be added to it.
 #[test]
 fn without_a_binding_the_root_is_there() {
     let (daemon, none, some) = (Daemon::start(), Vcap::new(&json!({})), example());
@@ -281,7 +281,7 @@ fn what_is_wrong_starts_nothing() {
     }
 }
 
-/// Bindings are in the root that the operator configured, and the variable names it.
+/// Bindings are in the root directory that the operator configured, and the variable names this directory.
 #[test]
 fn the_operator_chooses_the_root() {
     let daemon = Setup::default().config("[policy]\nfiles_root = \"/run/bound\"\n").start();
@@ -291,7 +291,8 @@ fn the_operator_chooses_the_root() {
     assert_eq!(run_agent_cli(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
 }
 
-/// The variable names a directory that contains only bindings, whichever parents the image has or lacks.
+/// The variable names a directory that contains only bindings, both if the image has the directory and if the image
+/// lacks its parents.
 #[test]
 fn the_image_may_have_the_root_or_lack_its_parents() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Queries that are forwarded: only as far as egress allows the container itself to go.
+//! Queries are forwarded only to servers that the egress rules allow the container itself to reach.
 
 use executor_proto::v1::egress_rule::Protocol;
 use executor_proto::v1::{Dns, EgressRule, PortRange, RunRequest, UpdateEgressRequest};
@@ -28,7 +28,7 @@ impl World {
     }
 }
 
-/// Without egress no query leaves the network, whatever its form; with egress (the control) the same queries arrive.
+/// Without egress, no query of any kind leaves the network. The control: with egress the same queries arrive.
 #[test]
 fn closed_containers_forward_nothing() {
     let (world, _file) = World::with_host_servers(&[BEYOND], "");
@@ -68,7 +68,7 @@ fn closed_containers_forward_nothing() {
     world.delete_all();
 }
 
-/// Rules decide for each server and protocol, and an update is in force for the next query.
+/// The rules apply to each server and protocol. An updated rule applies to the next query.
 #[test]
 fn rules_decide_about_name_servers() {
     let (world, file) = World::with_host_servers(&[BEYOND], "");
@@ -97,7 +97,7 @@ fn rules_decide_about_name_servers() {
     assert_eq!(ask("six"), (vec![NXDOMAIN.to_owned(); 2], [false, false]));
     world.update_egress("client", true, Vec::new());
     assert_eq!(ask("seven").1, [true, true]);
-    // The host's servers are read again: the first does not answer, the second does.
+    // The host's server list is read again: its first server does not respond, and its second server does.
     let second = world.name_server(BEYOND_V6);
     file.set(&["192.0.2.99", BEYOND_V6]);
     let (answers, arrived) = ask("eight");
@@ -106,7 +106,7 @@ fn rules_decide_about_name_servers() {
     world.delete_all();
 }
 
-/// The servers of `--dns` are asked instead of the host's, and peers are found as without.
+/// The servers of `--dns` are used instead of the host's servers. Peers are still found.
 #[test]
 fn requested_servers_are_asked_instead() {
     let (world, _file) = World::with_host_servers(&[BEYOND], "");
@@ -117,13 +117,13 @@ fn requested_servers_are_asked_instead() {
     assert!(requested.has("udp a.test") && !of_host.has("udp a.test"));
     let resolv = world.script("client", "cat /etc/resolv.conf");
     assert!(resolv.starts_with("nameserver 10.61.0.1\n") && !resolv.contains(BEYOND_V6), "{resolv}");
-    // A server on loopback is the container's own.
+    // A server on a loopback address is in the container itself.
     world.api().started(with_servers(sleeping("own", true), &["127.0.0.1"]));
     assert_eq!(world.script("own", "cat /etc/resolv.conf"), "nameserver 127.0.0.1\n");
     world.delete_all();
 }
 
-/// Answers larger than a datagram reach the client over TCP, or over UDP if it accepts their size.
+/// Responses larger than a datagram reach the client over TCP, or over UDP if the client accepts their size.
 #[test]
 fn large_answers_are_relayed_whole() {
     let (world, _file) = World::with_host_servers(&[BEYOND], "");
@@ -137,13 +137,13 @@ fn large_answers_are_relayed_whole() {
         assert_eq!(answer.split(' ').count(), 201, "{answer}");
     }
     assert!(server.has("tcp big.test"));
-    // The usual client asks again over TCP.
+    // The usual client repeats the query over TCP.
     let found = world.script("client", "getent ahostsv4 big.test");
     assert!(found.contains("198.51.100.199"), "{found}");
     world.delete_all();
 }
 
-/// Answers with another id or question are ignored; after a failure or silence the next server is asked.
+/// Responses with another id or question are ignored. If a server fails or does not respond, the next server is used.
 #[test]
 fn only_the_right_answer_is_relayed() {
     let (world, _file) = World::with_host_servers(&[BEYOND], "");
@@ -156,8 +156,8 @@ fn only_the_right_answer_is_relayed() {
     world.delete_all();
 }
 
-/// A name server on the host's loopback is the usual one of systemd-resolved: open egress may ask it, rules must contain
-/// it.
+/// The host's name server may be on loopback, as with systemd-resolved. With open egress queries are forwarded to it;
+/// with egress rules, a rule must allow its address.
 #[test]
 fn server_on_loopback_needs_open_egress() {
     let (world, _file) = World::with_host_servers(&["127.0.0.53"], "");
@@ -177,7 +177,7 @@ fn server_on_loopback_needs_open_egress() {
     world.delete_all();
 }
 
-/// Networks of CNI plugins have no name server of the executor.
+/// On networks of CNI plugins the executor runs no name server.
 #[test]
 fn cni_networks_have_no_name_server() {
     let network = Network::new();

@@ -1,4 +1,4 @@
-//! Queries from elsewhere than the network's containers, and hostile ones from within.
+//! Queries from outside of the network, and hostile queries from its containers.
 
 use integration::metrics;
 use integration::network::Network;
@@ -8,7 +8,7 @@ use integration::streams::{executed, start};
 use super::super::{BLUE, BRIDGE, POLICY, PYTHON, on};
 use super::{ASK, NXDOMAIN, World, addresses, on_bridge, sleeping, with_aliases};
 
-/// Sends what is no query, and then asks: the answer shows that the server still serves.
+/// Sends malformed packets, then a valid query. The response shows that the server still works.
 const MALFORMED: &str = r#"
 import random, socket, struct, sys
 server = (sys.argv[1], 53)
@@ -48,7 +48,7 @@ except OSError:
 print(sorted(codes))
 "#;
 
-/// Sends queries as fast as it can, or opens connections, until it is stopped.
+/// Sends queries as fast as possible, or opens connections, until it is stopped.
 const FLOOD: &str = r#"
 import socket, sys, time
 server, kind, query = (sys.argv[1], 53), sys.argv[2], bytes.fromhex("0007010000010000000000000162046573740000010001")
@@ -68,7 +68,8 @@ while True:
         pass
 "#;
 
-/// The gateway answers containers of its network only: not the host, other hosts, other networks or foreign namespaces.
+/// The gateway responds only to containers of its network, and not to the host, other hosts, other networks or foreign
+/// namespaces.
 #[test]
 fn only_the_own_network_is_answered() {
     let world = World::configured(&format!("{BRIDGE}{BLUE}"));
@@ -82,12 +83,13 @@ fn only_the_own_network_is_answered() {
     assert_eq!(world.network.on_host(&arguments), "NOTHING\nNOTHING\n");
     assert_eq!(world.network.on_beyond(&arguments), "NOTHING\nNOTHING\n");
     assert_eq!(world.ask("blue", &[&questions[0], &questions[1]]), ["NOTHING", "NOTHING"]);
-    // Its own gateway answers, and knows its own network only.
+    // The gateway of the container's own network responds, and knows only names of its network.
     let own = ["10.62.0.1,udp,A,blue", "10.62.0.1,udp,A,web"];
     let answers = world.ask("blue", &own);
     assert!(answers[0].starts_with("NOERROR 10.62."), "{answers:?}");
     assert!(!answers[1].starts_with("NOERROR"), "{answers:?}");
-    // The rules: without them the host is refused by its address alone, which is the second line of defence.
+    // A rule blocks the outside world. Without the rule, the name server still refuses it by its address, as a second
+    // line of defence.
     let rules = world.network.on_host(&["nft", "list", "chain", "inet", "ex-bridge", "input"]);
     assert!(rules.contains("10.61.0.1") && rules.contains("53"), "{rules}");
     world.network.on_host(&["nft", "flush", "chain", "inet", "ex-bridge", "input"]);
@@ -96,7 +98,7 @@ fn only_the_own_network_is_answered() {
     world.delete_all();
 }
 
-/// Malformed packets are dropped or answered with an error, and change nothing for others.
+/// Malformed packets are dropped or cause an error response, and do not affect other containers.
 #[test]
 fn malformed_packets_are_harmless() {
     let world = World::start();
@@ -104,14 +106,14 @@ fn malformed_packets_are_harmless() {
     world.api().started(sleeping("attacker", false));
     let codes = executed(world.api(), start("attacker", PYTHON, &["-c", MALFORMED, "10.61.0.1"])).unwrap();
     let codes = codes.text();
-    // Format error, no such name, not implemented, refused.
+    // Response codes: format error (1), not implemented (4), refused (5).
     assert!(codes.contains('1') && codes.contains('4') && codes.contains('5'), "{codes}");
     assert_eq!(world.ask_one("web", &on_bridge("udp", "A", "web")), format!("NOERROR {web}"));
     assert_eq!(world.ask_one("web", &on_bridge("tcp", "A", "nope")), NXDOMAIN);
     world.delete_all();
 }
 
-/// A container that floods the name server does not keep others from their answers, over UDP and over TCP.
+/// If a container floods the name server, other containers still get their responses, over UDP and over TCP.
 #[test]
 fn flooding_container_stops_no_other() {
     let network = Network::forwarding();
