@@ -1,5 +1,5 @@
-//! GetSecrets: callers that get the values and callers that are refused, the sockets that serve it, and residue of a
-//! call.
+//! GetSecrets: callers that get the values, callers that are refused, the sockets that serve the call, and residue of
+//! the call.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,7 +23,7 @@ use tonic_health::pb::health_client::HealthClient;
 const FILE: &str = "/etc/executor-test/pw";
 const SINGLE: &str = "/etc/executor-single";
 
-/// A container with a secret of each kind and a token, which runs until it is stopped.
+/// A container with a secret of each kind and a runtime token. It runs until it is stopped.
 fn secret(id: &str, script: &str) -> RunRequest {
     let request = program("/bin/sh", &["-c", script, "sh", ""]).id(id).runtime_token(TOKEN);
     let request = request.file(FILE, format!("file-of-{id}\n").as_bytes()).file(SINGLE, b"\x00single");
@@ -41,13 +41,13 @@ fn expected(id: &str) -> Vec<String> {
 
 const FOREVER: &str = "exec sleep 100000";
 
-/// A container gets its secrets with its own token through the socket that is visible in it, and agent-cli prints them.
-/// The runtime directory is read-only in the container and contains nothing else.
+/// A container calls GetSecrets with its own token, over the socket that is visible in it, and agent-cli prints the
+/// secrets. The runtime directory is read-only in the container and contains nothing else.
 #[test]
 fn a_container_reads_its_own_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
-    // The host puts the program there, because no image has it.
+    // The host copies agent-cli into the container, because no image has it.
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; ls /run/executor; touch /run/executor/x && exit 9
         for ask in '--env PW' '--arg 3' '--file /etc/executor-test/pw'; do
           /tmp/agent-cli secrets --token-file /etc/executor-test/token $ask || exit 1; echo; done
@@ -56,7 +56,7 @@ fn a_container_reads_its_own_secrets() {
     for (id, user) in [("as-root", "root"), ("as-user", "vcap")] {
         let request = secret(id, script).user(user).unmasked().memory(1 << 30);
         let init = pid(&daemon.api.up(request));
-        // As root of the container's user namespace: no other id of the host can create a file there.
+        // nsenter runs as root of the container's user namespace: no other host id can create a file in the container.
         let mut inside = std::process::Command::new("nsenter");
         inside.args(["--target", &init.to_string(), "--user", "--mount", "--setuid", "0", "--setgid", "0"]);
         inside.args(["sh", "-ec", "cat >/tmp/agent-cli; chmod 755 /tmp/agent-cli; >/tmp/go"]);
@@ -77,7 +77,7 @@ fn a_container_reads_its_own_secrets() {
         assert!(stderr.contains("GetSecrets only") && exit(&container) == Ok(125), "info is not served: {stderr}");
         daemon.api.delete(id, false).unwrap();
     }
-    // Another root file system, without its own /run; and an unusable one.
+    // A root file system without a /run directory, and one that cannot be used.
     let request = secret("dir", FOREVER).rootfs(&rootfs.reference());
     let init = pid(&daemon.api.started(request));
     let inside = PathBuf::from(format!("/proc/{init}/root/run/executor/runtime.sock"));
@@ -97,8 +97,8 @@ fn a_container_reads_its_own_secrets() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Root, the control plane, another container's token and a token after the exit are all refused, with the same
-/// message.
+/// Root, the control plane, the token of another container and a token after its container's exit are all refused, with
+/// the same message.
 #[test]
 fn no_other_is_answered() {
     let daemon = Daemon::start();
@@ -141,7 +141,8 @@ fn no_other_is_answered() {
             );
         }
     }
-    // A stopping container still has its secrets; an exited container does not, whether or not its record still exists.
+    // A stopping container can still get its secrets. An exited container cannot, whether or not its record still
+    // exists.
     daemon.api.stop("two", Some(600_000)).unwrap();
     assert_eq!(values(&with_token(&runtime, &two).unwrap()), expected("two"));
     daemon.api.stop("two", Some(0)).unwrap();
@@ -149,18 +150,18 @@ fn no_other_is_answered() {
     assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after its end");
     daemon.api.delete("two", false).unwrap();
     assert_eq!(with_token(&runtime, &two).unwrap_err(), reported, "after it was deleted");
-    // The same id again is another container with another token.
+    // A new container with the same id has another token.
     let again = token(pid(&daemon.api.started(secret("two", FOREVER))));
     assert_eq!(with_token(&runtime, &two).unwrap_err(), reported);
     assert_eq!(values(&with_token(&runtime, &again).unwrap()), expected("two"));
-    // The token of a container whose shim is killed is invalid from then on.
+    // If the shim of a container is killed, its token is invalid from then on.
     kill(daemon.record("two").shim.pid, 9);
     daemon.api.wait("two").unwrap();
     assert_eq!(with_token(&runtime, &again).unwrap_err(), reported);
 }
 
-/// A token stays valid when executord or the launcher is restarted, through the directory that the container has had
-/// since its start.
+/// A token stays valid when executord or the launcher is restarted. The container keeps the runtime directory that it
+/// has had since its start.
 #[test]
 fn a_token_outlives_daemon_and_launcher() {
     let mut daemon = Daemon::start();
@@ -209,7 +210,7 @@ fn rotated_files_are_answered() {
     assert!(answer.files.iter().all(|file| file.public == (file.path == SINGLE)));
 }
 
-/// The runtime socket serves only GetSecrets, also to root; every user may connect to it.
+/// The runtime socket serves only GetSecrets, also for root. Every user may connect to it.
 #[test]
 fn the_runtime_socket_serves_nothing_else() {
     let daemon = Daemon::start();
@@ -235,14 +236,15 @@ fn the_runtime_socket_serves_nothing_else() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// Many connections of containers block neither the control plane's calls nor other users' calls on the runtime socket.
-/// Idle connections are closed.
+/// If containers open many connections, calls of the control plane and calls of other users on the runtime socket are
+/// not blocked. Idle connections are closed.
 #[test]
 fn many_connections_starve_no_one() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));
-    // More connections of one user than the limit. The last ones are closed at once, the first ones stay for a while.
+    // One user opens more connections than the limit. The last connections are closed at once, the first connections
+    // after a while.
     let idle: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(&runtime).unwrap()).collect();
     let open = |stream: &UnixStream| {
         stream.set_nonblocking(true).unwrap();
@@ -261,11 +263,11 @@ fn many_connections_starve_no_one() {
     assert_eq!(values(&with_token(&runtime, &token).unwrap()), expected("one"));
 }
 
-/// An HTTP/2 client that never acknowledges anything and keeps its connection, whatever it receives.
+/// An HTTP/2 client that never acknowledges anything and never closes its connection.
 struct Stubborn(UnixStream);
 
 impl Stubborn {
-    /// Calls a method with a token that goes into the header table (HPACK: literal with incremental indexing).
+    /// Calls a method with a token that is added to the header table (HPACK: literal with incremental indexing).
     fn call(socket: &Path, method: &str, token: &str) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         let literal = |block: &mut Vec<u8>, head: u8, value: &str| {
@@ -298,7 +300,7 @@ impl Stubborn {
         self.0.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     }
 
-    /// Reads until these bytes have arrived, and answers neither PING nor SETTINGS.
+    /// Reads until these bytes have arrived, without a reply to PING or SETTINGS.
     fn read_until(&mut self, wanted: &[u8]) {
         let mut read = Vec::new();
         self.0.set_read_timeout(Some(wait::PATIENCE)).unwrap();
@@ -324,9 +326,9 @@ impl Stubborn {
     }
 }
 
-/// One second after an answer was read, the daemon's memory contains neither the token nor a value, although the client
-/// keeps its connection and acknowledges nothing; a client that does not read its answer is disconnected after a while.
-/// The control is an answer that is not read.
+/// One second after a response was read, the daemon's memory contains neither the token nor a value, although the
+/// client keeps its connection and acknowledges nothing. A client that does not read its response is disconnected after
+/// a while. The control: an unread response is found in memory.
 #[test]
 fn the_daemon_keeps_nothing_of_an_answer() {
     const METHOD: &str = "/executor.v1.Executor/GetSecrets";
@@ -338,7 +340,7 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         canary
     };
     let (variable, argument) = (canary("variable", 64), canary("argument", 4096));
-    // One file that fits into a window of HTTP/2, and one that does not.
+    // One file fits into the HTTP/2 window, and the other does not.
     let files = [("small", canary("small", 30_000)), ("large", canary("large", 900_000))];
     let tokens = files.each_ref().map(|(id, file)| {
         let request = program("/bin/sh", &["-c", FOREVER, ""]).id(id).runtime_token(TOKEN);
@@ -361,9 +363,9 @@ fn the_daemon_keeps_nothing_of_an_answer() {
     assert_eq!(found(), [""; 0], "before");
     for socket in [daemon.socket(), socket(&daemon)] {
         let mut client = Stubborn::call(&socket, METHOD, &tokens[0]);
-        client.read_until(&argument.as_bytes()[4000..]); // the last of the answer's values
+        client.read_until(&argument.as_bytes()[4000..]); // the last value of the response
         let mut wrong = Stubborn::call(&socket, METHOD, &format!("{}x", tokens[0]));
-        std::thread::sleep(Duration::from_secs(1)); // the time that docs/security-claims.md names
+        std::thread::sleep(Duration::from_secs(1)); // the time limit in docs/security-claims.md
         assert_eq!(found(), [""; 0], "{}", socket.display());
         assert!(!client.is_closed() && !wrong.is_closed());
         let mut client = Stubborn::call(&socket, METHOD, &tokens[1]);
@@ -376,7 +378,8 @@ fn the_daemon_keeps_nothing_of_an_answer() {
     }
 }
 
-/// A client that pauses for longer than an answer takes gets the whole answer, and its PING meanwhile is no error.
+/// If a client pauses for longer than a response normally takes, it still gets the whole response, and may send a PING
+/// during the pause.
 #[test]
 fn a_client_that_is_held_up_gets_its_answer() {
     let daemon = Daemon::start();
@@ -385,13 +388,14 @@ fn a_client_that_is_held_up_gets_its_answer() {
     let token = token(pid(&daemon.api.started(request)));
     for socket in [daemon.socket(), socket(&daemon)] {
         let mut client = Stubborn::call(&socket, "/executor.v1.Executor/GetSecrets", &token);
-        std::thread::sleep(Duration::from_millis(1500)); // longer than an answer takes
+        std::thread::sleep(Duration::from_millis(1500)); // longer than a response normally takes
         client.ping();
         client.read_until(&content.as_bytes()[29_990..]);
     }
 }
 
-/// The shim, executord and the launcher hold nothing of a call of GetSecrets after the container's exit either.
+/// After the container's exit, the memory of the shim, executord and the launcher contains nothing of a GetSecrets
+/// call.
 #[test]
 fn nothing_is_left_of_what_was_answered() {
     let daemon = Daemon::start();
@@ -404,7 +408,7 @@ fn nothing_is_left_of_what_was_answered() {
     for _ in 0..3 {
         let answer = with_token(&socket(&daemon), &token).unwrap();
         assert_eq!((answer.environment.len(), answer.arguments.len(), answer.files.len()), (4, 4, 4));
-        // This client disconnects in the middle of its call.
+        // This client disconnects during its call.
         drop(Stubborn::call(&socket(&daemon), "/executor.v1.Executor/GetSecrets", &token));
     }
     daemon.api.signal("one", 10).unwrap();
@@ -415,7 +419,7 @@ fn nothing_is_left_of_what_was_answered() {
     daemon.wait_until_back_at(&before);
 }
 
-/// An authorization header has no effect on the control plane's calls: only GetSecrets uses it.
+/// Only GetSecrets uses the authorization header. On calls of the control plane it has no effect.
 #[test]
 fn a_token_opens_nothing_else() {
     let daemon = Daemon::start();

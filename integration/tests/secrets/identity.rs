@@ -1,5 +1,5 @@
-//! Instance identity in real containers: certificates verified with OpenSSL, their renewal, a CA that cannot sign, and
-//! the location of keys.
+//! Instance identity in real containers: certificates are verified with OpenSSL and renewed, a CA may be unable to
+//! sign, and keys exist only where they must.
 
 mod authority;
 mod delivered;

@@ -1,4 +1,4 @@
-//! Secrets: their sources, their replacement, and the absence of residue.
+//! Secrets: their sources, their replacement, and their removal without residue.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

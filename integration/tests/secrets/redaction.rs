@@ -1,5 +1,5 @@
 //! Masking: secrets that a container prints do not reach a log. The tests check real containers, the log file on disk
-//! and the output that clients receive. The controls run the same program with `none`.
+//! and the output that clients receive. The controls run the same program with redaction `none`.
 
 use executor_proto::v1::{EnvironmentVariable, File, Redaction, RunRequest, SecretArgument};
 use integration::daemon::Daemon;
@@ -35,7 +35,7 @@ fn printing(id: &str, redaction: Redaction) -> RunRequest {
     request
 }
 
-/// The log as received by a client, and the bytes of the log files.
+/// Returns the log as a client receives it, and the bytes of the log files.
 fn logs(daemon: &Daemon, id: &str) -> (String, String) {
     let output = daemon.api.output(id);
     let dir = daemon.setup().state_dir().join("containers").join(id);
@@ -70,8 +70,8 @@ fn a_printed_secret_reaches_no_log() {
     }
 }
 
-/// Redaction `auto` masks values of at least 8 bytes and names the others, `all` masks those of at least 4; a public
-/// file is never masked.
+/// Redaction `auto` masks values of at least 8 bytes and warns about shorter values. `all` masks values of at least 4
+/// bytes. A public file is never masked.
 #[test]
 fn short_values_and_public_ones() {
     let daemon = Daemon::start();
@@ -93,7 +93,7 @@ fn short_values_and_public_ones() {
     assert_eq!(all.warnings, Vec::<String>::new());
 }
 
-/// Output that may be the beginning of a secret is delayed only briefly: a prompt without a newline appears while the
+/// Output that may be the start of a secret is delayed only briefly: a prompt without a newline appears while the
 /// process waits.
 #[test]
 fn what_is_held_back_comes_after_a_moment() {
@@ -103,7 +103,7 @@ fn what_is_held_back_comes_after_a_moment() {
     wait::until("the beginning is in the log", || (daemon.api.logs_so_far("prompt") == begun).then_some(()));
 }
 
-/// Other output of a container with secrets arrives byte for byte, whatever the sizes of its writes.
+/// If a container has secrets, its other output is still byte-exact, whatever the sizes of its writes are.
 #[test]
 fn other_output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Secrets by reference: each type of provider in real containers, rotation, stale providers, restarts of executord,
+//! Secrets by reference: each type of provider in real containers, rotation, stale values, restarts of executord,
 //! invalid input, and residue of the values.
 
 mod command;
@@ -23,7 +23,7 @@ use integration::wait;
 /// Directory of files with relative paths.
 const ROOT: &str = "/etc/cf-service-bindings";
 
-/// A directory that the daemon's user can read, used only by the test.
+/// A directory that only the test uses and that the daemon's user can read.
 struct Shelf(tempfile::TempDir);
 
 impl Shelf {
@@ -74,7 +74,7 @@ fn wait_for_content(container: &Container, path: &str, expected: &str) {
     wait::until(&format!("{path} is {expected}"), || (content(container, path) == expected).then_some(()));
 }
 
-/// Events of a container up to one of kind `last`: each kind, with the generation of the files.
+/// Events of a container up to the first event of kind `last`: each kind, with the generation of the files.
 fn events_until(daemon: &Daemon, id: &str, last: Kind) -> Vec<(Kind, u64)> {
     let request = WatchEventsRequest { container_id: id.into(), ..WatchEventsRequest::default() };
     let responses = daemon

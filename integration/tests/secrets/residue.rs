@@ -1,7 +1,7 @@
-//! No part of a secret is left one second after its container's exit, however it exited: in executord, its launcher or
-//! a shim, behind a descriptor that another process kept open, on disk, or in a log. The secrets are files, secret
-//! variables, secret arguments, files before and after a rotation, and the runtime token, of 64 bytes, 4 KiB, 64 KiB,
-//! and nearly the largest size that the kind allows.
+//! One second after a container's exit, no part of its secrets is left, for every kind of exit. Searched are executord,
+//! its launcher, shims, descriptors that other processes keep open, the disk, and logs. The secrets are files, secret
+//! variables, secret arguments, files before and after a rotation, and the runtime token. Their sizes are 64 bytes, 4
+//! KiB, 64 KiB, and nearly the maximum of the kind.
 //!
 //! The control is the same search with binaries that wipe nothing: it finds every kind.
 
@@ -49,19 +49,19 @@ impl Running {
         Self { batch, container, keepers }
     }
 
-    /// Replaces all files, and opens the new ones as well.
+    /// Replaces all files. Another process opens the new files.
     fn rotate(&mut self, daemon: &Daemon) {
         self.batch.rotate(daemon);
         self.keepers.push(FileHolder::new(daemon, &self.container));
         is_found(&self.batch.search_process(self.keepers[1].pid()), &["new file", "variable", "argument"]);
     }
 
-    /// Checks that the secrets that the process wrote itself are where it wrote them.
+    /// Checks that secrets written by the process itself are found behind the kept descriptors.
     fn has_written(&self) {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["written"]);
     }
 
-    /// Checks that the search finds every secret where it must be.
+    /// Checks that the search finds every secret at every location where it must be.
     fn is_found(&self) {
         let kept: &[&str] = if self.batch.is_step() { &["file"] } else { &["file", "variable", "argument"] };
         is_found(&self.batch.search_process(self.keepers[0].pid()), kept);
@@ -80,11 +80,11 @@ fn labels(report: &Report) -> Vec<&str> {
     report.hits.iter().map(|hit| hit.label.as_str()).collect()
 }
 
-/// Checks that the report has the token and these kinds in every size.
+/// Checks that the report contains the token and these kinds of secrets in every size.
 fn is_found(report: &Report, kinds: &[&str]) {
     let found = labels(report);
     for kind in kinds {
-        // A file that the process may change has a second name, and its original content is kept.
+        // A file that the process may change is found twice: its original content is kept under a second name.
         let sizes: BTreeSet<&&str> = found.iter().filter(|label| label.starts_with(&format!("{kind} of "))).collect();
         assert_eq!(sizes.len(), 4, "{kind} is not in {found:?}");
     }
@@ -98,8 +98,8 @@ fn is_clean(report: &Report, when: &str) {
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// Ends a running container, then checks that nothing is left. Variants: files that were replaced, changed by the
-/// process, unchanged, or of a step; and a restarted process.
+/// Ends a running container, then checks that nothing is left. There are five variants: unchanged files, rotated files,
+/// files changed by the process, files of a step, and a restarted process.
 fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written", "step", "restart"] {
         let id = format!("{name}-{kind}");
@@ -136,13 +136,13 @@ fn after_success() {
     });
 }
 
-/// A reader that never reads prevents an exited container from being completed, and preserves none of its secrets. The
-/// control: after the reader disconnects, the container is completed.
+/// If a reader never reads, an exited container is not completed, but none of its secrets is left. The control: when
+/// the reader disconnects, the container is completed.
 #[test]
 fn nothing_left_for_unread_output() {
     let daemon = Daemon::start();
     let batch = ContainerSecrets::new("unread");
-    // More output than all queues to the reader hold, so the process waits for the reader.
+    // The output is larger than all queues to the reader, so the process waits for the reader.
     let request = batch.request().action(|run| run.args[1] = run.args[1].replace("'exit 0'", "'seq 4000000; exit 0'"));
     let running = Running::from_request(&daemon, batch, request);
     running.is_found();
@@ -183,10 +183,10 @@ fn after_a_program_that_cannot_be_executed() {
     assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
     wait_until_settled(&daemon, "exec");
     is_clean(&batch.search(&daemon, &[]), "exec");
-    // A request that is refused after its secrets were received.
+    // A request is refused after its secrets were received.
     let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
-    std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the time limit in docs/security-claims.md
     is_clean(&refused.search(&daemon, &[]), "refused");
 }
 
@@ -261,8 +261,8 @@ fn after_all_were_killed() {
     });
 }
 
-/// The search finds every kind of secret behind the kept descriptors, and in the daemon's memory full of earlier data,
-/// with an allocator that overwrites nothing and a wipe that does nothing. This is the control.
+/// The control: with an allocator that overwrites nothing and a wipe that does nothing, the search finds every kind of
+/// secret behind the kept descriptors and in the daemon's memory.
 #[test]
 fn without_the_wipe_residue_is_found() {
     let daemon = Setup::default().control().start();
@@ -288,9 +288,9 @@ fn without_the_wipe_residue_is_found() {
     daemon.api.signal("control-written", USR1).unwrap();
     wait_until_settled(&daemon, "control-written");
     is_found(&writing.search(&daemon), &["written"]);
-    // Which memory is still unchanged depends on later allocations.
+    // Later allocations overwrite a part of the memory, so not every secret is found there.
     let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
     assert!(memory.len() >= 3, "{memory:?}");
-    // Not part of the control: files contain no secret, because the log is masked as usual.
+    // The control does not apply to files: they contain no secret, because the log is masked as usual.
     assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
 }

@@ -1,4 +1,5 @@
-//! Secret files that change while a container runs: the view of a reader, residue of old files, and refused updates.
+//! Secret files that change while a container runs: the observations of a reader, residue of old files, and refused
+//! updates.
 
 mod around;
 mod change;
@@ -16,10 +17,10 @@ use integration::api::pid;
 
 /// Directory of files with relative paths.
 const ROOT: &str = "/etc/cf-service-bindings";
-/// Directory of the generations of the first mount point, which is that of ROOT in all these containers.
+/// Directory of the generations of the first mount point. In all these containers, the first mount point is `ROOT`.
 const GENERATIONS: &str = "/dev/executor-files/0";
 
-/// Path in a container, as accessible to the host's root.
+/// Path of a container's file as host root can access it.
 fn inside(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", pid(container)))
 }

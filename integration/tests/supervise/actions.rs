@@ -1,5 +1,5 @@
-//! Trees of actions in real containers: order, results, the settings and secrets of each step, and the effect of kills
-//! of the executor's processes.
+//! Trees of actions in real containers: order, results, the settings and secrets of each step, and the effects if the
+//! executor's processes are killed.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -74,7 +74,7 @@ fn states(container: &Container) -> Vec<step::State> {
     container.steps.iter().map(Step::state).collect()
 }
 
-/// Lines of a log as source, stream and text.
+/// Returns the lines of a log as source, stream and text.
 fn lines(daemon: &Daemon, id: &str) -> Vec<String> {
     let request = StreamLogsRequest { id: id.into(), ..StreamLogsRequest::default() };
     let entries = daemon.api.logs(request).unwrap().rest();
@@ -89,7 +89,7 @@ fn lines(daemon: &Daemon, id: &str) -> Vec<String> {
     entries.into_iter().map(line).collect()
 }
 
-/// Makes a file in a container.
+/// Creates a file in a container.
 fn touch(daemon: &Daemon, id: &str, path: &str) {
     let done = cli::run(&daemon.socket(), &["exec", id, "--", "/bin/touch", path]);
     assert_eq!(done.status, 0, "{done:?}");
@@ -204,7 +204,7 @@ fn failures_are_reported_as_diego_does() {
     assert_eq!(lines(&daemon, "well"), ["STG out begins", " out working", "STG out is done"]);
 }
 
-/// A step that is cancelled before its program runs gets the stop signal like a running step. If the signal does not
+/// If a step is cancelled before its program runs, it gets the stop signal like a running step. If the signal does not
 /// terminate it, it gets SIGKILL.
 #[test]
 fn a_step_that_is_cancelled_while_it_is_made_gets_the_stop_signal() {
@@ -212,8 +212,8 @@ fn a_step_that_is_cancelled_while_it_is_made_gets_the_stop_signal() {
     let file = |number: u32| File { path: number.to_string(), content: SECRET.into(), ..File::default() };
     let last = "action.codependent.actions[2]";
     for (stop_signal, expected) in [(0, 15), (2, 2), (28, 9)] {
-        // Processes are created one after the other. While the second one receives its files, the first one exits, and
-        // this is nearly always reported before the third one is created.
+        // Processes are created one after the other. The first process exits while the second process receives its
+        // files. This is nearly always reported before the third process is created.
         let life = (0..50).find(|life| {
             let slow = RunAction { volume_mounted_files: (0..64).map(file).collect(), ..run("exec sleep 100") };
             let tree = tree(
@@ -246,8 +246,8 @@ fn a_sidecar_ends_with_the_main_action() {
     assert_eq!(lines(&daemon, "side"), [" out main", " out told"]);
 }
 
-/// A step's secret files exist while it runs, only for it, owned by its user; afterwards they are zeros, while the
-/// container continues. The container's own files exist for all steps, in the same directory.
+/// A step's secret files exist while the step runs, only for this step, and are owned by its user. Afterwards they are
+/// zeros, while the container continues. The container's own files exist for all steps, in the same directory.
 #[test]
 fn a_steps_files_live_as_long_as_it_does() {
     let daemon = Daemon::start();
@@ -282,7 +282,7 @@ fn a_steps_files_live_as_long_as_it_does() {
         bytes
     };
     assert_eq!(bytes(&kept), SECRET, "the control");
-    // The container's first process sees its own file and not the step's.
+    // The container's first process sees its own file and not the file of the step.
     let shown = std::fs::read_dir(format!("/proc/{init}/root/etc/cf-service-bindings")).unwrap();
     let names: Vec<_> = shown.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["all"]);
@@ -319,7 +319,7 @@ fn a_tree_outlives_executord_and_launcher() {
     daemon.kill();
     kill(launcher, 9);
     wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
-    // The first step exits and the second one starts without executord.
+    // The first step exits and the second step starts while executord is not running.
     kill(first, 10);
     let log = daemon.setup().state_dir().join("containers/outlives/log");
     wait::until("the second step runs", || std::fs::read_to_string(&log).ok()?.contains("two").then_some(()));
@@ -329,7 +329,7 @@ fn a_tree_outlives_executord_and_launcher() {
     assert_eq!(step(&container, "action.serial.actions[1]").state(), step::State::Running);
     daemon.api.signal("outlives", 10).unwrap();
     assert_eq!(exit(&daemon.api.wait("outlives").unwrap()), Ok(6));
-    // Every step is reported once, in order, including those that ran without executord.
+    // Every step is reported once, in order, including steps that ran without executord.
     let events =
         daemon.api.events(WatchEventsRequest { container_id: "outlives".into(), ..Default::default() }).unwrap();
     let mut events = events;
@@ -372,13 +372,14 @@ fn without_the_shim_everything_ends_and_is_reported() {
     let mut bytes = vec![1; SECRET.len()];
     kept.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    // Init waits for the steps, and the steps wait for the launcher, which does not wait only for init.
+    // If the launcher waited only for init, there would be a deadlock: init waits for the steps, and the steps wait for
+    // the launcher.
     let logged = daemon.setup().logged();
     assert!(logged.contains("its shim has exited") && !logged.contains("has not exited within"), "{logged}");
 }
 
-/// The process that starts the steps is killed: running steps are killed, no further step is started, and the shim
-/// reports it.
+/// If the step starter is killed, running steps are killed, no further step starts, and the failure names the step
+/// starter.
 #[test]
 fn without_the_starter_the_tree_ends() {
     let daemon = Daemon::start();
@@ -409,14 +410,14 @@ fn stop_and_signals_reach_the_steps() {
         let container = daemon.api.get("stop").unwrap();
         (step(&container, "action.parallel.actions[0]").state() == step::State::Cancelled).then_some(())
     });
-    // A second stop can only shorten the grace period.
+    // A second Stop can only shorten the grace period.
     daemon.api.stop("stop", Some(1)).unwrap();
     let container = daemon.api.wait("stop").unwrap();
     assert!(ending(&container).stopped && ending(&container).failure.is_none(), "{container:#?}");
     assert_eq!(step(&container, "action.parallel.actions[0]").error, "cancelled");
     assert_eq!(step(&container, "action.parallel.actions[1]").error, "exceeded graceful shutdown interval");
     assert!(daemon.api.output("stop").text().contains("bye"));
-    // A signal goes to the process that is named by the path of its action.
+    // A signal goes to the process whose action has the given path.
     let waiting = |name: &str| sh(&format!("trap 'echo {name}; exit 0' USR1; echo up; while :; do sleep 0.05; done"));
     daemon.api.started(tree("signal", parallel(vec![waiting("a"), waiting("b")])));
     wait::until("both run", || (daemon.api.logs_so_far("signal").matches("up").count() == 2).then_some(()));
@@ -434,7 +435,7 @@ fn stop_and_signals_reach_the_steps() {
     assert_eq!(exit(&daemon.api.wait("signal").unwrap()), Ok(0));
 }
 
-/// Timeouts that expire before, during and after the creation of their process.
+/// A step ends in time if its timeout expires before, during or after the creation of its process.
 #[test]
 fn a_step_ends_in_time_whenever_it_is_cancelled() {
     let daemon = Daemon::start();
@@ -487,7 +488,7 @@ fn what_is_wrong_is_refused_with_its_path() {
     let reported = format!("{:?}", refused(request));
     assert!(reported.contains("action.serial.actions[2].run.volume_mounted_files[0].path"), "{reported}");
     assert_eq!(daemon.api.ids(), Vec::<String>::new(), "refused requests leave nothing");
-    // Steps that do not run at the same time may have files with the same path.
+    // Steps that do not run at the same time may have a file with the same path.
     let container = daemon.api.run_to_end(tree("same", serial(vec![action_of(same("x")), action_of(same("x"))])));
     assert_eq!(exit(&container), Ok(0));
 }

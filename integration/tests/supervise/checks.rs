@@ -1,4 +1,5 @@
-//! Checks of containers: by HTTP, by TCP and by a program; their effects; and servers that attack the checking process.
+//! Checks of containers by HTTP, by TCP and by a program; the effects of checks; and servers that attack the checking
+//! process.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use integration::rootfs::Rootfs;
 use integration::{cli, host, wait};
 use tonic::Code;
 
-/// Serves the files of /tmp/www once /tmp/up exists.
+/// Serves the files of /tmp/www when /tmp/up exists.
 const HTTPD: &str =
     "mkdir /tmp/www; while [ ! -e /tmp/up ]; do sleep 0.02; done; exec busybox httpd -f -p 8080 -h /tmp/www";
 
@@ -45,7 +46,7 @@ fn with(checks: Checks, request: RunRequest) -> RunRequest {
     RunRequest { checks: Some(checks), ..request }
 }
 
-/// Runs a script in the container as its root.
+/// Runs a script in the container as root of the container.
 fn within(container: &Container, script: &str) {
     let pid = pid(container).to_string();
     let flags = ["-t", &pid, "-m", "-U", "--setuid", "0", "--setgid", "0", "/bin/sh", "-c", script];
@@ -204,7 +205,7 @@ fn headers_are_sent_and_statuses_count() {
     }
 }
 
-/// Entries of the executor in a container's log.
+/// Lines of the executor in a container's log.
 fn executor_words(daemon: &Daemon, id: &str) -> String {
     String::from_utf8(daemon.api.output(id).executor).unwrap()
 }
@@ -261,7 +262,7 @@ fn checks_go_on_when_executord_is_restarted() {
     let container = daemon.api.started(with(checks, request("web")));
     within(&container, "until [ -d /tmp/www ]; do sleep 0.01; done; touch /tmp/www/live /tmp/www/ready /tmp/up");
     let before = until(&daemon, "web", "it is ready", |web| web.ready);
-    // A start timeout that expires while no executord is running.
+    // The start timeout expires while no executord is running.
     let never = Checks { startup: vec![tcp(1)], start_timeout: millis(3000), ..Checks::default() };
     daemon.api.started(with(never, request("never")));
     until(&daemon, "never", "a first failure", |never| has_failed(never, 1));
@@ -320,7 +321,7 @@ fn start_timeout_begins_after_setup() {
     assert!(daemon.api.get("good").unwrap().ready);
 }
 
-/// A check reaches only its own container's ports: neither the host's nor another container's.
+/// A check reaches only ports of its own container: no host port and no port of another container.
 #[test]
 fn a_check_stays_in_its_container() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\n").start();
@@ -333,11 +334,11 @@ fn a_check_stays_in_its_container() {
     let container = daemon.api.started(with(checks(), sleeper("alone")));
     let failed = until(&daemon, "alone", "failures", |container| has_failed(container, 2));
     assert!(failed.check_statuses[0].last_failure.ends_with("connection refused"), "{failed:?}");
-    // The control: with the host's network it is the host's port.
+    // The control: a container with the host's network is checked at the host port.
     let host = RunRequest { network: Network::Host.into(), ..sleeper("host") };
     daemon.api.started(with(checks(), host));
     until(&daemon, "host", "the host's port", |container| container.ready);
-    // The shim that created the sockets is in its original namespace.
+    // The shim creates the sockets in the container's namespace. It must be back in its original namespace.
     let network = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
     let shim = host::parent(pid(&container)).unwrap();
     assert_eq!(network(shim), network(daemon.launcher().unwrap()));
@@ -347,7 +348,7 @@ fn a_check_stays_in_its_container() {
     }
 }
 
-/// Hostile servers: each with the data that it sends over a connection, and the expected message.
+/// Hostile servers: each has an id, a script that sends its data over a connection, and the expected message.
 const HOSTILE: [(&str, &str, &str); 6] = [
     ("silent", "exec sleep 1000", "timed out after 1s"),
     ("endless-line", "yes | busybox tr -d '\\n'", ""),
@@ -357,7 +358,7 @@ const HOSTILE: [(&str, &str, &str); 6] = [
     ("gone", "exit", ""),
 ];
 
-/// Writes a script into a file, and executes it for each connection.
+/// Writes a script to a file, and executes the file for each connection.
 const FOR_EACH: &str =
     "printf '#!/bin/sh\\n%s\\n' \"$0\" > /tmp/a; chmod +x /tmp/a; exec busybox nc -ll -p 8080 -e /tmp/a";
 
@@ -368,7 +369,7 @@ fn hostile_servers_cost_executord_little() {
         let text = host::status(daemon.pid(), "VmRSS").unwrap();
         text.trim_end_matches(" kB").trim().parse::<u64>().unwrap()
     };
-    // The control: an endless body after a valid header passes, and is not read.
+    // The control: if a valid header is followed by an endless body, the check passes, and the body is not read.
     let body = ("endless-body", "printf 'HTTP/1.1 200 OK\\r\\n\\r\\n'; exec yes", "passes");
     let all: Vec<_> = HOSTILE.into_iter().chain([body]).collect();
     let (descriptors, before) = (host::descriptors(daemon.pid()), memory());
@@ -387,7 +388,7 @@ fn hostile_servers_cost_executord_little() {
         assert!(*expected == "passes" || why.contains(expected), "{id}: {why}");
         assert!(why.len() < 200, "{id}: {why}");
     }
-    // Each container has a link, and at most one connection of a check.
+    // Each container uses one connection to its shim, and at most one connection of a check.
     let most = descriptors + all.len() * 3 + 16;
     assert!(host::descriptors(daemon.pid()) <= most, "{} of {most}", host::descriptors(daemon.pid()));
     assert!(memory() < before + (32 << 10), "{} KiB, {before} KiB before", memory());
@@ -396,7 +397,7 @@ fn hostile_servers_cost_executord_little() {
     }
 }
 
-/// The reason why a container is being stopped by its checks is preserved if executord and the shim are killed.
+/// If checks are stopping a container and executord and the shim are killed, the reason for the stop is preserved.
 #[test]
 fn an_end_by_checks_survives_kills() {
     let mut daemon = Daemon::start();
@@ -408,12 +409,12 @@ fn an_end_by_checks_survives_kills() {
     kill(host::parent(pid(&container)).unwrap(), 9);
     daemon.start_again();
     let ended = daemon.api.wait("stubborn").unwrap();
-    // Its exit status is unknown, and the failure says so.
+    // The exit status is unknown, and the failure says so.
     assert_eq!(ending(&ended).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
     assert!(executor_words(&daemon, "stubborn").contains("Instance never healthy after 1.1s"));
 }
 
-/// Processor time of a process, in seconds.
+/// CPU time of a process, in seconds.
 fn processor_time(pid: i32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
@@ -421,7 +422,7 @@ fn processor_time(pid: i32) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// 250 containers with a check every 30 s make 8.3 checks a second; 2 % of a processor are 2.4 ms for each.
+/// 250 containers with one check every 30 s make 8.3 checks a second. 2 % of a CPU allow 2.4 ms for each check.
 #[test]
 fn a_check_costs_executord_little() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -435,7 +436,7 @@ fn a_check_costs_executord_little() {
         let containers = ids.iter().map(|id| daemon.api.get(id).unwrap());
         containers.flat_map(|container| container.check_statuses).map(|status| status.successes).sum()
     };
-    // No call is made to executord meanwhile: the exit of another container indicates that the time is over.
+    // During the measurement the test makes no call to executord. The exit of another container ends the measurement.
     let clock = Checks {
         liveness: vec![Check { interval: millis(3_000), ..tcp(1) }],
         start_timeout: millis(10_000),

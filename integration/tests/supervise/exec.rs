@@ -74,8 +74,8 @@ fn the_operator_can_forbid_it() {
     assert!(reported.code() == Code::InvalidArgument && reported.message().contains("allow_exec"), "{reported}");
 }
 
-/// An executed process has PATH, HOME and the requested variables, and none of the container's own process, because
-/// these may be secrets.
+/// An executed process has PATH, HOME and the requested variables. It has no variables of the container's own process,
+/// because these may be secrets.
 #[test]
 fn its_environment_is_its_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -100,7 +100,7 @@ fn ten_megabytes_go_in_and_come_out() {
     let all: Vec<u8> = (0..10_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let (mut sent, chunk) = (0, 100_000);
     while cat.stdout.len() < all.len() {
-        // Portions are small enough that neither side waits for the other.
+        // Send small portions, so that neither side waits for the other.
         if sent < all.len() && sent - cat.stdout.len() <= chunk {
             cat.send_input(&all[sent..sent + chunk]);
             sent += chunk;
@@ -114,7 +114,7 @@ fn ten_megabytes_go_in_and_come_out() {
     assert!(cat.stdout == all && cat.exit == Some(Ok(0)));
 }
 
-/// A signal is delivered even if the process reads none of its input.
+/// If the process reads none of its input, a signal is still delivered.
 #[test]
 fn a_signal_is_not_held_up_by_input() {
     let daemon = sleeping("c");
@@ -129,7 +129,7 @@ fn a_signal_is_not_held_up_by_input() {
     assert_eq!((process.text().as_str(), process.exit), ("ready\nusr1\n", Some(Ok(3))));
 }
 
-/// A client that closes its half of the stream ends the process's input, and still receives its output.
+/// If a client closes its half of the stream, the process's input ends, and the client still receives the output.
 #[test]
 fn a_client_that_says_no_more_still_hears() {
     let daemon = sleeping("c");
@@ -152,7 +152,7 @@ fn sixty_four_at_a_time_and_no_more() {
     wait::until("the processes have exited", || sleep().ok());
 }
 
-/// The container's process limit includes executed processes.
+/// Executed processes count against the container's process limit.
 #[test]
 fn the_containers_limits_hold() {
     let daemon = Daemon::start();

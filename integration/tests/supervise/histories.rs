@@ -1,5 +1,5 @@
-//! Random histories of calls, rotations, kills and restarts, compared with a model of each container. A failure prints
-//! its seed; EXECUTOR_HISTORY_SEED repeats that history.
+//! Random histories of calls, rotations, kills and restarts are compared with a model of each container. A failed test
+//! prints its seed. EXECUTOR_HISTORY_SEED repeats the history of that seed.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -41,7 +41,7 @@ struct History {
     random: u64,
     containers: BTreeMap<String, Known>,
     made: usize,
-    /// True if executord and the launcher were killed at the same time, so that requests are compared with a new key.
+    /// True if executord and the launcher were killed at the same time. Requests are then compared with a new key.
     key_lost: bool,
 }
 
@@ -135,7 +135,7 @@ impl History {
                 assert_eq!(container.files_generation, known.generation + 1, "{id}");
                 self.containers.get_mut(&id).unwrap().generation += 1;
             }
-            // The container has exited or is about to exit.
+            // This is allowed only if the container has exited or is about to exit.
             Err(status) => {
                 assert!(matches!(status.code(), Code::FailedPrecondition | Code::Unavailable), "{id}: {status}");
                 assert!(known.quick || known.asked || known.shim_killed, "{id} runs: {status}");
@@ -171,13 +171,13 @@ impl History {
         self.evaluate(&container);
     }
 
-    /// Kills some of the three processes in any order; the supervisor restarts two of them.
+    /// Kills some of the three processes in random order. Restarts executord and the launcher, as a supervisor does.
     fn deaths(&mut self) {
         let which = 1 + self.below(7);
         let shims = self.node.shims();
         if which & 4 != 0 && !shims.is_empty() {
             let shim = shims[self.below(shims.len())];
-            // The shim's container, determined before the shim is killed.
+            // Find the container of this shim before the shim is killed.
             let named = |id: &&String| {
                 let path = self.node.run_dir().join("containers").join(id).join("container.json");
                 let record =
@@ -199,7 +199,7 @@ impl History {
         self.node.revive().unwrap();
     }
 
-    /// Checks the conditions that hold for a container in every history.
+    /// Checks the conditions that must hold for a container in every history.
     fn evaluate(&self, container: &Container) {
         let known = &self.containers[&container.id];
         assert!(container.files_generation <= known.generation, "{known:?} {container:#?}");
@@ -209,10 +209,10 @@ impl History {
         };
         assert_eq!(container.state(), State::Completed, "{container:#?}");
         match result.failure.as_ref().map(|failure| failure.kind()) {
-            // The failure of an exit status other than 0.
+            // This is the failure of an exit status other than 0.
             None | Some(failure::Kind::Action) => {
                 let by_itself = known.quick && exit(container) == Ok(QUICK);
-                // A container that exits on its own can be requested to exit in that short time, too.
+                // A container that exits on its own may be requested to exit before that.
                 let asked = known.asked && matches!(exit(container), Ok(ASKED) | Err(15 | 9));
                 assert!(by_itself || asked, "{known:?} {container:#?}");
             }
@@ -221,8 +221,7 @@ impl History {
                 assert!(known.shim_killed, "the receipt is missing, although the shim was not killed: {container:#?}");
             }
         }
-        // The receipt may be missing only if the shim was killed: it is possible that no process could access the files
-        // any more.
+        // The receipt may be missing only if the shim was killed: then possibly no process could access the files.
         let wiped = result.wipe.as_ref().map(|wipe| wipe.verified);
         assert!(wiped == Some(true) || (wiped.is_none() && known.shim_killed), "{known:?} {container:#?}");
     }
@@ -234,8 +233,8 @@ fn seed() -> u64 {
     seed.max(1)
 }
 
-/// Every answer stays valid whichever calls are made and whichever processes are killed; each container is completed at
-/// most once, with its secrets wiped; and nothing is left after all are deleted.
+/// Whatever calls are made and whatever processes are killed, earlier responses stay valid, each container is completed
+/// at most once, and its secrets are wiped. Nothing is left after all containers are deleted.
 #[test]
 fn any_history_keeps_what_was_promised() {
     let seed = seed();
@@ -253,7 +252,7 @@ fn any_history_keeps_what_was_promised() {
     history.node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
     assert!(history.made > 5, "the control: something ran");
 
-    // This run's events come last in the event log.
+    // These events are the last in the event log.
     history.node.api.run_to_end(History::request("last", true));
     let is_last = |reported: &executor_proto::v1::WatchEventsResponse| {
         reported.event.as_ref().is_some_and(|event| event.container_id == "last" && event.kind() == Kind::Completed)

@@ -1,11 +1,11 @@
-//! Runs many short-lived containers (lives), consecutively and eight at once, after which no resource use of the daemon
-//! has grown: from an image, each with a secret file, every hundredth with a rotation of it; every second one on a
-//! built-in network, half of these with a published port.
+//! Runs many short-lived containers (lives), consecutively and eight at once. Afterwards no resource use of the daemon
+//! may have grown. All containers use an image and a secret file; every hundredth has a rotation of the file; every
+//! second is on a built-in network, half of these with a published port.
 //!
-//! EXECUTOR_LIVES sets their number; EXECUTOR_LIVES_JSON names a file for the figures. After each tenth of the lives
-//! the daemon's figures are measured at rest. Results are kept up to a number that the first tenth exceeds, and events
-//! up to a number that the second tenth exceeds: later growth is a leak. The duration of the lives is reported and not
-//! judged.
+//! EXECUTOR_LIVES sets the number of lives; EXECUTOR_LIVES_JSON names an output file for the figures. After each tenth
+//! of the lives, the daemon's figures are measured at rest. The limit for kept results is reached in the first tenth,
+//! and the limit for kept events in the second tenth: later growth is a leak. The duration of the lives is reported and
+//! not evaluated.
 
 mod evaluate;
 mod look;
@@ -35,11 +35,11 @@ const FEW: usize = 300;
 const KEPT: usize = 20;
 /// Number of events that the daemon keeps.
 const EVENTS: usize = 100;
-/// One in this many lives has a rotation.
+/// One life out of this number has a rotation.
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
 const ID: &str = "life-";
-/// Number of containers for the control of the figures.
+/// Number of containers that the control of the figures creates.
 const CONTROLS: usize = 12;
 
 #[test]
@@ -62,7 +62,7 @@ fn short_lives_leave_nothing_that_grows() {
     let (mut figures, mut took) = (Vec::new(), Vec::new());
     for number in 0..TENTHS {
         let lives = number * tenth..(number + 1) * tenth;
-        // The last fifth of each tenth is run several at once.
+        // In the last fifth of each tenth, several lives run at once.
         let crowd = lives.end - tenth / 5;
         took.extend((lives.start..crowd).map(|number| node.live(number)));
         node.live_at_once(crowd..lives.end);
@@ -92,8 +92,8 @@ impl Node {
         asked(request, number, &self.reference)
     }
 
-    /// Runs one container to its exit and returns the duration; `None` for a life with a rotation, whose duration is
-    /// not used.
+    /// Runs one container to its exit and returns the duration. Returns `None` for a life with a rotation, because its
+    /// duration is not reported.
     fn live(&self, number: usize) -> Option<Duration> {
         if number % ROTATED == ROTATED - 1 {
             self.live_with_rotation(number);
@@ -119,7 +119,7 @@ impl Node {
     }
 
     fn live_at_once(&self, numbers: Range<usize>) {
-        // As many at a time as all lanes complete within the timeout of a call.
+        // Start only as many lives at a time as all lanes complete within the timeout of a call.
         for start in numbers.clone().step_by(10 * LANES) {
             let reference: std::sync::Arc<str> = self.reference.as_str().into();
             let some: Vec<_> = (start..numbers.end.min(start + 10 * LANES)).map(id).collect();
@@ -136,13 +136,13 @@ impl Node {
         }
     }
 
-    /// Takes the figures after superfluous results are gone and no count changes any more.
+    /// Returns the figures when superfluous results are removed and no count changes any more.
     fn at_rest(&self) -> Figures {
         wait::until("results beyond those to be kept are removed", || {
             (self.daemon.api.ids().len() <= KEPT).then_some(())
         });
-        // Warm containers are created at the lowest priority: a half-created one may make no progress on a busy
-        // machine, which is not rest.
+        // Warm containers are created at the lowest priority. On a busy machine, a half-created warm container may make
+        // no progress, so wait until the pool is ready.
         self.daemon.api.wait_until_warm_pool_is_ready();
         let mut before = look::counts(&self.daemon, &self.network);
         wait::until("the daemon is at rest", || {
@@ -153,7 +153,7 @@ impl Node {
         look::figures(&self.daemon, &self.network)
     }
 
-    /// The control: existing containers and mounts are visible in every figure except memory.
+    /// The control: if containers and mounts exist, every figure except memory is higher.
     fn figures_see_what_is_there(&self, figures: &[Figures]) {
         let ids: Vec<_> = (0..CONTROLS).map(id).collect();
         for number in 0..CONTROLS {
@@ -172,7 +172,7 @@ impl Node {
         }
     }
 
-    /// Creates a mount that exists only in the launcher's namespace, and is removed with it.
+    /// Creates a mount that exists only in the launcher's namespace.
     fn mount_at_the_launcher(&self) {
         let (launcher, at) = (self.daemon.launcher().unwrap(), self.daemon.setup().home().join("launcher-control"));
         std::fs::create_dir(&at).unwrap();
@@ -188,7 +188,7 @@ fn asked(request: RunRequest, number: usize, image: &str) -> RunRequest {
     if number % 2 == 0 {
         return request;
     }
-    // Ports of containers that run at once are distinct.
+    // Containers that run at the same time have different ports.
     let host_port = 10_000 + u32::try_from(number % 10_000).expect("a port");
     let port = PortMapping { host_port, container_port: 80, ..PortMapping::default() };
     let ports = if number % 4 == 1 { vec![port] } else { Vec::new() };

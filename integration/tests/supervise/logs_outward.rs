@@ -1,5 +1,5 @@
-//! Output of containers sent to the journal and to syslog: received messages, receivers that must not block a
-//! container, and reports of dropped output.
+//! Output of containers is sent to the journal and to syslog. The tests check received messages, receivers that must
+//! not block a container, and reports of dropped output.
 
 mod backpressure;
 mod journald;
@@ -17,7 +17,7 @@ use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, sh};
 use integration::{metrics, wait};
 
-/// Creates a directory in a daemon's home that its user can enter.
+/// Creates a directory in a daemon's home that the daemon's user can enter.
 fn directory(setup: &Setup) -> PathBuf {
     let path = setup.home().join("receiver");
     fs::create_dir(&path).unwrap();
@@ -25,7 +25,7 @@ fn directory(setup: &Setup) -> PathBuf {
     path
 }
 
-/// Configuration of metrics and of this syslog receiver.
+/// Configuration with metrics and this syslog receiver.
 fn configuration(setup: &Setup, address: &str, more: &str) -> String {
     format!(
         "{}[logs]\ntargets = ['file', 'syslog']\nlabels = ['app']\n[logs.syslog]\naddress = '{address}'\n{more}\n",
@@ -33,12 +33,12 @@ fn configuration(setup: &Setup, address: &str, more: &str) -> String {
     )
 }
 
-/// Value of a metric for a target.
+/// Value of a metric for a log target.
 fn metric(daemon: &Daemon, name: &str, target: &str) -> u64 {
     metrics::value(daemon, &format!("{name}{{target=\"{target}\"}}")) as u64
 }
 
-/// Builds a request whose secret is printed on both streams, once in two writes.
+/// Builds a request that prints its secret on both streams, and then once more in two writes.
 fn printing(id: &str, redaction: Redaction) -> RunRequest {
     let script = "p=$(cat /etc/cf-service-bindings/db/password); echo \"secret=$p\"; echo \"secret=$p\" >&2; \
                   printf secret=canary-; echo 5c91d7e02b; echo plain";
@@ -52,7 +52,7 @@ const SECRET: &str = "canary-5c91d7e02b";
 /// A message in the format of RFC 5424.
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
-    /// Header, from the priority to the message type, and structured data.
+    /// Fields from the priority to the message id, and the structured data.
     head: String,
     text: String,
 }
@@ -71,7 +71,7 @@ impl Message {
     }
 }
 
-/// A receiver on a stream socket with the framing of RFC 6587, section 3.4.1. It reads only on request.
+/// A receiver on a stream socket with the framing of RFC 6587, section 3.4.1. It reads only when the test calls it.
 struct Receiver {
     listener: UnixListener,
 }
@@ -98,7 +98,7 @@ impl Receiver {
 }
 
 impl Connection {
-    /// Reads the next message; `None` at the end.
+    /// Reads the next message. Returns `None` at the end of the connection.
     fn next(&mut self) -> Option<Message> {
         loop {
             if let Some(space) = self.read.iter().take(8).position(|byte| *byte == b' ') {
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Reads messages up to the first with this text.
+    /// Reads messages up to the first message with this text.
     fn until(&mut self, text: &str) -> Vec<Message> {
         let mut all = Vec::new();
         while let Some(message) = self.next() {

@@ -1,4 +1,4 @@
-//! Running containers: trees of actions, checks, restarts, executed processes, logs, outputs and metrics.
+//! Tests running containers: trees of actions, checks, restarts, executed processes, logs, outputs and metrics.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

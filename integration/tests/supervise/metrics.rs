@@ -1,4 +1,4 @@
-//! Metrics and traces: data that an operator's tools can and must not see.
+//! Metrics and traces: data that an operator's tools get, and data that they must not get.
 
 mod bounds;
 mod dashboard;
@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 
 use integration::daemon::{Daemon, Setup};
 
-/// Accept header of OpenMetrics.
+/// Accept header for OpenMetrics.
 const OPEN: &str = "application/openmetrics-text;version=1.0.0";
 
-/// Starts a daemon that serves metrics on a unix socket, with further keys of the table.
+/// Starts a daemon that serves metrics on a unix socket. `keys` are further keys of the configuration table.
 fn daemon(keys: &str) -> Daemon {
     let setup = Setup::default();
     let config = format!("[metrics]\nlisten = \"unix:{}\"\n{keys}\n", setup.run_dir().join("metrics.sock").display());
@@ -27,7 +27,7 @@ fn socket(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("metrics.sock")
 }
 
-/// An HTTP answer.
+/// An HTTP response.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -36,10 +36,10 @@ struct Answer {
 }
 
 impl Answer {
-    /// Reads an answer until the connection closes.
+    /// Reads a response until the connection closes.
     fn read(mut from: impl Read) -> Self {
         let mut all = Vec::new();
-        // A server that refuses a request before its end resets the connection after its answer.
+        // If the server refuses a request before it was sent completely, it resets the connection after its response.
         let _ = from.read_to_end(&mut all);
         let all = String::from_utf8(all).unwrap();
         let (head, body) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));

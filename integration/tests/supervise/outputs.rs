@@ -1,5 +1,5 @@
-//! Captured outputs, and secrets that are never captured: containers that attempt it, and for each claim a control that
-//! shows that the test would detect it.
+//! Captured outputs, and secrets that are never captured although containers attempt it. The control of each claim
+//! shows that the test would detect a capture.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,12 +17,12 @@ use tonic::Code;
 
 const CANARY: &str = "canary-of-the-outputs-9d01";
 
-/// Adds outputs and turns redaction off: the containers print their secrets as controls.
+/// Adds outputs to a request and turns redaction off, because the containers print their secrets as controls.
 fn with_outputs(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
     RunRequest { outputs, redaction: Redaction::None.into(), ..request }
 }
 
-/// Runs a container to its exit and fetches all outputs.
+/// Runs a container to its exit and fetches all of its outputs.
 fn captured(daemon: &Daemon, request: RunRequest) -> (Container, Fetched) {
     let container = daemon.api.run_to_end(request);
     let fetched = fetch(&daemon.api, &container.id, "").unwrap_or_else(|status| {
@@ -39,7 +39,7 @@ fn summary(container: &Container) -> OutputsSummary {
     container.result.clone().unwrap().outputs.unwrap()
 }
 
-/// Files below a directory that contain these bytes.
+/// Returns the files below a directory that contain these bytes.
 fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -63,8 +63,8 @@ fn a_plain_text_file_is_captured() {
     assert_eq!(fetched.skipped, []);
 }
 
-/// A secret file in the output directory is readable in the container and absent from the outputs, whether it is
-/// mounted individually or with its directory.
+/// A secret file in the output directory is readable in the container and is not captured. This holds whether the file
+/// is mounted individually or with its directory.
 #[test]
 fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -79,13 +79,14 @@ fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     assert_eq!(fetched.reason("/srv/db"), "a directory of secret files");
     let wipe = container.result.unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.files == 2 && wipe.bytes == 2 * CANARY.len() as u64, "{wipe:?}");
-    // A directory of the secret mount itself contains nothing else.
+    // A directory of secret files is not captured at all.
     let request = with_outputs(directory("/etc/cf-service-bindings"), sh("true").file("a", CANARY.as_bytes()));
     let (_, fetched) = captured(&daemon, request);
     assert_eq!(fetched.reason("/etc/cf-service-bindings"), "a directory of secret files");
 }
 
-/// A link to a secret file is skipped, and so are a link to a plain file and a declared path that leads through a link.
+/// A link to a secret file is not captured, and neither is a link to a plain file or a declared path that leads through
+/// a link.
 #[test]
 fn a_symlink_to_a_secret_is_skipped() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -108,7 +109,7 @@ fn a_symlink_to_a_secret_is_skipped() {
     assert_eq!((fetched.paths().len(), fetched.reason("/srv/dir")), (0, "a symbolic link"));
 }
 
-/// Secret files get no other name: the kernel refuses hard links out of their file system and within it, and a
+/// A secret file cannot get another name: the kernel refuses hard links out of its file system and within it, and a
 /// container cannot mount. A copy that the container makes itself is captured.
 #[test]
 fn hard_links_and_mounts_lead_to_no_secret() {
@@ -129,7 +130,7 @@ fn hard_links_and_mounts_lead_to_no_secret() {
     assert_eq!((fetched.text("/srv/copy"), fetched.text("/srv/file")), (CANARY.into(), String::new()));
 }
 
-/// Bytes of a secret input are in the output directory only if the program itself has written them there.
+/// The output directory contains bytes of a secret input only if the program itself has written them there.
 #[test]
 fn no_secret_is_on_disk_unless_the_program_copies_it() {
     let daemon = Daemon::start();
@@ -159,7 +160,7 @@ fn no_secret_is_on_disk_unless_the_program_copies_it() {
     }
 }
 
-/// Outputs in a container's /tmp and /run, which are its own tmpfs mounts, are read before its mount namespace is gone.
+/// A container's /tmp and /run are its own tmpfs mounts. Their outputs are read while its mount namespace still exists.
 #[test]
 fn outputs_of_every_kind_of_file_system() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -217,7 +218,8 @@ fn names_modes_and_what_is_no_file() {
     assert_eq!(fetched.skipped.len(), skipped.len(), "{:?}", fetched.skipped);
 }
 
-/// A capture reads as the process's user: declared outputs contain nothing that the process could not have read itself.
+/// A capture reads files as the process's user: declared outputs contain nothing that the process itself could not have
+/// read.
 #[test]
 fn what_the_user_may_not_read_is_not_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -283,7 +285,7 @@ fn entries_are_bounded() {
     assert_eq!((fetched.files.len(), &*fetched.skipped[0].1), (16, "its path has more than 4095 bytes"));
 }
 
-/// Outputs are captured however the process exits; without a process there are none.
+/// Outputs are captured after every kind of exit. If the process never ran, there are no outputs.
 #[test]
 fn outputs_of_every_end() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -299,7 +301,7 @@ fn outputs_of_every_end() {
     ] {
         let daemon_api = &daemon.api;
         if id == "signal" {
-            // Init cannot be killed from inside, so the host kills it.
+            // Init cannot be killed from inside the container, so the host kills it.
             let started = daemon_api.up(request(id, "echo up; exec sleep 100000"));
             daemon_api.signal(&started.id, 9).unwrap();
         } else {

@@ -1,4 +1,4 @@
-//! Outputs with agent-cli: `run --output-to`, `cp`, `inspect`, with a real daemon and a private one.
+//! Outputs with agent-cli: `run --output-to`, `cp` and `inspect`, with a real daemon and a private daemon.
 
 use std::fs;
 

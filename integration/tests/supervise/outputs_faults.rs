@@ -1,4 +1,5 @@
-//! Outputs in case of faults: a full disk, a killed process of the executor, a stop, a deletion during the capture.
+//! Outputs in case of failures: a full disk, a killed process of the executor, a stop, and a deletion during the
+//! capture.
 
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ fn summary(container: &Container) -> OutputsSummary {
     container.result.clone().unwrap().outputs.unwrap()
 }
 
-/// Checks that the secrets were wiped, whatever happened to the outputs.
+/// Checks that the secrets were wiped by the given process.
 fn assert_wiped(container: &Container, by: &str) {
     let wipe = container.result.clone().unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.wiped_by == by && (wipe.files, wipe.bytes) == (1, SECRET.len() as u64), "{wipe:?}");
@@ -32,20 +33,20 @@ fn outputs_dir(daemon: &Daemon, id: &str) -> PathBuf {
     daemon.setup().state_dir().join("containers").join(id).join("outputs")
 }
 
-/// Builds a run whose capture takes a while: it has so many files that a test can intervene.
+/// Builds a request whose capture takes a while: the container has so many files that a test can intervene.
 fn slow(id: &str) -> RunRequest {
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(9990): open(f'/tmp/o/{i:05}', 'w').close()\n";
     with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many]).id(id))
 }
 
-/// Starts such a run and returns during its capture.
+/// Starts such a container and returns during its capture.
 fn in_the_middle(daemon: &Daemon, id: &str) {
     daemon.api.started(slow(id));
     wait::until("the capture has started", || outputs_dir(daemon, id).join("20").exists().then_some(()));
     assert!(!outputs_dir(daemon, id).join(LIST).exists(), "the list is written last");
 }
 
-/// A file that does not fit on the disk is reported; smaller ones are captured, and the daemon has enough space to
+/// If a file does not fit on the disk, this is reported. Smaller files are captured, and the daemon has enough space to
 /// continue.
 #[test]
 fn a_full_disk_costs_what_does_not_fit() {
@@ -59,8 +60,8 @@ fn a_full_disk_costs_what_does_not_fit() {
     assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "no half");
     assert_wiped(&container, "shim");
 
-    // The disk is full to the last byte while the container runs: its exit is recorded nevertheless, and the secrets
-    // are wiped.
+    // The disk is full to the last byte while the container runs. Its exit is still recorded, and its secrets are
+    // wiped.
     let waits = sh("trap 'echo x >/tmp/x; exit 5' TERM; echo up; while :; do sleep 0.05; done");
     daemon.api.up(with_outputs(files(&["/tmp/x"]), waits.id("none")));
     daemon.setup().state_disk().fill();
@@ -87,8 +88,8 @@ fn a_full_disk_costs_what_does_not_fit() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A shim that is killed during the capture or just before it leaves the exit code; the launcher wipes the secrets, and
-/// a partial capture is discarded.
+/// If a shim is killed during the capture or just before it, the exit code is known, the launcher wipes the secrets,
+/// and a partial capture is discarded.
 #[test]
 fn a_shim_that_is_lost_has_captured_nothing() {
     let daemon = Daemon::start();
@@ -118,7 +119,7 @@ fn a_shim_that_is_lost_has_captured_nothing() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A capture survives the daemon: the shim continues, and the next daemon serves the outputs.
+/// If the daemon is killed during a capture, the shim continues, and the next daemon serves the outputs.
 #[test]
 fn a_daemon_that_is_killed_loses_no_outputs() {
     let mut daemon = Daemon::start();
@@ -134,8 +135,7 @@ fn a_daemon_that_is_killed_loses_no_outputs() {
     assert_eq!(fetch(&daemon.api, "on", "/tmp/o/00007").unwrap().paths(), ["/tmp/o/00007"]);
 }
 
-/// A stop limits a capture to the grace period, and a forced deletion does not wait for it. The helper is killed with
-/// it.
+/// A stop limits a capture to the grace period. A forced deletion does not wait for the capture, and kills its helper.
 #[test]
 fn a_stop_cuts_a_capture_short() {
     let daemon = Daemon::start();
@@ -162,8 +162,8 @@ fn a_stop_cuts_a_capture_short() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A reader of outputs that are deleted meanwhile receives whole files and then an error, not a regular end of the
-/// stream.
+/// If outputs are deleted while a client reads them, the client receives whole files and then an error, not a normal
+/// end of the stream.
 #[test]
 fn a_deletion_in_the_middle_of_a_stream_is_reported() {
     let daemon = Daemon::start();

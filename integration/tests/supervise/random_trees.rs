@@ -1,5 +1,6 @@
-//! Random trees of actions in real containers, while executord and the launcher are killed and restarted, compared with
-//! an interpreter of the rules. EXECUTOR_TREES sets their number, EXECUTOR_TREES_SEED repeats a run.
+//! Random trees of actions run in real containers while executord and the launcher are killed and restarted. The
+//! results are compared with an interpreter of the rules. EXECUTOR_TREES sets the number of trees, EXECUTOR_TREES_SEED
+//! repeats a run.
 
 mod evaluate;
 mod grow;

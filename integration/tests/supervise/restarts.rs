@@ -14,7 +14,7 @@ use integration::{cli, wait};
 use tonic::Code;
 
 const SECRET: &str = "canary-of-a-restart-51c07e";
-/// A run that continues until it gets SIGUSR1.
+/// A program that runs until it gets SIGUSR1.
 const WAITS: &str = "trap 'exit 4' USR1; echo up; while :; do sleep 0.02; done";
 
 fn millis(millis: i64) -> Option<prost_types::Duration> {
@@ -57,7 +57,7 @@ fn events(daemon: &Daemon, id: &str) -> Vec<Event> {
     all.into_iter().filter_map(|response| response.event).collect()
 }
 
-/// Pid of the current run. By then all runs together have printed `up` this many times.
+/// Waits until all runs together have printed `up` this many times. Returns the pid of the current run.
 fn running(daemon: &Daemon, id: &str, times: usize) -> i32 {
     wait::until("it runs", || {
         let runs = daemon.api.logs_so_far(id).matches("up\n").count() == times;
@@ -75,7 +75,7 @@ fn a_failed_run_begins_again_with_its_secrets() {
     let mut request = sh(script).id("fails").file("key", SECRET.as_bytes()).env("TOKEN", "from-the-environment");
     request = restarted(request.unmasked(), policy(Mode::OnFailure, 5, 100));
     daemon.api.started(request.clone());
-    // Each run exits after executord has read its events: events that are read together are merged into one.
+    // Each run exits only after executord has read its events, because executord merges events that it reads together.
     for times in 1..=4 {
         until(&daemon, "fails", "it runs", |container| {
             let ups = daemon.api.logs_so_far("fails").matches("up\n").count() as u64;
@@ -114,7 +114,7 @@ fn a_failed_run_begins_again_with_its_secrets() {
     daemon.wait_until_back_at(&before);
 }
 
-/// After the last restart that a policy permits, the container exits as without a policy.
+/// After the last restart that a policy permits, the exit is reported as without a policy.
 #[test]
 fn retries_are_counted_and_a_program_that_is_not_there_is_a_failure() {
     let daemon = Daemon::start();
@@ -132,12 +132,12 @@ fn retries_are_counted_and_a_program_that_is_not_there_is_a_failure() {
     assert!(never.restart.is_none() && never.steps.is_empty(), "{never:#?}");
 }
 
-/// Leftovers of a run are gone before the next run starts, as in a newly created container.
+/// Leftovers of a run are gone before the next run starts, as if the container were new.
 #[test]
 fn no_process_of_an_earlier_run_is_left() {
     let daemon = Daemon::start();
-    // Each run prints the number of processes before it leaves one that no signal reaches. A killed process stays in
-    // the process table until init has reaped it.
+    // Each run prints the number of processes, then leaves a process that ignores signals. A killed process stays in
+    // the process table until init reaps it.
     let script = "n=0; while set -- /proc/[0-9]*; [ $# -gt 2 ] && [ $n -lt 500 ]; do n=$((n+1)); sleep 0.01; done; \
                   set -- /proc/[0-9]*; echo $# processes; (trap '' TERM HUP; setsid sleep 1000 </dev/null >/dev/null 2>&1 &); \
                   while :; do set -- /proc/[0-9]*; [ $# -gt 2 ] && break; done; echo and $#; exit 1";
@@ -167,7 +167,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     daemon.start_again();
     let second = running(&daemon, "alone", 2);
     assert_eq!(count(&daemon.api.get("alone").unwrap()), 1);
-    // The restart after the second consecutive exit is delayed by an hour, also by the next executord.
+    // The restart after the second consecutive exit is delayed by an hour. The next executord keeps the delay.
     kill(second, 10);
     let waits = |container: &Container| container.restart.as_ref().is_some_and(|r| r.next_start_at.is_some());
     let waiting = until(&daemon, "alone", "it is waiting", waits);
@@ -184,7 +184,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     let stopped = if stopped.result.is_some() { stopped } else { daemon.api.wait("alone").unwrap() };
     assert_eq!((exit(&stopped), ending(&stopped).stopped, &ending(&stopped).failure), (Ok(4), true, &None));
     assert!(!waits(&stopped) && ending(&stopped).wipe.as_ref().unwrap().verified, "{stopped:#?}");
-    // Events of a killed executord may be merged into one.
+    // After a kill, executord may merge events into one.
     let all = events(&daemon, "alone");
     let reported = all.iter().rfind(|event| event.kind() == Kind::Restarting).unwrap().restart.clone().unwrap();
     assert_eq!((reported.count, &*reported.last_reason), (1, "Exited with status 4"), "{all:#?}");
@@ -192,7 +192,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The shim is killed while a restart is pending: the inputs of the run are wiped, and the exit is reported.
+/// If the shim is killed while a restart is pending, the inputs of the run are wiped, and the exit is reported.
 #[test]
 fn without_the_shim_nothing_is_left_of_a_restart() {
     let daemon = Daemon::start();
@@ -276,8 +276,8 @@ fn a_monitor_decides_as_diegos_does() {
     assert!(failure.message.starts_with("Instance never healthy after 1.5s: "), "{failure:?}");
 }
 
-/// Issue 31, item 28: Diego's log lines, the log source of a monitor's programs, and every failure of a parallel
-/// monitor.
+/// Issue 31, item 28: the log has Diego's lines, the log source of a monitor's programs, and every failure of a
+/// parallel monitor.
 #[test]
 fn diegos_lines_are_in_the_log() {
     let daemon = Daemon::start();
@@ -319,7 +319,7 @@ fn diegos_lines_are_in_the_log() {
     assert_eq!(lines(&plain.id), ["APP plain"]);
 }
 
-/// A shell that allocates 64 MiB and more.
+/// A shell that allocates more than 64 MiB.
 const HOG: &str = "a=0123456789abcdef; i=0; while [ $i -lt 22 ]; do a=$a$a; i=$((i+1)); done; echo had enough";
 
 #[test]
@@ -359,7 +359,7 @@ fn a_process_that_the_limit_of_a_sidecar_ends_is_reported_as_such() {
     let ended = daemon.api.run_to_end(request);
     assert_eq!(step(&ended, "sidecars[0].action").error, "Exited with status 137 (out of memory)", "{ended:#?}");
     assert_eq!(ending(&ended).failure.as_ref().unwrap().message, "Exited with status 137 (out of memory)");
-    // Two steps have a cgroup each; only the one that exceeds its limit is killed.
+    // Each of two steps has its own cgroup. Only the step that exceeds its limit is killed.
     let mut request = sh("exec sleep 1000").id("two").memory(256 << 20);
     let quiet = Sidecar { action: Some(run("exec sleep 1000")), memory_mb: 16, ..Sidecar::default() };
     request.sidecars = vec![quiet.clone(), Sidecar { action: Some(run(hog)), ..quiet }];

@@ -7,7 +7,7 @@ use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::terminal::{Terminal, plain};
 use integration::{cli, wait};
 
-/// Control sequence at the beginning of each drawing.
+/// Control sequence at the start of each drawing.
 const HOME: &str = "\u{1b}[H";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
@@ -28,7 +28,7 @@ impl Top {
         complete.split("\r\n").map(plain).collect()
     }
 
-    /// Presses keys, and waits until the drawing satisfies the condition.
+    /// Presses keys, then waits until the drawing satisfies the condition.
     fn press(&mut self, keys: &[u8], what: &str, is_wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
         self.0.press(keys);
         wait::until(what, || Some(self.lines()).filter(|lines| is_wanted(lines)))
@@ -122,7 +122,7 @@ fn through_a_pipe_tables_are_printed() {
     }
 }
 
-/// Issue 31, item 14.
+/// Issue 31, item 14: `top` shows which containers are not ready.
 #[test]
 fn top_shows_containers_not_ready() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! Files that the executor's processes open while they create a container, recorded by strace: nothing is written to a
+//! strace records the files that the executor's processes open while they create a container: nothing is written to a
 //! proc that a container could have prepared, and no name service or library of an image is loaded.
 
 use std::collections::HashMap;
@@ -13,7 +13,8 @@ use integration::host;
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 
-/// A trace of every call that opens a file, made by a process, its warm containers, and the future children of each.
+/// A trace of every system call that opens a file, by a process, its warm containers, and the future children of these
+/// processes.
 struct Trace {
     strace: Child,
     output: tempfile::NamedTempFile,
@@ -50,7 +51,7 @@ impl Trace {
     }
 }
 
-/// Joins the two halves of a call that is interrupted by a line of another process.
+/// Joins the two halves of a call if a line of another process interrupts it.
 fn joined(output: &str) -> Vec<String> {
     let mut halves = HashMap::new();
     let mut lines = Vec::new();
@@ -68,18 +69,18 @@ fn joined(output: &str) -> Vec<String> {
     lines
 }
 
-/// Calls that opened a file in a proc for writing.
+/// Returns the calls that opened a file in a proc for writing.
 fn written_in_proc(lines: &[String]) -> Vec<&String> {
     let writing = |line: &&String| line.contains("O_WRONLY") || line.contains("O_RDWR") || line.contains("creat(");
-    // By the given name or by the opened path.
+    // A call counts if its path or the opened file is in a proc.
     let in_proc = |line: &&String| line.contains("\"/proc") || line.contains("</proc") || line.contains("proc/self/");
     lines.iter().filter(|line| !line.contains("= -1 ")).filter(writing).filter(in_proc).collect()
 }
 
-/// Calls that searched for a name service, or for a library of one.
+/// Returns the calls that searched for a name service, or for a library of a name service.
 fn name_services(lines: &[String]) -> Vec<&String> {
     let asked = |line: &&String| ["nsswitch", "libnss", "nscd"].iter().any(|name| line.contains(name));
-    // In the root file system `host`, the file is created anew for each container.
+    // With the root file system `host`, the file is created for each container. These calls are excluded.
     lines.iter().filter(asked).filter(|line| !line.contains("O_CREAT")).collect()
 }
 
@@ -105,14 +106,14 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     let cgroups = lines.iter().filter(enters).filter(|line| line.contains("O_WRONLY")).count();
     let programs = lines.iter().filter(|line| line.contains("execve(\"/bin/true\"") && line.ends_with("= 0")).count();
     assert!(cgroups >= 3 && programs == 3, "the control: writes and programs are traced: {cgroups}, {programs}");
-    // The only writes are the id maps of a user namespace, by a process that was cloned for it, and OOM scores.
+    // The only writes are id maps of a user namespace, by a process that was cloned for this purpose, and OOM scores.
     let (maps, others): (Vec<&String>, Vec<&String>) = written_in_proc(&lines)
         .into_iter()
         .partition(|line| ["/uid_map\"", "/gid_map\"", "/oom_score_adj\""].iter().any(|file| line.contains(file)));
     assert!(maps.iter().all(|line| !line.contains("/proc/self/") && !line.contains("/proc/1/")), "{maps:#?}");
     assert_eq!(others, [""; 0]);
-    // Kernel settings are written through a proc of the launcher, which is mounted nowhere and has no links in its
-    // path.
+    // Kernel settings are written through a proc of the launcher. It is mounted nowhere, and its path contains no
+    // links.
     let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
     assert!(!settings.is_empty(), "the control: a setting is traced");
     assert!(
@@ -121,7 +122,7 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     );
     assert_eq!(name_services(&lines), [""; 0]);
 
-    // The control: the same search finds both if they occur.
+    // The control: if such calls occur, the same search finds both kinds.
     let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
     let mut control =
         Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! The commands of docs/guides/service-bindings.md.
+//! Runs the commands of docs/guides/service-bindings.md.
 
 use integration::daemon::Daemon;
 use integration::guide::{Guide, GuideShell};

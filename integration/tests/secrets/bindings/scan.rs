@@ -1,6 +1,6 @@
-//! Values of bindings are neither in the default output of `bindings`, nor in the process list, nor in the daemon's
-//! files: during the container's run, after a rotation, and after the exit. Each search has a control that finds
-//! something.
+//! Values of bindings are found neither in the default output of `bindings`, nor in the process list, nor in the
+//! daemon's files: not while the container runs, not after a rotation, and not after the exit. Each search has a
+//! control that finds a value.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use crate::bindings::{Vcap, run_agent_cli};
 
 const SIZES: [usize; 3] = [64, 4096, 100_000];
 
-/// VCAP_SERVICES with random values.
+/// A VCAP_SERVICES document with random values.
 fn vcap(needles: &mut Needles, what: &str) -> Vcap {
     let mut credentials = serde_json::Map::new();
     for size in SIZES {
@@ -27,7 +27,7 @@ fn vcap(needles: &mut Needles, what: &str) -> Vcap {
     Vcap::new(&json!({"mysql": [{"name": "db", "label": "mysql", "credentials": credentials}]}))
 }
 
-/// Searches texts by writing them to a file.
+/// Searches strings by writing them to a file.
 fn in_text(needles: &Needles, texts: &[&str]) -> Report {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("text"), texts.concat()).unwrap();
@@ -44,7 +44,7 @@ fn nothing_is_printed_unasked() {
     let written = dir.path().join("bindings");
     let (source, written) = (vcap.source(), written.to_str().unwrap());
     let bindings = |arguments: &[&str]| {
-        // No daemon is running, and none is needed.
+        // No daemon is running: `bindings` needs none.
         let ran = run_agent_cli("/run/no-such.sock".as_ref(), &[&["bindings"], arguments].concat());
         in_text(&needles, &[&ran.stdout, &ran.stderr])
     };
@@ -85,7 +85,7 @@ fn nothing_shows_in_processes_and_files() {
     let daemon = Daemon::start();
     let mut needles = Needles::new().unwrap();
     let (old, new) = (vcap(&mut needles, "old"), vcap(&mut needles, "new"));
-    // The script prints the bindings, so that the log contains them.
+    // The script prints the bindings, so the log contains them in masked form.
     let script = "show() { cat $SERVICE_BINDING_ROOT/db/*; echo shown; }; trap show WINCH; trap 'exit 0' TERM; show; \
                   while :; do sleep 0.05; done";
     let run = ["run", "--id", "x", "--vcap-services", &old.source(), "--", "sh", "-c", script];
@@ -103,11 +103,11 @@ fn nothing_shows_in_processes_and_files() {
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "after a rotation");
 
-    // The controls: a process and a file that contain the values.
+    // The controls: a process and a file contain the values, and the same search finds them.
     let document = fs::read_to_string(new.source().strip_prefix('@').unwrap()).unwrap();
     let mut loud = Command::new("sh");
     let loud = loud.args(["-c", "read x", &document]).stdin(Stdio::piped()).spawn().unwrap();
-    // Just after exec the kernel shows no command line yet.
+    // Just after exec the kernel does not yet show the command line.
     wait::until("the values are found in the list of processes", || {
         (in_process_list(&needles).hits.len() == SIZES.len()).then_some(())
     });

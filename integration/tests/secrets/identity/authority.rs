@@ -1,4 +1,4 @@
-//! A CA that cannot sign, requests beyond the operator's limits, and a CA that is replaced.
+//! A CA that cannot sign, requests beyond the operator's limits, and a replaced CA.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ fn set_mode(path: &str, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Error of Run with the CA in its current state.
+/// Returns the error of Run with the current CA.
 fn refusal(daemon: &Daemon) -> String {
     let refused = daemon.api.run(with_identity(sleeper("bad"), None)).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
@@ -78,10 +78,11 @@ fn a_ca_that_cannot_sign_is_reported_by_its_file() {
             "only CERTIFICATE",
         ),
     ];
-    // The CA is invalid throughout: executord reloads it on its own and keeps a loaded valid CA.
+    // The CA must stay invalid between the cases: executord reloads it on its own, and keeps a valid CA that it has
+    // loaded.
     for (change, path, expected) in cases {
         change();
-        let _ = fs::set_permissions(&key, fs::Permissions::from_mode(0o600)); // it may have been removed
+        let _ = fs::set_permissions(&key, fs::Permissions::from_mode(0o600)); // the file may have been removed
         let why = refusal(&daemon);
         assert!(why.contains(&format!("{path}: ")) && why.contains(expected), "{expected}: {why}");
         let _ = fs::set_permissions(&key, fs::Permissions::from_mode(0o640));
@@ -96,7 +97,7 @@ fn a_ca_that_cannot_sign_is_reported_by_its_file() {
     assert!(logged.contains("has mode 0640") && !logged.contains(secret), "{logged}");
 }
 
-/// All violations at once; and a node without a CA issues no certificates.
+/// All violations are reported at once. A node without a CA issues no certificates.
 #[test]
 fn what_the_operator_does_not_allow_is_refused() {
     let ca = Ca::new("cell CA");
@@ -147,7 +148,7 @@ fn a_replaced_ca_signs_and_a_broken_one_does_not_end_the_old_one() {
     };
     signs("first CA");
     assert!(issuer("a").contains("OU = one, OU = two, CN = first CA"));
-    ca.make("second CA", &["rsa:2048"]); // nobody tells executord
+    ca.make("second CA", &["rsa:2048"]); // executord gets no signal
     signs("second CA");
     assert!(issuer("b").contains("CN = second CA"));
     wait::until("the old signer has exited", || (crate::identity::signers(&daemon).len() == 1).then_some(()));

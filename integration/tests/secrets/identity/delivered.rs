@@ -92,7 +92,7 @@ fn openssl_verifies_the_pair_with_its_names() {
     let line = log.until(|entry| !entry.data.is_empty()).pop().unwrap().data;
     assert_eq!(String::from_utf8(line).unwrap(), format!("{DIR}/instance.crt {DIR}/instance.key\n"));
 
-    // A caller cannot replace the executor's files.
+    // An update cannot replace the executor's own files.
     let content = b"x".to_vec();
     let update = UpdateFilesRequest {
         id: "c-1".into(),
@@ -106,7 +106,7 @@ fn openssl_verifies_the_pair_with_its_names() {
     assert_eq!(fields, ["files[0].path", "removed_paths[0]"], "{refused}");
 }
 
-/// The operator configures the directory and names of the three files.
+/// The operator configures the directory and the names of the three files.
 #[test]
 fn files_have_the_names_of_the_configuration() {
     let ca = Ca::new("cell CA");
@@ -119,8 +119,8 @@ fn files_have_the_names_of_the_configuration() {
     assert_eq!(daemon.api.output("named").text(), expected);
 }
 
-/// A client that presents the certificate to `openssl s_server -Verify` and gets an answer, which shows that the server
-/// has verified it.
+/// A client that presents the certificate to `openssl s_server -Verify`. A response shows that the server has verified
+/// the certificate.
 const CLIENT: &str = r#"
 import os, socket, ssl, subprocess
 directory = os.path.dirname(os.environ['CF_INSTANCE_CERT'])

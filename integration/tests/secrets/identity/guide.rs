@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::identity::Ca;
 
-/// The CA of the guide exists only for this test.
+/// The CA of the guide is created only for this test.
 #[test]
 fn the_guide_works_as_it_says() {
     let (ca, dir) = (Ca::new("cell CA"), tempfile::tempdir().unwrap());

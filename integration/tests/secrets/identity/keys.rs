@@ -1,4 +1,4 @@
-//! Location of keys: the CA's key is only in the signer process, and a container's key is nowhere after its exit.
+//! Location of keys: the CA's key is only in the signer process. After a container's exit, its key is nowhere.
 
 use std::fs;
 
@@ -18,7 +18,8 @@ fn search(needles: &Needles, pids: impl IntoIterator<Item = i32>) -> Report {
     search.report()
 }
 
-/// Searches executord, the launcher, every shim and container, and every file of the daemon.
+/// Searches executord, the launcher, every shim and container, and every file of the daemon. Processes in `but` are
+/// excluded.
 pub(crate) fn everywhere(daemon: &Daemon, needles: &Needles, but: &[i32]) -> Report {
     let ours = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
     let launcher = daemon.launcher().into_iter();
@@ -48,7 +49,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     assert!(report.hits.is_empty() && report.unsearched.is_empty(), "{report}");
     let holder = holders[0];
     let status = fs::read_to_string(format!("/proc/{holder}/status")).unwrap();
-    // Only CAP_IPC_LOCK.
+    // The only capability is CAP_IPC_LOCK.
     for line in ["CapEff:\t0000000000004000", "CapPrm:\t0000000000004000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line}: {status}");
     }
@@ -60,7 +61,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     kill(holder, 1);
     daemon.api.started(with_identity(sleeper("after-hangup"), None));
     assert_eq!(signers(&daemon), [holder], "SIGHUP does not end it");
-    // Its exit does not affect executord: the next container gets another signer.
+    // If the signer exits, executord continues: the next container gets another signer.
     kill(holder, 6);
     wait::until("the process has exited", || (!signers(&daemon).contains(&holder)).then_some(()));
     daemon.api.started(with_identity(sleeper("b"), None));
@@ -68,7 +69,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     assert!(report.hits.is_empty(), "{report}");
 }
 
-/// Also after a renewal, for the old key and the new one.
+/// After a container's exit, none of its keys is left, neither the first key nor the key of a renewal.
 #[test]
 fn nothing_is_left_of_a_containers_key() {
     let ca = Ca::new("cell CA");

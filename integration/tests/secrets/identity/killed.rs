@@ -1,4 +1,4 @@
-//! Processes that are killed while certificates are renewed.
+//! Processes are killed while certificates are renewed.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,17 +14,17 @@ use integration::wait;
 use crate::identity::keys::everywhere;
 use crate::identity::{Ca, signers, with_identity};
 
-/// Number of containers of a round, whose certificates are due at different times.
+/// Number of containers per round. Their certificates are due at different times.
 const CONTAINERS: usize = 6;
 
-/// Checks that certificate and key have the same public key. Returns the key.
+/// Checks that the certificate and the key have the same public key. Returns the key.
 fn fits(container: &Container) -> String {
     let pair = Pair::read(pid(container)).unwrap();
     pair.check().unwrap_or_else(|why| panic!("{}: {why}", container.id));
     pair.key
 }
 
-/// Kills processes, and restarts those that a supervisor would restart.
+/// Kills processes, then restarts those that a supervisor would restart.
 fn kill_and_start(daemon: &mut Daemon, victims: &[i32]) {
     let dies = victims.contains(&daemon.pid());
     victims.iter().filter(|pid| **pid != daemon.pid()).for_each(|pid| kill(*pid, 9));
@@ -37,8 +37,8 @@ fn kill_and_start(daemon: &mut Daemon, victims: &[i32]) {
     }
 }
 
-/// executord, the signer, and both together with the launcher are killed just when a certificate is due, a few
-/// milliseconds later each time: every container has a matching certificate and key, gets the next ones, and no key is
+/// executord, the signer, or both with the launcher are killed when a certificate is due, each time a few milliseconds
+/// later. Every container then has a matching certificate and key, its certificates are still renewed, and no key is
 /// left.
 #[test]
 fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {

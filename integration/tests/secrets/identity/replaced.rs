@@ -1,4 +1,5 @@
-//! Renewal before a certificate expires: as an atomic pair, over a period without executord, and after failures.
+//! Renewal before a certificate expires: certificate and key are replaced atomically, after a period without executord,
+//! and after failures.
 
 use std::fs;
 
@@ -10,7 +11,7 @@ use integration::{cli, metrics, wait};
 
 use crate::identity::{Ca, DIR, file, openssl, with_identity};
 
-/// Constantly reads the pair through the directory of one generation, and compares certificate and key with OpenSSL.
+/// Constantly reads the certificate and key of one generation, and checks with OpenSSL that they match.
 const READER: &str = r#"
 import json, os, signal, ssl, sys
 directory, going = sys.argv[1], [True]
@@ -91,7 +92,8 @@ fn one_that_has_run_out_without_executord_is_replaced_at_once() {
     wait_for_event(&daemon, "s", Kind::IdentityReplaced);
 }
 
-/// A CA that can no longer sign: the container keeps its certificate, and gets the next one when the CA can sign again.
+/// If a CA can no longer sign, the container keeps its certificate. When the CA can sign again, the container gets the
+/// next certificate.
 #[test]
 fn a_failure_is_reported_and_tried_again() {
     let ca = Ca::new("cell CA");
@@ -100,7 +102,7 @@ fn a_failure_is_reported_and_tried_again() {
     let certificate = file(&container, "instance.crt");
     let before = fs::read(&certificate).unwrap();
     fs::rename(ca.path("ca.key"), ca.path("away")).unwrap();
-    // The current signer continues to sign without the file, so it must exit, too.
+    // The running signer does not need the file any more, so it is killed as well.
     for pid in crate::identity::signers(&daemon) {
         integration::daemon::kill(pid, 9);
     }

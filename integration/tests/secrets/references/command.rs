@@ -1,4 +1,4 @@
-//! A provider program of the operator: its answers, and its exit together with executord and at its time limit.
+//! A provider program of the operator: its responses, its exit when executord exits, and its time limit.
 
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn start(shelf: &Shelf) -> Daemon {
     Setup::default().config(&config).start()
 }
 
-/// Pids that the program has written: its own and its child's.
+/// Pids that the program has written: its own pid and that of its child.
 fn pids(shelf: &Path) -> Vec<i32> {
     let text = fs::read_to_string(shelf.join("pids")).unwrap();
     text.lines().map(|line| line.parse().unwrap()).collect()
@@ -66,8 +66,8 @@ fn a_program_answers_and_is_followed() {
     }
 }
 
-/// A program that hangs fails the start at its time limit, and is killed with its children; so it is when executord is
-/// killed.
+/// If a program hangs, the start fails at the time limit, and the program is killed with its children. If executord is
+/// killed, the program is killed as well.
 #[test]
 fn a_program_that_hangs_is_killed() {
     let shelf = Shelf::new();

@@ -1,4 +1,4 @@
-//! A directory of secrets, followed by a container over a stale period and a restart of executord.
+//! A container follows the secrets of a directory while values are stale, and across a restart of executord.
 
 use std::fs;
 
@@ -64,7 +64,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     assert_eq!(content(&container, "db/user"), "user 1");
     assert_eq!(events_until(&daemon, "d", Kind::FilesUpdated).last(), Some(&(Kind::FilesUpdated, 2)));
 
-    // Secrets change while executord is not running; a missing secret makes them stale.
+    // Secrets change while executord is not running. A missing secret makes the values stale.
     daemon.kill();
     shelf.put("user", "user 3");
     daemon.start_again();
@@ -88,7 +88,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     events_until(&daemon, "d", Kind::SecretsFresh);
     assert!(daemon.api.get("d").unwrap().secret_sources.iter().all(|one| !one.stale));
 
-    // A value given by the caller removes the reference.
+    // If the caller sets a value, the reference is removed.
     daemon.api.update(update("d", &[("db/password", b"by hand")])).unwrap();
     let sources = daemon.api.get("d").unwrap().secret_sources;
     assert!(!sources.iter().any(|one| one.target == Some(file("db/password"))), "{sources:?}");
@@ -96,7 +96,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     shelf.put("user", "user 5");
     wait_for_content(&container, "db/user", "user 5");
     assert_eq!(content(&container, "db/password"), "by hand");
-    // An update by reference adds one again.
+    // An update by reference adds the reference again.
     let mut again = update("d", &[]);
     again.files.push(from("db/password", "shelf", "password", ""));
     daemon.api.update(again).unwrap();

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::references::Shelf;
 
-/// The directory of the guide exists only for this test.
+/// The directory of the guide is created only for this test.
 #[test]
 fn the_guide_works_as_it_says() {
     let (shelf, dir) = (Shelf::new(), tempfile::tempdir().unwrap());

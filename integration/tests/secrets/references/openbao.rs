@@ -1,4 +1,4 @@
-//! OpenBao, a third-party server, set up for the tests of providers of type `vault`.
+//! OpenBao, a third-party server, for the tests of providers of type `vault`.
 
 use std::fs;
 use std::net::TcpStream;
@@ -106,7 +106,7 @@ impl Bao {
         self.run(&["operator", "unseal", &self.unseal_key]);
     }
 
-    /// Writes a version of `kv/app/db`.
+    /// Writes a new version of `kv/app/db`.
     pub(crate) fn put(&self, user: &str, password: &str) {
         self.run(&["kv", "put", "-mount=kv", "app/db", &format!("user={user}"), &format!("password={password}")]);
     }
@@ -125,7 +125,7 @@ impl Bao {
         ))
     }
 
-    /// Enables login with a token that does not expire.
+    /// Enables login with a token that does not expire. Returns the configuration table.
     pub(crate) fn root_token(&self) -> String {
         self.table(&format!("token_file = \"{}\"\n", self.shelf.put("token", &self.token).display()))
     }
@@ -139,7 +139,7 @@ impl Bao {
         )
     }
 
-    /// Number of requests with this path according to the server's audit log.
+    /// Returns the number of requests with this path, from the server's audit log.
     pub(crate) fn served(&self, path: &str) -> usize {
         let log = fs::read_to_string(self.shelf.path().join("audit")).unwrap();
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,4 +1,4 @@
-//! Refused references: each is reported with its path, and without any value.
+//! Refused references are reported with their path, and without any value.
 
 use std::os::unix::fs::symlink;
 
@@ -76,7 +76,7 @@ fn every_fault_names_its_place_and_no_value() {
         assert!(fields[0].description.contains(expected), "{expected}: {}", fields[0].description);
         assert!(!format!("{refused:?}").contains(CANARY), "{refused:?}");
     }
-    // The control: the same request without faults.
+    // The control: the same request without errors is accepted.
     daemon.api.started(file("shelf", "good", ""));
     assert!(!daemon.setup().logged().contains(CANARY));
 }

@@ -1,4 +1,4 @@
-//! Residue of values that came by reference: of the old value after a rotation, and of all values after the exit.
+//! Residue of values that came by reference: after a rotation, no old value is left; after the exit, no value is left.
 
 use executor_proto::v1::{EnvironmentVariable, SecretArgument};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub(crate) fn needles(label: &str, canaries: &[&Canary]) -> Needles {
     needles
 }
 
-/// Waits for a search of executord that finds no value. A fetch may be running during any single search.
+/// Waits for a search of executord that finds no value. A single search may find a value if a fetch is running.
 fn executord_keeps_none(daemon: &Daemon, needles: &Needles) {
     wait::until_ok("executord keeps no value", || {
         let report = search_processes(daemon, needles, Vec::new());
@@ -53,7 +53,8 @@ fn from_program() -> executor_proto::v1::File {
     from("printed", "program", "any", "")
 }
 
-/// The controls are the searches while a value is current: the shim has it, and masks old values, too, until the exit.
+/// Old values are gone from executord, and all values are gone after the exit. The controls: while a value is current,
+/// the search finds it in the shim. The shim keeps old values for masking until the exit.
 #[test]
 fn nothing_is_left_of_a_value() {
     let (shelf, server) = (Shelf::new(), Bao::start("http", ""));
@@ -83,7 +84,7 @@ fn nothing_is_left_of_a_value() {
     for size in [64, 4096, 65_536, 400_000] {
         request.volume_mounted_files.push(from(&format!("f{size}"), "shelf", &format!("f{size}"), ""));
     }
-    // The shell sleeps, and has an argument that it does not use.
+    // The shell sleeps. It has an argument that it does not use.
     let mut fetched = program("/bin/sh", &["-c", "sleep 100000; :", "sh"]).id("v");
     for size in [64, 4096, 65_536, 400_000] {
         fetched.volume_mounted_files.push(from(&format!("k{size}"), "vault", "kv/app/db", &format!("k{size}")));

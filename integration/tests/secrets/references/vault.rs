@@ -1,6 +1,6 @@
 //! Vault's interface as served by OpenBao: logins by AppRole and by certificate, namespaces, versions, rotation,
-//! renewal of tokens and of leases of a real database, a sealed server. The test's own server gives answers that
-//! OpenBao does not give on demand.
+//! renewal of tokens, leases of a real database, a sealed server. The test's own server sends responses that OpenBao
+//! does not send on demand.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -18,8 +18,8 @@ use crate::references::openbao::{Bao, Running};
 use crate::references::residue::{needles, search_daemon};
 use crate::references::{Shelf, content, events_until, from, reference, wait_for_content};
 
-/// Two entries of one secret arrive as one update; nothing of the old values is left in executord, the launcher and
-/// their files.
+/// If a secret with two referenced entries changes, both new values arrive in one update, and nothing of the old values
+/// is left in executord, the launcher and their files.
 #[test]
 fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
     let bao = Bao::start("http", "");
@@ -47,15 +47,16 @@ fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
         let report = search_daemon(&daemon, &old);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
-    // Tokens are valid for 12 seconds, and for 25 with renewals: they are renewed, and then there is a new login.
+    // Tokens are valid for 12 seconds, and for 25 seconds with renewals. They are renewed first, then there is a new
+    // login.
     wait::until("a renewal", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
     wait::until("a second login", || (bao.served("auth/approle/login") >= 2).then_some(()));
     bao.put("u3", "p3");
     wait_for_content(&container, "db/password", "p3");
 }
 
-/// Secrets that are deleted, destroyed, denied or too large are reported by their path; a sealed server makes values
-/// stale, and an unsealed one makes them fresh.
+/// If secrets are deleted, destroyed, denied or too large, the error names their path. A sealed server makes values
+/// stale, and an unsealed server makes them fresh.
 #[test]
 fn what_a_real_server_does_not_give_is_reported() {
     let bao = Bao::start("http", "");
@@ -127,8 +128,8 @@ fn what_a_real_server_does_not_give_is_reported() {
     stale_ones(0.0);
 }
 
-/// A certificate logs in, in a namespace. User and password belong to one lease of a database, which accepts them,
-/// before and after the rotation.
+/// A certificate logs in to a namespace. User and password belong to one lease of a database, and the database accepts
+/// them, before and after the rotation.
 #[test]
 fn a_certificate_gets_leases_of_a_real_database() {
     let bao = Bao::start("https", "team");
@@ -185,8 +186,9 @@ fn a_certificate_gets_leases_of_a_real_database() {
     assert_eq!(bao.served("auth/cert/login"), 1);
 }
 
-/// A server that is a standby, is overloaded, is not a Vault or never finishes: each is reported with its address and
-/// status, without quoting its answer. A redirect is not followed, because the token would be sent there.
+/// If a server is a standby, is overloaded, is not a Vault or never finishes its response, the error has its address
+/// and status, and does not quote the response. A redirect is not followed, because the token would be sent to its
+/// target.
 #[test]
 fn answers_that_are_no_secret_are_reported() {
     const WORDS: &str = "canary-of-the-answer";

@@ -44,8 +44,8 @@ fn env(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
 }
 
-/// executord forgets the secrets of clients on gRPC's C core (Python, C++, Ruby) and on Node's library while they keep
-/// their connection: for the first run of a connection and the sixtieth, small and large.
+/// Clients with gRPC's C core (Python, C++, Ruby) and with Node's library keep their connection, and executord still
+/// forgets their secrets: after the first run of a connection and after the sixtieth, small and large.
 #[test]
 fn while_clients_of_other_languages_keep_their_connections() {
     let daemon = Daemon::start();
@@ -74,7 +74,7 @@ fn while_clients_of_other_languages_keep_their_connections() {
         ),
     ];
     for (language, start) in callers {
-        // The first call of a connection, in each of these sizes.
+        // Each of these sizes is sent by the first call of a connection.
         let mut caller = None;
         for size in [32, 64, 256, 1024, 4096, 8000, 16_384, 30_000, 65_536, 120_000, 300_000, 600_000, 900_000] {
             let mut fresh = Caller::start(&mut start());

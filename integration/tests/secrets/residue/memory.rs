@@ -1,4 +1,4 @@
-//! Search of executord's memory for the secret of one call.
+//! Searches executord's memory for the secret of one call.
 
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
@@ -18,7 +18,7 @@ pub(crate) fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Waits one second, as docs/security-claims.md states, and checks that nothing is left.
+/// Waits one second, as docs/security-claims.md states, and checks that no part of the secret is left.
 pub(crate) fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = std::time::Instant::now();
     while in_executord(daemon, secret) {

@@ -1,4 +1,4 @@
-//! Nothing is left of the secrets of calls that executord refused, or that were incomplete. The control is the same
+//! Nothing is left of the secrets of calls that executord refused, or that were incomplete. The control sends the same
 //! calls to an executord that wipes nothing.
 
 use executor_proto::v1;
@@ -14,10 +14,10 @@ use prost::Message as _;
 
 use crate::residue::memory::{RUN, in_executord, is_gone};
 
-/// A failing call that contains a secret: its name and a function that sends it.
+/// A failing call that contains a secret. The fields are its name and a function that sends it.
 type Way = (&'static str, fn(&mut RawClient, &Canary));
 
-/// Sends a Run of this action with the secret in it.
+/// Sends a Run whose action contains the secret.
 fn action(raw: &mut RawClient, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
     let inner = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
     let request = v1::RunRequest { action: Some(wrap(inner.action.unwrap())), ..Default::default() };
@@ -175,7 +175,7 @@ fn refused_run(raw: &mut RawClient, secret: &Canary, piece: usize) {
     raw.wait_for_answer(on);
 }
 
-/// Failed calls leave nothing, although the client keeps its connection and acknowledges nothing.
+/// Failed calls leave no secret, although the client keeps its connection and acknowledges nothing.
 #[test]
 fn after_what_was_refused() {
     let daemon = Daemon::start();
@@ -186,7 +186,7 @@ fn after_what_was_refused() {
         is_gone(&daemon, &secret, name);
         raw.wait_until_read();
     }
-    // Calls that also end the connection.
+    // These calls also end the connection.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(GOAWAY, 0, 0, &[&[0; 8], secret.as_bytes()].concat());
     is_gone(&daemon, &secret, "debug data");
@@ -199,7 +199,7 @@ fn after_what_was_refused() {
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
     assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
     is_gone(&daemon, &secret, "a block that is none");
-    // The control: a secret in transit is found.
+    // The control: a secret is found while it is received.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let on = raw.open(&fields(RUN), false);
     raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
@@ -207,7 +207,7 @@ fn after_what_was_refused() {
     assert!(in_executord(&daemon, &secret));
 }
 
-/// Input to an Exec process that has exited leaves nothing.
+/// Input to an executed process that has exited is not left in memory.
 #[test]
 fn after_a_process_of_exec_has_ended() {
     let daemon = Daemon::start();
@@ -225,7 +225,7 @@ fn after_a_process_of_exec_has_ended() {
     }
 }
 
-/// A connected user whom executord does not serve leaves nothing.
+/// If executord refuses the user of a connection, nothing of the connection's data is left.
 #[test]
 fn after_a_user_was_refused() {
     let daemon = Daemon::start();
@@ -243,8 +243,8 @@ fn after_a_user_was_refused() {
     }
 }
 
-/// Most failing calls leave the secret in memory if nothing is overwritten. Exceptions are calls with parts too short
-/// for the search, and those whose memory was soon reused. This is the control.
+/// The control: if nothing is overwritten, most failing calls leave the secret in memory. Exceptions are calls whose
+/// parts are too short for the search, and calls whose memory was soon reused.
 #[test]
 fn without_the_wipe_what_was_refused_is_found() {
     let daemon = Setup::default().control().start();

@@ -1,4 +1,4 @@
-//! Directories of secret files: owners, readers, and the effect of an update.
+//! Directories of secret files: owners, readers, and effects of an update.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -13,7 +13,8 @@ use crate::rotation::{ROOT, content, inside, names};
 
 const CONFIG: &str = "/root/.kube/config";
 
-/// A home directory that the image lacks is created for a secret file, and is writable as if the image had it.
+/// If the image lacks the home directory of a secret file, the directory is created, and is writable as if the image
+/// had it.
 #[test]
 fn what_lies_around_a_file_stays_writable() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -29,11 +30,11 @@ fn what_lies_around_a_file_stays_writable() {
         assert_eq!((exit(&ended), &*printed), (Ok(0), "the token\nls\n"), "{user}");
         assert_eq!(ended.files[0].mount_point, CONFIG);
     }
-    // The control: a directory that is declared to contain only secret files is mounted as a whole.
+    // The control: if a directory is declared to contain only secret files, it is mounted as a whole and is read-only.
     let request = sh("echo x >/root/.history").rootfs(&rootfs.reference()).file(CONFIG, b"x");
     let ended = daemon.api.run_to_end(RunRequest { file_directories: vec!["/root".into()], ..request });
     assert_eq!((exit(&ended).map(|code| code != 0), &*ended.files[0].mount_point), (Ok(true), "/root"));
-    // A read-only root stays read-only, and the file exists.
+    // A read-only root stays read-only. The file exists in it.
     let request = sh(&format!("cat {CONFIG} && ! echo x 2>/dev/null >/root/x")).rootfs(&rootfs.reference());
     let request = request.file(CONFIG, b"x").unmasked();
     let ended = daemon.api.run_to_end(RunRequest { read_only_rootfs: true, ..request });
@@ -41,7 +42,7 @@ fn what_lies_around_a_file_stays_writable() {
     assert_eq!(rootfs.listing(), before, "the operator's directory is as it was");
 }
 
-/// Files can be added to declared directories, even to empty ones; an individually mounted file is replaced.
+/// Files can be added to declared directories, even to empty ones. An individually mounted file is replaced.
 #[test]
 fn files_are_added_to_directories_that_are_declared() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -70,8 +71,8 @@ fn shared(path: &str, content: &[u8], mode: Option<u32>, group: Option<&str>) ->
     File { path: path.into(), content: content.into(), mode, group: group.map(Into::into), ..File::default() }
 }
 
-/// A program that starts as root and then changes its user can read files shared with its group; a program with another
-/// group cannot.
+/// A program starts as root and then changes its user. If its group is the file's group, it can read the file; with
+/// another group it cannot.
 #[test]
 fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
     let daemon = Daemon::start();
@@ -99,7 +100,7 @@ fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
     assert_eq!(reported, [(0o640, 1000), (0o444, 0), (0o600, 0)]);
 }
 
-/// A replaced file keeps its mode and group unless the update sets others. Errors name their field.
+/// An update keeps the mode and group of a replaced file, unless the update sets others. Errors name their field.
 #[test]
 fn an_update_keeps_or_changes_who_may_read() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -145,8 +146,8 @@ fn an_update_keeps_or_changes_who_may_read() {
     assert_eq!(daemon.api.get("m").unwrap().files_generation, 4);
 }
 
-/// Directories of files are real directories at every level, before and after a rotation, and the files are links:
-/// programs recognise bindings by this.
+/// Directories of secret files are real directories at every level, before and after a rotation, and the files are
+/// links. Programs recognise bindings by this layout.
 #[test]
 fn directories_of_files_are_real() {
     let daemon = Daemon::start();

@@ -44,7 +44,7 @@ fn files_come_change_and_go() {
     assert_eq!(wait_for_single_generation(&container), "..gen2");
     assert_eq!(names(&container, ROOT), ["db", "new"], "a removed file's name is gone");
 
-    // A file becomes a directory, and a directory is removed with its last file.
+    // A file is replaced by a directory, and a directory is removed with its last file.
     let change = UpdateFilesRequest { removed_paths: vec!["db/password".into()], ..update("c", &[("t/t", b"t3")]) };
     assert_eq!(daemon.api.update(change).unwrap().files_generation, 3);
     wait_for_single_generation(&container);
@@ -85,7 +85,7 @@ fn files_come_change_and_go() {
     );
 }
 
-/// The signal arrives after the new files are in place: the handler reads them.
+/// The signal is sent after the new files are in place: the signal handler reads the new files.
 #[test]
 fn a_signal_comes_after_the_swap() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -105,7 +105,7 @@ fn a_signal_comes_after_the_swap() {
     }
 }
 
-/// Current values are masked in the output, however many updates were refused or delayed meanwhile.
+/// Current values are masked in the output, even if updates were refused or delayed before.
 #[test]
 fn values_in_force_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(MANY).start(), Rootfs::busybox());
@@ -174,7 +174,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     let landed: Vec<Result<u64, tonic::Status>> = eight(None);
     let mut generations: Vec<u64> = landed.into_iter().map(Result::unwrap).collect();
     generations.sort_unstable();
-    // Each update increments the generation; an answer that comes late reports a later generation.
+    // Each update increments the generation. A response may already report the generation of a later update.
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 9);
     assert!(generations.iter().all(|generation| (2..=9).contains(generation)), "{generations:?}");
     let (a, b) = (read(&container, "a"), read(&container, "b"));
@@ -189,7 +189,8 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 10);
 }
 
-/// Updates continue with the next daemon after a kill; a second launcher can wipe everything that the first could.
+/// After a kill of the daemon, updates continue with the next daemon. A second launcher can wipe everything that the
+/// first launcher could wipe.
 #[test]
 fn updates_outlive_the_daemon() {
     let mut daemon = Daemon::start();
@@ -210,7 +211,7 @@ fn updates_outlive_the_daemon() {
     assert_eq!((wipe.files, wipe.bytes), (5, 1 + 1 + 1 + 1 + 4));
 }
 
-/// A shim that is killed at any moment of a rotation leaves nothing: the launcher wipes all generations.
+/// If a shim is killed at any moment of a rotation, nothing is left: the launcher wipes all generations.
 #[test]
 fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
     let daemon = Daemon::start();
@@ -235,7 +236,7 @@ fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
                 landed
             })
         };
-        // After a few rotations, at a moment that differs in each round.
+        // The kill comes after a few rotations, at a different moment in each round.
         wait::until("rotations continue", || (daemon.api.get(&id).unwrap().files_generation > 2 + round).then_some(()));
         kill(daemon.record(&id).shim.pid, 9);
         assert!(daemon.api.block_on(rotating).unwrap() > 0);

@@ -1,4 +1,4 @@
-//! Forged updates, as a compromised daemon could send them to a shim: they are refused and change nothing.
+//! A compromised daemon could send forged updates to a shim. They are refused and change nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -99,7 +99,7 @@ fn a_forged_update_changes_nothing() {
     for signal in [-1, 65, i32::MAX] {
         assert_eq!(site.ask(&good, &[b"FORGE"], signal).unwrap_err().reason(), Reason::Invalid);
     }
-    // Descriptors of the wrong kind.
+    // These descriptors have the wrong type.
     let plain = || OwnedFd::from(tempfile::tempfile().unwrap());
     let list = || OwnedFd::from(json(&good));
     for fds in [vec![], vec![list()], vec![list(), plain()], vec![plain(), list()], vec![list(), list(), list()]] {
@@ -114,7 +114,8 @@ fn a_forged_update_changes_nothing() {
     assert_eq!((record.files_generation, record.plan.files[1].size), (2, 5));
 }
 
-/// A daemon cannot flood a shim: the amount of unwiped data is limited, and exceeding it is reported.
+/// A daemon cannot flood a shim: the amount of unwiped data is limited, and an update beyond the limit is refused with
+/// that reason.
 #[test]
 fn more_than_a_shim_keeps_is_refused_for_the_moment() {
     let site = Site::start();

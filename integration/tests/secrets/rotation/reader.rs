@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::rotation::{GENERATIONS, ROOT, inside, wait_for_single_generation};
 
-/// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and prints its observations. Every line of either
-/// file is the stamp of its generation. The reader alternates between two methods: through the directory of one
-/// generation, opened once; and by plain paths, with a check of the current generation before and after. A round that
-/// takes longer than old generations are kept proves nothing, and is only counted.
+/// Reads the files `pair/a` and `pair/b` below a directory until SIGTERM, and prints its observations. Every line of
+/// both files is the stamp of their generation. The reader alternates between two methods: through the directory of one
+/// generation, opened once; and by plain paths, with a check of the current generation before and after. If a round
+/// takes longer than old generations are kept, it proves nothing, and is only counted.
 const READER: &str = r#"
 import json, os, signal, sys, time
 pair, generations = sys.argv[1] + '/pair', sys.argv[2]
@@ -65,7 +65,7 @@ seen['stamps'] = len(stamps)
 print(json.dumps(seen), flush=True)
 "#;
 
-/// A pair of files of one generation: one within a page, one over several pages.
+/// A pair of files of one generation: one file fits into a page, the other has several pages.
 fn pair(generation: usize) -> [(&'static str, Vec<u8>); 2] {
     let stamp = format!("generation {generation:08}\n");
     [("pair/a", stamp.repeat(3).into_bytes()), ("pair/b", stamp.repeat(600).into_bytes())]
@@ -75,13 +75,13 @@ fn number(seen: &Value, name: &str) -> u64 {
     seen[name].as_u64().unwrap()
 }
 
-/// A reader sees no mixed, torn or missing pair over 1,000 rotations; one of 1,000 generations is left.
+/// Over 1,000 rotations a reader sees no mixed, torn or missing pair. At the end one generation is left.
 #[test]
 fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     const ROTATIONS: usize = 1000;
     let daemon = Daemon::start();
     let mut request = program("/usr/bin/python3", &["-c", READER, ROOT, GENERATIONS]).id("read").grace_ms(60_000);
-    request.redaction = Redaction::None.into(); // the reader's output is compared unmasked
+    request.redaction = Redaction::None.into(); // the reader's output must not be masked
     for (path, content) in pair(0) {
         request = request.file(path, &content);
     }
@@ -109,7 +109,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     assert_eq!((wipe.files as usize, wipe.bytes as usize, wipe.verified), (2 * (ROTATIONS + 1), bytes, true));
 }
 
-/// The same reader detects faults if the same files are overwritten in place. This is the control.
+/// The control: if the same files are overwritten in place, the same reader detects this.
 #[test]
 fn the_reader_would_see_files_that_are_written_in_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
     let mut reader = reader.args(["-c", READER]).args([dir.path(); 2]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "up");
-    // The reader gets its share of the processors meanwhile.
+    // The loop writes for two seconds, so that the reader gets CPU time meanwhile.
     let begun = Instant::now();
     (1..).take_while(|_| begun.elapsed() < Duration::from_secs(2)).for_each(write);
     kill(reader.id() as i32, 15);
@@ -134,7 +134,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
     assert!(number(&seen, "torn") + number(&seen, "mixed") > 0, "{seen}");
 }
 
-/// An old descriptor reads the old content or zeros, and never any other byte.
+/// A descriptor opened before a rotation reads the old content or zeros, and never any other byte.
 #[test]
 fn an_open_descriptor_shows_old_content_or_zeros() {
     let daemon = Daemon::start();
@@ -166,8 +166,8 @@ fn an_open_descriptor_shows_old_content_or_zeros() {
     assert_eq!(fs::read(inside(&container, &format!("{ROOT}/a"))).unwrap(), new);
 }
 
-/// Constantly takes leases on its secret files, at each of their paths, until SIGTERM; each leased descriptor is queued
-/// in a socket that is not read. The control is the script's own file.
+/// Takes leases on its secret files until SIGTERM, at each of their paths. Each leased descriptor is queued in a socket
+/// that is not read. The control is a lease on the script's own file.
 const LEASER: &str = r#"
 import fcntl, os, signal, socket, sys
 queue = [socket.socketpair() for _ in range(16)]
@@ -198,8 +198,8 @@ while going:
 print('leases', leases['own'], leases['secret'], flush=True)
 "#;
 
-/// Leases of a container on its own secret files delay nothing: a replaced value is wiped as fast as without them, and
-/// the container stops on request, whether its shim or the launcher wipes.
+/// If a container takes leases on its own secret files, nothing is delayed: a replaced value is wiped as fast as
+/// without leases, and the container stops on request, whether its shim or the launcher wipes.
 #[test]
 fn leases_delay_no_wipe() {
     const BOUND: Duration = Duration::from_secs(15); // the kernel breaks a lease after 45 s

@@ -1,4 +1,4 @@
-//! Refused updates, after which the files are unchanged.
+//! If an update is refused, the files are unchanged.
 
 use std::fs;
 
@@ -64,15 +64,15 @@ fn what_does_not_fit_is_reported_and_changes_nothing() {
     assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");
 }
 
-/// Policy for more file data than the memory of a test container.
+/// Policy that allows more file data than fits into the memory of a test container.
 pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
 
-/// Files count against the container's own memory: an update that does not fit is refused with the limit's name, the
-/// process continues, and an update that fits (the control) succeeds.
+/// Files count against the container's own memory limit. If an update does not fit, it is refused with the name of the
+/// limit, and the process continues. The control: an update that fits succeeds.
 #[test]
 fn what_the_containers_memory_does_not_hold_is_refused() {
     let daemon = Setup::default().config(MANY).start();
-    // Uses most of the memory, and then prints a line.
+    // Uses most of the memory, then prints a line.
     let script = "import time\nheld = bytearray(40 << 20)\nprint('up', flush=True)\ntime.sleep(100000)";
     let request = program("/usr/bin/python3", &["-c", script]).id("c").memory(64 << 20).file("a", b"old");
     let before = daemon.api.up(request);
@@ -89,13 +89,13 @@ fn what_the_containers_memory_does_not_hold_is_refused() {
     assert!(!ending(&ended).oom_killed, "{ended:?}");
 }
 
-/// A cgroup that becomes full while files are written fails only the update: the kernel kills the helper and not the
+/// If the cgroup becomes full while files are written, only the update fails: the kernel kills the helper and not the
 /// container's process, the old files stay, and the container is not reported as out of memory.
 #[test]
 fn a_cgroup_that_fills_up_in_the_middle_costs_only_the_update() {
     let daemon = Setup::default().config(MANY).start();
     let before = daemon.api.started(sleeper("c").memory(64 << 20).file("a", b"old"));
-    // A limit above the container's own, which the check of the free memory does not consider.
+    // The limit is set on the parent of the container's cgroup. The check of the free memory does not consider it.
     let cgroup = daemon.record("c").cgroup;
     let parent = footprint::cgroup_roots(&daemon.setup().run_dir())
         .into_iter()

@@ -10,8 +10,8 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch,
 
 use crate::rotation::{ROOT, content, inside, wait_for_single_generation};
 
-/// Each rotation causes an event in the visible directory, after which the new content can be read, and gives the name
-/// another inode.
+/// Each rotation causes an event in the visible directory. After the event the new content can be read, and the name
+/// refers to another inode.
 #[test]
 fn each_rotation_is_seen_in_the_directory() {
     let daemon = Daemon::start();

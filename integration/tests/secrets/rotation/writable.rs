@@ -1,4 +1,4 @@
-//! Files that a container's process may change: permitted and denied operations, and the wipe of all of them.
+//! Files that a container's process may change: permitted and denied operations, and the wipe of all files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -26,7 +26,7 @@ fn anyone() -> Daemon {
     Setup::default().config("[policy]\nallow_host_userns = true\n").start()
 }
 
-/// Exits with 9 if a forbidden operation succeeds.
+/// Changes the files. Exits with 9 if a forbidden operation succeeds.
 const CHANGES: &str = r#"set -e
 grep -q ' /etc/cf-service-bindings rw,nosuid,nodev,noexec' /proc/self/mountinfo
 cd /etc/cf-service-bindings
@@ -67,13 +67,13 @@ fn a_process_changes_its_files_and_writes_beside_them() {
         let options = "rw,nosuid,nodev,noexec";
         let points = [ROOT, ROOT, ROOT, "/root/.token", "/root/.kube"];
         assert_eq!(reported, points.map(|point| (point, options)));
-        // Five files of the request, also by their second names; `password` and `config`, which replaced two; y, run
-        // and large.
+        // Ten files: the five files of the request, some only under their second names; the two files that replaced
+        // `password` and `config`; and y, run and large.
         let wipe = ending(&ended).wipe.as_ref().unwrap();
         assert_eq!((wipe.verified, wipe.files, &*wipe.wiped_by), (true, 10, "shim"), "{wipe:?}");
         assert!(wipe.bytes > MOST - (64 << 10), "{wipe:?}");
     }
-    // The control: without `writable_files` they are read-only.
+    // The control: without `writable_files` the files are read-only.
     let ended =
         daemon.api.run_to_end(request_with_files("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
     assert!(exit(&ended) != Ok(0), "{ended:?}");
@@ -94,8 +94,8 @@ fn files_that_a_process_may_change_are_not_updated() {
     assert!(nothing.code() == Code::InvalidArgument && nothing.message().contains("writable_files"), "{nothing}");
 }
 
-/// The holder of the token gets the files as in the request, whatever the process did to its files, and these changes
-/// cannot make root read anything else.
+/// The holder of the token gets the files as in the request, whatever the process has done to its files. These changes
+/// cannot make root read any other file.
 #[test]
 fn what_was_given_can_be_asked_for_again() {
     let daemon = Daemon::start();
@@ -109,8 +109,8 @@ fn what_was_given_can_be_asked_for_again() {
     let given = files.map(|path| format!("{path}=was {path}"));
     assert_eq!(values(&answer), [&["PW=pw".to_owned()][..], &given[..]].concat());
     daemon.api.stop("t", Some(0)).unwrap();
-    // Three files of the request under their second names, as copies, and the token; `b` is one of them; and the files
-    // next to the copies.
+    // Eight files: the three files of the request under their second names (`b` is one of them), their three copies,
+    // the token, and the stored inputs next to the copies.
     let wipe = daemon.api.wait("t").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.verified, wipe.files), (true, 3 + 3 + 1 + 1));
 }
@@ -175,12 +175,12 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
     }
 }
 
-/// Leases a file, and does not release the lease.
+/// Takes a lease on a file, and does not release it.
 const LEASE: &str = "import fcntl, os, signal, sys\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n\
     fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)\nprint(flush=True)\nsignal.pause()";
 
-/// No process of the executor holds a file open that the process created. A lease on it by a process outside of the
-/// container delays only its wipe, and the result then has no receipt.
+/// The executor keeps no descriptor of a file that the container's process created. If a process outside of the
+/// container has a lease on such a file, only the wipe of this file is delayed, and the result has no receipt.
 #[test]
 fn a_file_that_is_leased_from_outside_is_wiped_later() {
     let daemon = Daemon::start();

@@ -33,7 +33,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("the path exists").permissions().mode() & 0o7777
 }
 
-/// A tree is copied in and out again unchanged, in an image without any program.
+/// A tree is copied into a container and out of it, and is unchanged. The image contains no program for the copy.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -48,7 +48,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     fs::set_permissions(&deep, PermissionsExt::from_mode(0o751)).unwrap();
     symlink("../nowhere", from.join("link")).unwrap();
     shell_output(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
-    // To a new name, to an existing directory, only the directory's content, and a file that replaces another.
+    // Copy to a new name, to an existing directory, only the directory's content, and a file over another file.
     for (source, destination) in
         [("from", "c:/new"), ("from", "c:/there"), ("from/.", "c:/there"), ("from/.", "c:/new/")]
     {
@@ -79,12 +79,12 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert_eq!(fs::read(at("one")).unwrap(), b"new");
 }
 
-/// A sparse file uses no more space after a copy, in either direction, and an endless file is limited.
+/// A sparse file uses no more disk space after a copy, in either direction. A copy of an endless file is limited.
 #[test]
 fn cp_sparse_file_keeps_holes() {
     use std::os::unix::fs::MetadataExt as _;
     const LENGTH: u64 = 256 << 20;
-    const BLOCKS_MAX: u64 = 4096; // of 512 bytes: 2 MiB, where all of it would be 524,288
+    const BLOCKS_MAX: u64 = 4096; // 2 MiB in blocks of 512 bytes; without holes it would be 524,288
     let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
     let at = |name: &str| home.path().join(name).display().to_string();
     let file = fs::File::create(at("sparse")).unwrap();
@@ -113,7 +113,7 @@ fn cp_sparse_file_keeps_holes() {
     assert!(!home.path().join("bounded").exists(), "nothing of it stays");
 }
 
-/// A dash as source or destination is an archive that tar can read and write.
+/// If the source or destination is a dash, agent-cli writes or reads a tar archive.
 #[test]
 fn a_dash_is_an_archive() {
     let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
@@ -147,7 +147,7 @@ fn a_dash_is_an_archive() {
     assert!(damaged.status == 125 && damaged.stderr.contains("the archive is damaged"), "{damaged:?}");
 }
 
-/// A copy has the permissions of the container's user; paths that are forbidden, missing or obstructed are reported.
+/// A copy has the permissions of the container user. Paths that are forbidden, missing or obstructed are reported.
 #[test]
 fn it_is_the_containers_user_who_reads_and_writes() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -177,7 +177,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
         assert!(reported.status == 125 && reported.stderr.contains(words), "{source} {destination}: {reported:?}");
     }
     assert!(!Path::new(&out).exists());
-    // As a destination, a link to a directory counts as a directory; an archive entry does not lead through a link.
+    // A destination that is a link to a directory counts as a directory. An entry of an archive is not extracted
+    // through a link.
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/l"]).status, 0);
     assert_eq!(shell_output(&daemon, "cat /tmp/d/file"), "x");
     let tree = home.path().join("tree/l");
@@ -198,8 +199,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
 }
 
-/// Links of a container lead to no file of the host, even if they change during a copy (CVE-2018-15664). The control:
-/// the same name, resolved on the host, leads to the host's file.
+/// Links of a container lead to no host file, even if they change during a copy (CVE-2018-15664). The control: the same
+/// name, resolved on the host, leads to the host file.
 #[test]
 fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -223,7 +224,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
         let source = format!("c:/dir{name}");
         let read = cp(&daemon, &[&source, &out]);
         assert!(read.status == 125 && !Path::new(&out).exists(), "{read:?}");
-        // The write may succeed or fail, at either path, because the container changes the path.
+        // The container changes the path meanwhile, so the write may succeed at either path, or fail.
         let _ = cp(&daemon, &[&new, &source]);
         let _ = cp(&daemon, &[&new, &format!("c:/dir{above}/made")]);
     }
@@ -231,7 +232,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     assert!(!home.path().join("made").exists());
 }
 
-/// Secret files are in no archive, whatever path is requested. The control: a file next to them is.
+/// Secret files are never copied to an archive, whatever path is requested. The control: a file next to them is copied.
 #[test]
 fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -252,7 +253,7 @@ fn secret_files_are_not_copied() {
     assert!(reported.stderr.contains("volume of secret files"), "{reported:?}");
 }
 
-/// A client that does not read stops the copy, and no data accumulates; a client that disconnects ends the copy.
+/// If a client does not read, the copy stops and no data accumulates. If a client disconnects, the copy ends.
 #[test]
 fn a_slow_reader_holds_the_copy_up() {
     let daemon = sleeping("c");
@@ -281,7 +282,7 @@ fn a_slow_reader_holds_the_copy_up() {
     wait::until("the copy's process exits", || (ours() == 0).then_some(()));
 }
 
-/// An entry that cannot be copied is reported by name, and the others are copied, in both directions.
+/// If an entry cannot be copied, it is reported by name, and the other entries are copied, in both directions.
 #[test]
 fn one_entry_that_cannot_be_copied_ends_nothing() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -303,7 +304,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     );
     let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
     assert_eq!(shell_output(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
-    // To the container: a file whose name is that of a directory, and a file below an inaccessible directory.
+    // To the container: a file whose name is that of an existing directory, and a file below an inaccessible directory.
     let tree = home.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     for name in ["closed/x", "before", "z", "zz"] {
@@ -316,7 +317,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
     assert_eq!(shell_output(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
-    // From the container, with a name collision on the host.
+    // From the container: a name on the host is already used by a directory.
     fs::remove_file(out.join("a")).unwrap();
     fs::create_dir(out.join("a")).unwrap();
     let copied = cp(&daemon, &["c:/tmp/t/.", &out.display().to_string()]);
@@ -324,7 +325,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     assert_eq!(fs::read(out.join("zz")).unwrap(), b"new");
 }
 
-/// The cause of a refusal is reported, however much of the archive remains to be sent.
+/// The cause of a refusal is reported, even if most of the archive was not sent.
 #[test]
 fn a_large_upload_reports_why_it_is_refused() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -345,13 +346,13 @@ fn a_large_upload_reports_why_it_is_refused() {
     }
 }
 
-/// Number of names in a directory of a container with the prefix of partial copies.
+/// Number of names with the prefix of partial copies in a directory of a container.
 fn partial(pid: i32) -> usize {
     let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("the path exists");
     names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()
 }
 
-/// Partial copies are removed, whichever process is killed or interrupted.
+/// If any process is killed or interrupted during a copy, the partial copy is removed.
 #[test]
 fn what_is_not_whole_goes() {
     let (mut daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -374,7 +375,7 @@ fn what_is_not_whole_goes() {
     copying.kill().unwrap();
     copying.wait().unwrap();
     wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
-    // From the container, interrupted.
+    // A copy from the container is interrupted.
     shell_output(&daemon, "truncate -s 64G /tmp/large");
     let out = home.path().join("out");
     fs::create_dir(&out).unwrap();

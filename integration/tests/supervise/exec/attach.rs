@@ -19,8 +19,8 @@ fn interactive(request: RunRequest, terminal: bool) -> RunRequest {
     RunRequest { stdin: true, terminal, ..request }
 }
 
-/// A shell on a terminal works for an attached client: the prompt from before the attachment, typed input, the window
-/// size, Ctrl-C; all output is also in the log, and secrets are masked in both.
+/// An attached client can use a shell on a terminal: it gets the prompt from before the attachment, typed input works,
+/// the window size changes, and Ctrl-C interrupts. All output is also in the log, and secrets are masked in both.
 #[test]
 fn a_shell_on_a_terminal() {
     let daemon = Daemon::start();
@@ -39,7 +39,7 @@ fn a_shell_on_a_terminal() {
     client.until("to the console");
     client.send_input(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
     client.until("going");
-    // Wait until it sleeps: bash can lose a signal during a fork.
+    // Wait until the process sleeps: bash can lose a signal during a fork.
     let sleeps = |pid: &i32| host::status(*pid, "Name").as_deref() == Some("sleep");
     wait::until("sleep runs", || host::descendants(pid(&started)).iter().any(sleeps).then_some(()));
     client.send_input(b"\x03");
@@ -52,7 +52,8 @@ fn a_shell_on_a_terminal() {
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));
 }
 
-/// Input through a pipe comes from one client, until another client replaces it; then the input ends.
+/// Input through a pipe comes from one client. Another client can replace it. If the client's input ends, the process's
+/// input ends.
 #[test]
 fn input_by_a_pipe() {
     let daemon = Daemon::start();
@@ -92,7 +93,7 @@ fn what_cannot_be_attached_to() {
     assert_eq!(start("c", false).err().unwrap().code(), Code::FailedPrecondition);
 }
 
-/// A read-only client that does not read receives a message about missed output; the process and its log continue
+/// If a read-only client does not read, it receives a message about missed output. The process and its log continue
 /// unaffected.
 #[test]
 fn a_watcher_that_does_not_read_blocks_no_one() {
@@ -108,12 +109,12 @@ fn a_watcher_that_does_not_read_blocks_no_one() {
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
 }
 
-/// Bytes of all values, without a pattern that a lost or duplicated packet would preserve.
+/// Bytes of all values without a repeated pattern, so that a lost or duplicated packet is detected.
 fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// Creates a root file system with `/bytes` in it, and a daemon that keeps almost nothing of a log.
+/// Creates a root file system that contains the file `/bytes`, and a daemon that keeps almost nothing of a log.
 fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
     let rootfs = Rootfs::busybox();
     std::fs::write(rootfs.path().join("bytes"), bytes).expect("write");
@@ -125,7 +126,7 @@ fn reader(id: &str) -> AttachStart {
 }
 
 /// A lossless client receives every byte: the process waits for its reader as on a pipe, from the first byte to the
-/// last, and the exit is not reported before all output is delivered, whatever happens to the log, or without one.
+/// last. The exit is not reported before all output is delivered. This holds with a small log, and without a log.
 #[test]
 fn a_lossless_client_gets_every_byte() {
     let bytes = noise(40 << 20);
@@ -144,7 +145,7 @@ fn a_lossless_client_gets_every_byte() {
         drop(slow);
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
     }
-    // The same applies to output that is too short to make the process wait.
+    // The same holds if the output is too short to make the process wait.
     daemon.api.started(RunRequest { await_reader: true, ..sh("echo out; echo err >&2; exit 3").id("short") });
     let client = Attached::start(&daemon.api, reader("short")).unwrap().end().unwrap();
     assert_eq!((&*client.stdout, &*client.stderr), (&b"out\n"[..], &b"err\n"[..]));
@@ -155,14 +156,14 @@ fn attached_to(daemon: &Daemon, id: &str) -> Attached {
     Attached::start(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).expect("attach")
 }
 
-/// A process that waits for its reader still gets its signals, and continues when the reader has disconnected.
+/// A process that waits for its reader still gets its signals. It continues when the reader has disconnected.
 #[test]
 fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     let (daemon, rootfs) = with_bytes(&noise(8 << 20));
     let held = |id: &str| {
         let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
         daemon.api.started(RunRequest { await_reader: true, ..request });
-        // Unread data of several streams fills their connection's window, so each has its own connection.
+        // Unread data of several streams fills the window of their connection, so each stream has its own connection.
         Attached::start(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
     };
     let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
@@ -179,7 +180,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     assert_eq!(exit(&daemon.api.wait("stop").unwrap()), Err(9), "PID 1 alone and without a handler");
     assert!(stopped.end().is_err(), "the stream ends with an error, because output is missing");
     daemon.api.signal("kill", 9).unwrap();
-    // The reader has unlimited time as long as the container is not stopped.
+    // The reader has no time limit until the container is stopped.
     let killed = killed.end().unwrap();
     assert!(killed.stdout == noise(8 << 20)[..killed.stdout.len()]);
     assert_eq!(exit(&daemon.api.wait("kill").unwrap()), Err(9));
@@ -187,8 +188,8 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     drop(deleted);
 }
 
-/// A client continues at its byte position if executord is killed with output in transit, and the process waits for the
-/// client.
+/// If executord is killed while output is in transit, a client continues at its byte position, and the process waits
+/// for the client.
 #[test]
 fn a_reader_goes_on_where_it_was_when_executord_died() {
     let mut node = Supervised::start();
@@ -216,7 +217,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "the position is beyond the end");
 }
 
-/// The terminal belongs to the shim, and survives executord.
+/// The terminal belongs to the shim, and survives a kill of executord.
 #[test]
 fn the_terminal_outlives_executord() {
     let mut node = Supervised::start();

@@ -1,4 +1,4 @@
-//! Attacks by root of the container on the executor's processes that enter it.
+//! Root of the container attacks the executor's processes when they enter the container.
 
 use executor_proto::v1::{ExecStart, RunRequest};
 use integration::daemon::Daemon;
@@ -7,8 +7,8 @@ use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
 
-/// Constantly inspects every process of its pid namespace (program, open files, root) and tries to trace it. Counts by
-/// program.
+/// Constantly inspects every process of its pid namespace (program, open files, root directory) and tries to trace it.
+/// Counts the results by program.
 const POLLER: &str = r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -48,9 +48,9 @@ while not stop: look()
 print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 "#;
 
-/// Root of the container finds the executor's processes while they enter, and can access nothing of them
-/// (CVE-2016-9962, CVE-2019-5736). The control in the same run: it can access the programs that they execute, which
-/// shows that it inspects at the right time and place.
+/// Root of the container sees the executor's processes while they enter, but cannot access anything in them
+/// (CVE-2016-9962, CVE-2019-5736). The control in the same run: it can access the programs that these processes
+/// execute, so it inspects at the right time and place.
 #[test]
 fn nothing_of_ours_is_reached_while_it_comes_in() {
     let daemon = Daemon::start();
@@ -71,8 +71,8 @@ fn nothing_of_ours_is_reached_while_it_comes_in() {
     assert!(count("programs") > 0, "the control: the executed programs are reached: {log}");
 }
 
-/// A container that puts links into the path of a working directory causes directories to be created only below its own
-/// root.
+/// If a container puts links into the path of a working directory, missing directories are created only below the
+/// container's root.
 #[test]
 fn exec_workdir_links_stay_inside() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -98,7 +98,7 @@ fn exec_workdir_links_stay_inside() {
     }
     for dir in ["/out/f", "/magic/g", "/self/h", "/proc/1/cwd/i"] {
         let failure = within("c", dir).failure.expect(dir);
-        // Its user may lack search permission for some of the links.
+        // The executed process's user may lack search permission for some of the links.
         let is_closed = failure.errno == 13 && failure.message.starts_with("chdir");
         assert!(is_closed || failure.message.starts_with("create the working directory"), "{dir}: {failure:?}");
     }

@@ -1,4 +1,4 @@
-//! agent-cli on a real terminal, created and operated by the script `by_hand.py`.
+//! agent-cli on a real terminal. The script `by_hand.py` creates and operates the terminal.
 
 use std::process::Command;
 

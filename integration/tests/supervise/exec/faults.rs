@@ -1,4 +1,5 @@
-//! After a kill of any process, an executed process remains only in its container, and no longer than the container.
+//! If any process is killed, an executed process remains only in its container, and exits with the container at the
+//! latest.
 
 use executor_proto::v1::exec_request::Part as ToExecuted;
 use executor_proto::v1::{ExecDetach, ExecStart};
@@ -13,7 +14,7 @@ use tonic::Code;
 
 use crate::exec::sleeping;
 
-/// Ignores the signals that a client's disconnection sends first, and so do its children.
+/// Ignores the signals that a disconnected client's process gets first, and so do its children.
 const STUBBORN: &str = "trap '' HUP TERM; sleep 100000 & echo $!; wait";
 
 fn supervisors(launcher: i32) -> Vec<i32> {
@@ -22,7 +23,7 @@ fn supervisors(launcher: i32) -> Vec<i32> {
     host::descendants(launcher).into_iter().filter(is).collect()
 }
 
-/// A process and its children on the host.
+/// Returns host pids of a process and its children.
 fn with_children(pid: i32) -> Vec<i32> {
     [vec![pid], host::descendants(pid)].concat()
 }
@@ -41,7 +42,7 @@ fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
     (process, all)
 }
 
-/// A disconnected client's process gets SIGHUP, and SIGKILL if it ignores that.
+/// If a client disconnects, its process gets SIGHUP. If the process ignores SIGHUP, it gets SIGKILL.
 #[test]
 fn a_client_that_goes_away_takes_its_process_along() {
     let daemon = sleeping("c");
@@ -58,12 +59,12 @@ fn a_client_that_goes_away_takes_its_process_along() {
     wait::until("no supervisor is left", || supervisors(launcher).is_empty().then_some(()));
 }
 
-/// A detached process, detached at the start or later, continues without its client and is not blocked by unread
-/// output. It is killed with its container.
+/// A detached process, detached at the start or later, continues without its client, and unread output does not block
+/// it. It is killed with its container.
 #[test]
 fn what_is_detached_goes_on_without_its_client() {
     let daemon = sleeping("c");
-    // More output than a pipe or a terminal can hold.
+    // The output is larger than the buffer of a pipe or a terminal.
     let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
     let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
     let begun = Executed::start(&daemon.api, begun).unwrap();
@@ -94,7 +95,8 @@ fn the_end_of_the_container_ends_it() {
     all_end("the container's processes", &all);
 }
 
-/// Executions while the container exits are refused, or run and are killed, and nothing is left.
+/// If a container exits during an execution, the execution is refused, or the process runs and is killed. Nothing is
+/// left.
 #[test]
 fn a_container_that_ends_meanwhile_refuses_in_order() {
     let daemon = Daemon::start();
@@ -145,7 +147,7 @@ fn executord_that_is_killed_leaves_no_process() {
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 
-/// An executed process survives the launcher that forked its supervisor, until the next launcher starts.
+/// If the launcher is killed, an executed process and its supervisor continue until the next launcher starts.
 #[test]
 fn a_launcher_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();

@@ -1,4 +1,4 @@
-//! An executed process has the attributes of the container's own process, compared from outside line by line.
+//! An executed process has the attributes of the container's own process. They are compared from outside, line by line.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,8 @@ const NAMESPACES: [&str; 8] = ["user", "mnt", "pid", "pid_for_children", "net", 
 
 fn cgroups(pid: i32) -> Vec<String> {
     let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // In a hierarchy without a cgroup of the container, a process keeps its initial cgroup.
+    // In a cgroup hierarchy in which the container has no cgroup, a process keeps the cgroup that it started in. Such
+    // lines are left out.
     let ours = |line: &&str| line.contains("/c") || line.contains("executor");
     all.lines().filter(ours).map(str::to_owned).collect()
 }
@@ -67,7 +68,7 @@ fn compare(what: &str, init: i32, executed: i32) {
     );
 }
 
-/// Executed processes of the container's own user equal its first process, in containers of several kinds.
+/// Processes executed as the container's own user equal the first process, in containers of several kinds.
 #[test]
 fn it_is_as_the_containers_own_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -89,12 +90,13 @@ fn it_is_as_the_containers_own_process() {
         let init = pid(&daemon.api.started(request));
         let executed = Executed::start(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
         compare(id, init, executed.pid);
-        // Guards against a comparison of two empty values.
+        // The control: the compared values are not empty, and differ from those of this test.
         assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
     }
 }
 
-/// A process with another user has that user's groups from the container's files, and none of root's capabilities.
+/// A process executed as another user has that user's groups from the container's files, and none of root's
+/// capabilities.
 #[test]
 fn another_user_is_that_user() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -120,8 +122,8 @@ fn it_has_no_descriptor_of_ours() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     for (stdin, terminal) in [(false, false), (true, false), (false, true)] {
-        // The script prints after its loader, which opens libraries, is done. The process remains a shell, because its
-        // last command is not `sleep`.
+        // The script prints after its dynamic loader is done, because the loader opens libraries. The shell does not
+        // replace itself by `sleep`, because `sleep` is not its last command.
         let start = ExecStart { stdin, terminal, ..script("c", "echo loaded; sleep 1000; true") };
         let mut executed = Executed::start(&daemon.api, start).unwrap();
         executed.until("loaded");

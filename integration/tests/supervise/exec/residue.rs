@@ -1,4 +1,4 @@
-//! Arguments, environment and input of an executed process remain in none of the executor's processes.
+//! Arguments, environment and input of an executed process are left in none of the executor's processes.
 
 use executor_proto::v1::exec_request::Part;
 use executor_proto::v1::{EnvironmentVariable, ExecStart};
@@ -69,7 +69,7 @@ impl Given {
     }
 }
 
-/// While a process runs and its call continues, only the process holds its inputs and output.
+/// While a process runs and its call continues, only this process's memory contains its inputs and output.
 #[test]
 fn values_are_in_the_process_alone() {
     let given = Given::by(Setup::default());
@@ -99,7 +99,7 @@ fn where_nothing_is_overwritten_they_are_found() {
     }
 }
 
-/// Copies a canary in and out again over one persistent connection, and searches executord.
+/// Copies a canary into a container and out of it over one persistent connection, then searches executord.
 fn copied(setup: Setup) -> (Daemon, Needles) {
     let daemon = setup.start();
     daemon.api.started(sleeper("c"));
@@ -125,7 +125,7 @@ fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// Files that are copied to and from a container leave nothing in memory while the connection is open.
+/// If files are copied to and from a container, nothing of them is left in memory, even while the connection is open.
 #[test]
 fn files_that_are_copied_leave_nothing() {
     let (daemon, needles) = copied(Setup::default());

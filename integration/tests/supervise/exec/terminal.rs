@@ -1,4 +1,4 @@
-//! Processes with a terminal, as a client of the interface sees them.
+//! Processes with a terminal, as seen by a client of the interface.
 
 use executor_proto::v1::{ExecStart, RunRequest, WindowSize};
 use integration::daemon::{Daemon, Setup};
@@ -45,8 +45,8 @@ fn its_size_is_as_asked_and_changes_are_seen() {
     assert_eq!(watcher.exit, Some(Ok(6)));
 }
 
-/// The first instruction of a program on a terminal already has the size of the caller's window, after a warm and a
-/// cold start.
+/// A program on a terminal has the size of the caller's window from its first instruction, after a warm and a cold
+/// start.
 #[test]
 fn run_terminal_begins_with_callers_size() {
     for ready in [0, 1] {
@@ -67,7 +67,7 @@ fn run_terminal_begins_with_callers_size() {
 }
 
 /// A shell with job control works: typed input is echoed, Ctrl-C ends the foreground job and not the shell, Ctrl-Z
-/// stops it, Ctrl-D ends the shell.
+/// stops the job, Ctrl-D ends the shell.
 #[test]
 fn a_shell_is_used_as_by_hand() {
     let daemon = sleeping("c");
@@ -95,7 +95,7 @@ fn a_shell_is_used_as_by_hand() {
     assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
 }
 
-/// All output before a process's exit is delivered, whatever its size.
+/// All output that a process writes before its exit is delivered, whatever its size is.
 #[test]
 fn nothing_of_its_output_is_lost() {
     let daemon = sleeping("c");
@@ -106,7 +106,7 @@ fn nothing_of_its_output_is_lost() {
     }
 }
 
-/// A false `/dev/ptmx`, which the container can create, is not accepted as a terminal.
+/// If the container has created a false `/dev/ptmx`, it is not accepted as a terminal.
 #[test]
 fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();

@@ -1,14 +1,14 @@
-//! The judgement: no figure is higher after the last tenth than after the second one, except for a stated slack.
+//! Evaluates a run: no figure may be higher after the last tenth than after the second tenth, except for a fixed slack.
 
-/// Number of parts of a run. The figures are taken after each part.
+/// Number of parts of a run. The figures are measured after each part.
 pub(crate) const TENTHS: usize = 10;
 
-/// Memory of a process in units of 1,024 bytes: shared pages are counted proportionally (PSS), or fully (RSS).
+/// Memory of a process in KiB: shared pages are counted proportionally (PSS), or fully (RSS).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Memory {
     pub(crate) pss_kib: u64,
     pub(crate) rss_kib: u64,
-    /// Pages of PSS and RSS that do not belong to files.
+    /// Anonymous memory in PSS and RSS: pages that do not belong to files.
     pub(crate) anonymous_pss_kib: u64,
     pub(crate) anonymous_rss_kib: u64,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Figures {
     pub(crate) rules: u64,
 }
 
-/// Name, value and permitted growth of a figure; the growth is `None` if the figure is reported and not judged.
+/// Name, value and permitted growth of a figure. If the growth is `None`, the figure is reported and not evaluated.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) value: u64,
@@ -43,10 +43,10 @@ pub(crate) struct Row {
 }
 
 impl Figures {
-    /// Returns all figures. Exact counts have no slack. Files have one more for every other kept result, because the
-    /// oldest may be in the process of removal; descriptors have those of one client connection. An allocator frees
-    /// memory in pieces and with delay: over 24,000 lives its slack is 130 bytes each. File pages vary with the
-    /// machine's memory and with other processes of the same program, so total memory is not judged.
+    /// Returns all figures. Exact counts have no slack. Files have the slack of one more file for every second kept
+    /// result, because the oldest results may be in removal. Descriptors have the slack of one client connection. An
+    /// allocator frees memory in pieces and late: over 24,000 lives, its slack is 130 bytes per life. Total memory is
+    /// not evaluated, because file pages vary with the machine's memory and with other processes of the same program.
     pub(crate) fn rows(&self) -> [Row; 18] {
         let judged = |name, value, slack| Row { name, value, slack: Some(slack) };
         let reported = |name, value| Row { name, value, slack: None };
@@ -90,7 +90,7 @@ pub(crate) fn grown(figures: &[Figures]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Sets the figure at `index` of [`Figures::rows`].
+    /// Returns figures of which only the figure at `index` of [`Figures::rows`] is set.
     fn with(index: usize, value: u64) -> Figures {
         let mut all = Figures::default();
         *[
@@ -124,7 +124,7 @@ mod tests {
     fn every_figure_that_grows_beyond_its_slack_fails() {
         for (index, Row { name, slack, .. }) in Figures::default().rows().iter().enumerate() {
             let Some(slack) = slack else { continue };
-            // There are eight steps from the second tenth to the last.
+            // From the second tenth to the last there are eight steps.
             let step = slack / 8 + 1;
             let found = grown(&run(index, |tenth| 1000 + tenth * step));
             assert_eq!(found.len(), 1, "{name}: {found:?}");
@@ -138,7 +138,8 @@ mod tests {
             let slack = slack.unwrap_or(1 << 20);
             let at_most = |tenth| if tenth == TENTHS as u64 - 1 { 1000 + slack } else { 1000 };
             assert_eq!(grown(&run(index, at_most)), Vec::<String>::new(), "{name}");
-            // The first tenth fills the kept results, and a figure that is lower at the end has not grown.
+            // Growth in the first tenth is ignored, because kept results accumulate. A figure that is lower at the end
+            // has not grown.
             assert_eq!(grown(&run(index, |tenth| if tenth == 0 { 0 } else { 5000 })), Vec::<String>::new(), "{name}");
             assert_eq!(grown(&run(index, |tenth| 9000 - tenth)), Vec::<String>::new(), "{name}");
         }

@@ -1,4 +1,4 @@
-//! The figures of a daemon that must not grow, read from the host.
+//! Reads the figures of a daemon that must not grow, from the host.
 
 use std::fs;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::lives::evaluate::{Figures, Memory};
 /// Polling interval of counts that may still change.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
-/// Counts of processes, cgroups, mounts of the launcher and of the host, files, and network interfaces and lines of
-/// nf_tables rules of the host.
+/// Counts of processes, cgroups, mounts of the launcher, mounts of the host, files, network interfaces of the host, and
+/// lines of the host's nf_tables rules.
 pub(crate) fn counts(daemon: &Daemon, network: &Network) -> [u64; 7] {
     let (setup, launcher) = (daemon.setup(), daemon.launcher());
     let host_mounts = footprint::mounts(setup.home(), None);
@@ -24,13 +24,13 @@ pub(crate) fn counts(daemon: &Daemon, network: &Network) -> [u64; 7] {
         host_mounts.len(),
         footprint::files(&setup.run_dir(), &setup.state_dir()).len(),
         network.on_host(&["ip", "-o", "link"]).lines().count(),
-        // Elements of a set are in one line.
+        // The elements of a set are on one line.
         network.on_host(&["nft", "list", "ruleset"]).matches(['\n', ',']).count(),
     ];
     counts.map(|count| count as u64)
 }
 
-/// Takes all figures.
+/// Measures all figures.
 pub(crate) fn figures(daemon: &Daemon, network: &Network) -> Figures {
     let [processes, cgroups, launcher_mounts, host_mounts, files, interfaces, rules] = counts(daemon, network);
     let (executord, launcher) = (daemon.pid(), daemon.launcher().expect("the daemon has a launcher"));

@@ -1,4 +1,4 @@
-//! The figures of a run, as a table for people and as JSON.
+//! Prints the figures of a run, as a table for users and as JSON.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 
 use crate::lives::evaluate::{Figures, grown};
 
-/// Number of lives at the beginning and at the end whose durations are reported.
+/// Number of lives at the start and at the end of a run whose durations are reported.
 const COMPARED: usize = 1000;
 
 /// Results of a complete run.
 pub(crate) struct Report<'a> {
     pub(crate) lives: usize,
-    /// Number of these lives that were run several at once.
+    /// Number of lives that ran at the same time as others.
     pub(crate) at_once: usize,
     /// Number of results that the daemon keeps.
     pub(crate) kept: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Median and 99th percentile of the first and the last consecutive lives, in microseconds.
+    /// Median and 99th percentile of the duration of the first and of the last consecutive lives, in microseconds.
     fn times(&self) -> [(usize, [u128; 2]); 2] {
         let took: Vec<Duration> = self.took.iter().copied().flatten().collect();
         let compared = COMPARED.min(took.len() / 2);

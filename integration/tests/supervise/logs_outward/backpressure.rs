@@ -1,4 +1,4 @@
-//! A receiver that does not read blocks no container, and the reported number of dropped messages is correct.
+//! If a receiver does not read, no container is blocked, and the reported number of dropped messages is correct.
 
 use executor_core::logline::{self, Line};
 use integration::api::exit;
@@ -8,12 +8,12 @@ use integration::wait;
 
 use super::{Receiver, configuration, directory, metric};
 
-/// Number of lines of the flood, of 100 bytes each.
+/// Number of lines that the flood prints, of 100 bytes each.
 const LINES: u64 = 1_000_000;
 
-/// 100 MB while the receiver does not read: the container exits, all lines of another container arrive, and every line
-/// of the flood is either received or reported as dropped. The numbers in the stream and in the metrics agree with the
-/// count of the log itself.
+/// A container prints 100 MB while the receiver does not read: the container exits, all lines of another container
+/// arrive, and every line of the flood is either received or reported as dropped. The numbers in the stream and in the
+/// metrics agree with the byte count of the log itself.
 #[test]
 fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
     let setup = Setup::default();
@@ -27,7 +27,8 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
     let ended = daemon.api.run_to_end(sh(&format!("yes {line} | head -n {LINES}; echo end")).id("flood"));
     assert_eq!(exit(&ended), Ok(0));
     daemon.api.run_to_end(sh("for i in 1 2 3; do echo calm $i; done").id("calm"));
-    // Nothing was read so far, and nothing is dropped unless necessary: the metric reports the waiting container.
+    // The receiver has read nothing so far. Output is dropped only if necessary, and the metric reports the waiting
+    // container.
     assert!(metric(&daemon, "executor_log_waiting_containers", "syslog") >= 1);
 
     let (mut flood, mut calm, mut dropped) = (0, Vec::new(), (0, 0));
@@ -44,7 +45,7 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
         } else if message.text == "end" {
             ended = true;
         } else {
-            // At a gap a line may have lost its beginning or its end, and is marked.
+            // Next to a gap, a line may be incomplete. It then is marked as partial.
             assert!(line.contains(&message.text), "{message:?}");
             flood += message.text.len() as u64 + u64::from(!message.head.contains("partial_last=\"false\""));
         }
@@ -57,13 +58,13 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
         let value = |name: &str| metric(&daemon, name, "syslog");
         (value("executor_log_unsent_lines_total"), value("executor_log_unsent_bytes_total"))
     };
-    // A scrape may be a second old.
+    // The scraped metrics may be one second old.
     wait::until("the metrics report it", || (counted() == dropped).then_some(()));
     wait::until("the daemon's log reports it", || {
         let log = daemon.setup().logged();
         log.contains(&format!("bytes={}", dropped.1)).then_some(())
     });
-    // The end position of the log itself is the control of both numbers.
+    // The control of both numbers is the end position of the log itself.
     let kept = std::fs::read(daemon.setup().state_dir().join("containers/flood/log")).unwrap();
     let mut place = logline::LogPosition::default();
     for text in kept.split(|byte| *byte == b'\n') {
@@ -76,7 +77,7 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
     assert_eq!(place.bytes, whole);
 }
 
-/// Output of a deleted container is sent after the deletion, up to the limit; output beyond the limit is reported as
+/// If a container is deleted, its waiting output is still sent, up to the limit. Output beyond the limit is reported as
 /// dropped.
 #[test]
 fn the_log_of_a_deleted_container_is_sent_up_to_a_bound() {
@@ -88,7 +89,7 @@ fn the_log_of_a_deleted_container_is_sent_up_to_a_bound() {
     for id in ["kept", "beyond"] {
         daemon.api.run_to_end(sh("echo one; echo two").id(id));
         daemon.api.delete(id, false).unwrap();
-        // The first container uses all of the available space.
+        // The waiting output of the first container uses all of the space for deleted containers.
         let waits = || metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 64 << 10;
         wait::until("it is waiting", || waits().then_some(()));
     }

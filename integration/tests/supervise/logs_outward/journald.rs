@@ -1,4 +1,4 @@
-//! A real systemd-journald, with its own journal namespace, receives the output.
+//! A real systemd-journald with its own journal namespace receives the output.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Journald {
         run_dir(&self.namespace).join("socket")
     }
 
-    /// Entries of a container, from journalctl.
+    /// Entries of a container, read with journalctl.
     fn entries(&self, id: &str) -> Vec<Value> {
         let mut command = Command::new("journalctl");
         command.arg(format!("--namespace={}", self.namespace)).args(["--output=json", "--all", "--no-pager"]);
@@ -42,7 +42,7 @@ impl Journald {
 
     fn until(&mut self, id: &str, text: &str) -> Vec<Value> {
         wait::until(&format!("{text:?} of {id} in the journal"), || {
-            // A journald of a namespace exits when idle; systemd would start it again.
+            // A journald of a namespace exits when it is idle. systemd would restart it.
             if self.child.try_wait().unwrap().is_some() {
                 self.child = spawn(&self.namespace);
             }
@@ -84,7 +84,7 @@ fn a_real_journal_gets_lines_with_their_fields() {
         journald.socket().display()
     );
     let daemon = setup.config(&config).start();
-    // The third line is longer than the maximum datagram: it is sent as a memory file.
+    // The third line is longer than the maximum datagram, so it is sent as a memory file.
     let script = "echo out; echo err >&2; head -c 600000 /dev/zero | tr '\\0' x; echo; echo last";
     daemon.api.run_to_end(
         sh(script).id("web-1").label("app.name", "first\nsecond").action(|run| run.log_source = "APP".into()),
@@ -117,6 +117,6 @@ fn a_real_journal_gets_lines_with_their_fields() {
         entries.iter().filter(|entry| entry.to_string().contains(SECRET)).count()
     };
     assert_eq!((secrets("open"), secrets("masked")), (3, 0));
-    // The log file exists even if the journal is the only configured target.
+    // The log file exists even if the journal is the only configured log target.
     assert!(daemon.api.output("web-1").text().ends_with("last\n"));
 }

@@ -1,5 +1,4 @@
-//! Restarts of executord: after a regular one nothing is duplicated and nothing is missing; after a kill nothing is
-//! missing.
+//! Restarts of executord. After a normal exit no output is duplicated or missing. After a kill no output is missing.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +11,7 @@ use integration::wait;
 
 use super::{Message, Receiver, configuration, directory, metric};
 
-/// Counts continuously, and exits on SIGUSR1.
+/// Prints increasing numbers, and exits on SIGUSR1.
 const COUNT: &str = "trap 'echo end; exit' USR1; i=0; while :; do i=$((i+1)); echo $i; sleep 0.002; done";
 
 fn numbers(messages: &[Message]) -> Vec<u64> {
@@ -55,8 +54,8 @@ fn a_restart_loses_nothing_and_an_orderly_one_repeats_nothing() {
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
 }
 
-/// A printed secret is not in executord's memory while the receiver does not accept its lines, nor after the container
-/// is gone. The control prints it unmasked, and it is found in the waiting messages.
+/// While the receiver does not accept lines, a printed secret is not in executord's memory, and neither after the
+/// container is gone. The control prints the secret unmasked: it is found in the waiting messages.
 #[test]
 fn no_secret_waits_in_memory_for_a_receiver() {
     let search = |redaction: Redaction| {
@@ -69,7 +68,8 @@ fn no_secret_waits_in_memory_for_a_receiver() {
         let canary = Canary::random(64).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("secret", canary.as_bytes());
-        // More output than the socket buffers: a batch waits in executord, and each of its lines has the secret.
+        // The output is larger than the socket buffers, so a batch of lines waits in executord. Each line contains the
+        // secret.
         let script = "yes \"secret=$(cat /etc/cf-service-bindings/db/password)\" | head -n 50000";
         let mut request = sh(script).id("prints").file("db/password", canary.as_bytes());
         request.redaction = redaction.into();

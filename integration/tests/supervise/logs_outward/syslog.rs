@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{SECRET, configuration, directory, metric, printing};
 
-/// Keys of each line written by rsyslogd.
+/// Keys of each line that rsyslogd writes.
 const TEMPLATE: &str = r#"template(name="fields" type="list" option.jsonf="on") {
   property(outname="text" name="msg" format="jsonf")
   property(outname="app" name="app-name" format="jsonf")
@@ -41,7 +41,7 @@ impl Drop for Rsyslogd {
 }
 
 impl Rsyslogd {
-    /// Starts rsyslogd with this input.
+    /// Starts rsyslogd with this input configuration.
     fn start(dir: &Path, input: &str) -> Self {
         let out = dir.join("out");
         let config = format!(
@@ -58,7 +58,7 @@ impl Rsyslogd {
         Self { child: command.spawn().expect("rsyslogd is installed"), dir: dir.to_owned() }
     }
 
-    /// Lines written so far.
+    /// Lines that rsyslogd has written so far.
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.join("out")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -99,8 +99,8 @@ fn saying(id: &str, text: &str) -> RunRequest {
     sh(&format!("echo {text}")).id(id)
 }
 
-/// Fields, both streams, a line longer than the limit, control characters, invalid text, a label with quotes, and no
-/// secret.
+/// A real receiver gets the fields, both streams, a line longer than the limit, control characters, invalid text, a
+/// label with quotes, and no secret.
 #[test]
 fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     let setup = Setup::default();
@@ -142,7 +142,8 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     // The log file exists as usual.
     assert!(daemon.api.output("web-1").text().ends_with("last\n"));
 
-    // A secret in output is masked in syslog, too; the control shows that the search finds it.
+    // A secret in the output is also masked in syslog. The control, without masking, finds the secret with the same
+    // search.
     daemon.api.run_to_end(printing("open", Redaction::None));
     daemon.api.run_to_end(printing("masked", Redaction::Auto));
     rsyslogd.until("open", "plain");
@@ -158,7 +159,8 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
 }
 
-/// Mutual TLS; a receiver with another authority gets nothing; a receiver that is killed and restarted gets the rest.
+/// Output is sent over mutual TLS. A receiver with another authority gets nothing. A receiver that is killed and
+/// restarted gets the rest.
 #[test]
 fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
     let setup = Setup::default();

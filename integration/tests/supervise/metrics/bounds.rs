@@ -1,4 +1,4 @@
-//! A scrape is limited, and blocks nothing else.
+//! A scrape is limited, and blocks no other call.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ fn requests_are_bounded() {
     let many: String = (0..100).map(|i| format!("X{i}: 1\r\n")).collect();
     assert_eq!(of(&format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{many}\r\n")).status, 431);
     assert_eq!(of("nonsense\r\n\r\n").status, 400);
-    // Silent clients do not occupy slots forever: their connections are closed, and others are served.
+    // Silent clients do not occupy slots forever: their connections are closed, and other clients are served.
     let silent: Vec<UnixStream> = (0..10)
         .map(|_| {
             let mut stream = UnixStream::connect(socket(&daemon)).unwrap();
@@ -37,8 +37,8 @@ fn requests_are_bounded() {
     drop(silent);
 }
 
-/// More containers than may have series, and one whose shim does not answer: the rest is reported, and calls are
-/// answered.
+/// There are more containers than the maximum number of series, and the shim of one container does not respond: a
+/// scrape returns the rest, and calls return.
 #[test]
 fn a_shim_that_hangs_holds_up_neither_scrape_nor_calls() {
     let daemon = daemon("containers = \"on\"\nmax_containers = 1");

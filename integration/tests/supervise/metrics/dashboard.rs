@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes executord, and each panel of the dashboard shows some of its data. All of them are on a
-//! simulated host with a network that a container joins.
+//! A real Prometheus scrapes executord, and each panel of the dashboard shows some of its data. Both run on a simulated
+//! host with a network that a container joins.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,7 +57,7 @@ impl Prometheus {
         Self { child, port, _home: home }
     }
 
-    /// Runs a query and returns the series of the answer.
+    /// Runs a query and returns the series of the result.
     fn query(&self, network: &Network, query: &str) -> Option<Vec<Value>> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let answer = network.enter(|| get(self.port, &format!("/api/v1/query?query={encoded}")))?;

@@ -1,4 +1,4 @@
-//! Scraped data: every metric is documented, well-formed, and has the correct numbers.
+//! Scraped data: every metric is documented, well-formed, and has the correct values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -38,7 +38,7 @@ fn documented() -> BTreeMap<String, Described> {
     rows.collect()
 }
 
-/// Reads the descriptions of a scrape, and the labels of its series.
+/// Reads the descriptions in a scrape, and the labels of its series.
 fn exported(text: &str) -> BTreeMap<String, Described> {
     let mut all: BTreeMap<String, Described> = BTreeMap::new();
     for line in text.lines() {
@@ -59,7 +59,7 @@ fn exported(text: &str) -> BTreeMap<String, Described> {
     all
 }
 
-/// Passes a scrape to a checking program on standard input.
+/// Sends a scrape to a checking program on standard input.
 fn judged(mut evaluate: Command, text: &str) -> Result<(), String> {
     let mut child = evaluate.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -82,8 +82,8 @@ fn open_metrics(text: &str) -> Result<(), String> {
     judged(python(&["-c", READ]), text)
 }
 
-/// Runs containers with all kinds of outcomes: success, failure, a missing program, a running one with updated files,
-/// one with a limited log. All of them have secrets.
+/// Runs containers with all kinds of outcomes: success, failure, a missing program, a running container with updated
+/// files, and a container with a limited log. All of them have secrets.
 fn happenings(daemon: &Daemon) {
     let api = &daemon.api;
     let secret = |request: executor_proto::v1::RunRequest| {
@@ -120,7 +120,7 @@ fn every_metric_is_documented_and_reports_what_happened() {
             )
         });
         assert_eq!((&row.kind, &row.help), (&described.kind, &described.help), "{name}");
-        // A configured label is added.
+        // A configured label is added to the other labels.
         let labels: BTreeSet<_> =
             described.labels.iter().filter(|label| !label.starts_with("label_")).cloned().collect();
         assert!(labels.is_subset(&row.labels), "{name} has the labels {labels:?}, and not {:?}", row.labels);
@@ -171,7 +171,7 @@ fn every_metric_is_documented_and_reports_what_happened() {
         assert!(value(&text, series).is_some_and(|value| value > 0.0), "{series}\n{text}");
     }
 
-    // A secret is in neither format; the control: a permitted value is found.
+    // Neither format contains a secret. The control: a permitted value is found.
     for accept in ["text/plain", OPEN] {
         let text = scrape(&daemon, accept);
         assert!(text.contains("blue-team") && !text.contains(&CANARY[..8]), "{text}");
@@ -185,7 +185,7 @@ fn every_metric_is_documented_and_reports_what_happened() {
     assert_eq!(value(&after, "executor_log_bytes_total"), Some(kept), "the counter keeps its value");
 }
 
-/// Without the key there is no socket; with it, only operators can connect.
+/// Without the configuration key there is no socket. With the key, only operators can connect.
 #[test]
 fn metrics_are_off_by_default_and_not_for_everybody() {
     let closed = Daemon::start();

@@ -1,4 +1,4 @@
-//! Traces as received by a third-party collector that speaks the protocol.
+//! Traces as a third-party collector receives them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,7 +24,7 @@ const CANARY: &str = "c4nary-0f-a-secret-that-no-trace-may-have";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Spans and all bytes that a collector has received.
+/// Spans and bytes that a collector has received.
 #[derive(Clone, Default)]
 struct Received {
     spans: Arc<Mutex<Vec<Span>>>,
@@ -37,7 +37,7 @@ impl Received {
         self.spans.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
     }
 
-    /// The spans of a container by name, once its own span has arrived, which is the last one.
+    /// Returns the spans of a container by name. Waits for the container's own span, which is sent last.
     fn spans(&self, id: &str) -> BTreeMap<String, Span> {
         wait::until(&format!("the span of {id} was received"), || {
             let spans = self.spans.lock().unwrap();
@@ -72,7 +72,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Starts a collector that speaks gRPC. Returns the port of a relay in front of it, which records the traffic.
+/// Starts a collector that uses gRPC. Returns the port of a relay in front of the collector, which records the traffic.
 fn collector(runtime: &tokio::runtime::Runtime, received: &Received) -> u16 {
     let port = free_port();
     let service = TraceServiceServer::new(received.clone());
@@ -109,7 +109,7 @@ fn traced(endpoint: &str, keys: &str) -> Daemon {
     setup.config(&config).start()
 }
 
-/// Adds the canary to each kind of input of a request, and to the program's output.
+/// Adds the canary to each kind of input in a request, and to the output of the program.
 fn secret(request: RunRequest) -> RunRequest {
     request
         .file("db/password", CANARY.as_bytes())
@@ -127,7 +127,8 @@ fn run(daemon: &Daemon, request: RunRequest, flags: &str) {
     daemon.api.block_on(daemon.api.rpc().run(request)).unwrap();
 }
 
-/// Also over a restart of executord, which continues the trace of a running container.
+/// Each phase of a run has a span, and no span contains a secret. A restart of executord continues the trace of a
+/// running container.
 #[test]
 fn each_phase_has_a_span_and_no_secret_is_in_any() {
     let (runtime, received) = (tokio::runtime::Runtime::new().unwrap(), Received::default());
@@ -151,7 +152,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
         );
         before = span.end_time_unix_nano;
     }
-    // A failure is reported by its kind: its message contains the path.
+    // A span reports only the kind of a failure, because the message contains the path.
     run(&daemon, secret(program(&format!("/{CANARY}"), &[CANARY]).id("traced-missing")), "01");
     let missing = received.spans("traced-missing");
     assert_eq!(attribute(&missing["container"], "executor.failure"), Some(Value::StringValue("exec".into())));
@@ -167,7 +168,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     assert_eq!(attribute(&long["container"], "executor.signal"), Some(Value::IntValue(9)));
     assert!(long.contains_key("start") && long.contains_key("run"), "{long:?}");
 
-    // A caller that is not sampled gets no trace; a caller without a trace gets a new one.
+    // If the caller is not sampled, there is no trace. If the caller has no trace, a new trace is created.
     run(&daemon, sh("exit 0").id("traced-not"), "00");
     daemon.api.run_to_end(sh("exit 0").id("traced-alone"));
     let alone = &received.spans("traced-alone")["container"];
@@ -181,7 +182,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     daemon.api.delete("traced-long", true).unwrap();
 }
 
-/// A collector in another language, with other libraries for gRPC and messages.
+/// A Python collector, with other libraries for gRPC and messages, can read the spans.
 #[test]
 fn a_python_collector_reads_the_spans() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/collector.py");
@@ -225,7 +226,7 @@ fn traces_go_over_http_too() {
     assert!(received.has("traced-http") && !received.has(&CANARY[..16]));
 }
 
-/// A collector that never answers, and a missing one: containers run, the queue is limited, drops are counted and
+/// If a collector never responds or is missing, containers run, the queue is limited, and dropped spans are counted and
 /// reported.
 #[test]
 fn a_collector_that_fails_hurts_no_run() {

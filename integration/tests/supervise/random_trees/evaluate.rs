@@ -1,9 +1,9 @@
-//! The judge of a completed tree: a recursive interpreter of the rules of trees, which reads from the container how and
-//! when each process exited, and computes the required results of all actions above.
+//! Evaluates a completed tree with a recursive interpreter of the rules of trees. It reads from the container how and
+//! when each process exited, and computes the required results of the actions above.
 //!
-//! Times are read, not predicted: a process may exit before or after a timeout. But only actions that something could
-//! cancel may be cancelled, and a process that hangs exits in no other manner, so a missing timeout or cancellation
-//! makes the test wait.
+//! Times are read and not predicted, because a process may exit before or after a timeout. But an action may be
+//! cancelled only if something could cancel it. A process that hangs exits only if it is signalled, so if a timeout or
+//! cancellation is missing, the test does not end.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ enum End {
     NotStarted,
     Succeeded,
     Cancelled,
-    /// Failed with this message; `reported` is repeated by a timeout above.
+    /// Failed with this message. A timeout above repeats the message if `reported` is true.
     Failed {
         text: String,
         reported: bool,
@@ -33,12 +33,12 @@ impl End {
 
 pub(crate) struct Judge<'a> {
     steps: BTreeMap<&'a str, &'a Step>,
-    /// Numbers of the processes that wrote their line.
+    /// Numbers of the processes that have written their line.
     lines: Vec<usize>,
 }
 
 impl<'a> Judge<'a> {
-    /// Creates the judge of a completed container with this output.
+    /// Creates the evaluation of a completed container with this output.
     pub(crate) fn new(container: &'a Container, output: &str) -> Self {
         let steps = container.steps.iter().map(|step| (&*step.path, step)).collect();
         let numbers = output.lines().filter_map(|line| line.strip_prefix("ran ")?.parse().ok());
@@ -74,7 +74,7 @@ impl<'a> Judge<'a> {
         let exit = result.exit.as_ref();
         let succeeded = exit.is_some_and(|exit| exit.status == Some(exit_status::Status::Code(0)));
         let is_of_a_step = exit.is_some() && container.steps.iter().any(|step| step.exit.as_ref() == exit);
-        // A timeout may have expired before a process started, and codependent actions fail although each of them
+        // A timeout may have expired before a process started. Codependent actions fail although each of them
         // succeeded.
         let is_of_no_process = |text: &String| text.contains("exceeded") || text.contains("Codependent step exited");
         let may_lack = stopped || expected.as_ref().is_some_and(is_of_no_process);
@@ -91,7 +91,7 @@ impl<'a> Judge<'a> {
         self.steps.get(path).copied().ok_or_else(|| format!("{path} is not reported"))
     }
 
-    /// Judges a part of the tree. `cancellable` is true if another action or a call could cancel it.
+    /// Evaluates a part of the tree. `cancellable` is true if another action or a call could cancel it.
     fn node(&self, path: &str, node: &Node, cancellable: bool) -> Result<End, String> {
         let (kind, end) = match node {
             Node::Run(leaf) => ("run", self.leaf(path, leaf, cancellable)?),
@@ -169,7 +169,7 @@ impl<'a> Judge<'a> {
         Ok(end)
     }
 
-    /// Judges consecutive actions, up to the last one that started.
+    /// Evaluates consecutive actions, up to the last action that started.
     fn sequence(&self, path: &str, ends: &[End], cancellable: bool) -> Result<End, String> {
         let begun = ends.iter().take_while(|end| **end != End::NotStarted).count();
         let (ran, rest) = ends.split_at(begun);
@@ -224,7 +224,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Result of actions that are started together, whose errors are in this order.
+/// Returns the result of actions that are started together. Their errors are listed in this order.
 fn together(path: &str, ends: Vec<End>) -> Result<End, String> {
     let started = ends.iter().filter(|end| **end != End::NotStarted).count();
     if started == 0 {

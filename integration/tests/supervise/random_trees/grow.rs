@@ -1,4 +1,4 @@
-//! Trees of random shape, as requests and in the form that the judge uses.
+//! Creates random trees, as requests and in the representation that the evaluation uses.
 
 use executor_proto::v1::{
     Action, CodependentAction, EmitProgressAction, File, ParallelAction, RunAction, RunRequest, SerialAction, Sidecar,
@@ -31,7 +31,7 @@ pub(crate) enum Node {
     Run(Leaf),
     Serial(Vec<Node>),
     Parallel(Vec<Node>),
-    /// Fails whenever a part of it exits, except for the main action with its sidecars.
+    /// Fails when one of its parts exits. The exception is a main action with sidecars.
     Codependent {
         fails_on_exit: bool,
         parts: Vec<Node>,
@@ -52,21 +52,21 @@ pub(crate) struct Leaf {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeafEnd {
-    /// It exits with this status after this number of milliseconds.
+    /// Exits with this status after this number of milliseconds.
     Exits(u64, i32),
-    /// It exits on SIGTERM.
+    /// Exits on SIGTERM.
     Hangs,
-    /// It ignores SIGTERM and exits only on SIGKILL.
+    /// Ignores SIGTERM and exits only on SIGKILL.
     Resists,
 }
 
-/// The trees of a container.
+/// The trees that a container runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) setup: Option<Node>,
     pub(crate) action: Node,
     pub(crate) sidecars: Vec<Node>,
-    /// Milliseconds until the container is stopped by a call.
+    /// Number of milliseconds until a call stops the container.
     pub(crate) stopped_after: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Tree {
         let mut growing = Growing { random, left, leaves: 0 };
         let setup = sets_up.then(|| growing.node(DEPTH_MAX - 2, ended));
         let action = growing.node(0, ended);
-        // The main action exits, which ends the sidecars.
+        // The main action exits, and then the sidecars are stopped.
         let sidecars =
             if has_sidecars { (0..2).map(|_| growing.node(DEPTH_MAX - 2, true)).collect() } else { Vec::new() };
         // A single run action is not a tree.
@@ -110,14 +110,14 @@ impl Tree {
 }
 
 impl Growing<'_> {
-    /// Grows a node. `ended` is true if another action or a call ends it, so it need not exit on its own.
+    /// Grows a node. `ended` is true if another action or a call ends the node, so it need not exit on its own.
     fn node(&mut self, depth: u32, ended: bool) -> Node {
         self.left = self.left.saturating_sub(1);
         let kind = if self.left == 0 || depth == DEPTH_MAX { 0 } else { self.random.below(9) };
         match kind {
             3 => Node::Serial(self.nodes(depth, |_| ended)),
             4 => Node::Parallel(self.nodes(depth, |_| ended)),
-            // The first part exits, which ends the others.
+            // The first part exits, and then the other parts are stopped.
             5 => Node::Codependent { fails_on_exit: true, parts: self.nodes(depth, |index| ended || index > 0) },
             6 => Node::Try(Box::new(self.node(depth + 1, ended))),
             7 if self.random.below(3) == 0 => Node::Timeout(60_000, Box::new(self.node(depth + 1, ended))),
