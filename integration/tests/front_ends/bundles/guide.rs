@@ -1,4 +1,4 @@
-//! The commands of docs/guides/catalogs.md and docs/guides/bundles.md.
+//! Runs the commands of docs/guides/catalogs.md and docs/guides/bundles.md.
 
 use integration::daemon::Daemon;
 use integration::guide::{Guide, GuideShell};

@@ -1,4 +1,4 @@
-//! The commands of docs/guides/cnab.md.
+//! Runs the commands of docs/guides/cnab.md.
 
 use integration::daemon::Daemon;
 use integration::guide::{Guide, GuideShell};

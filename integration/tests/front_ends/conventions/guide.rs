@@ -1,4 +1,4 @@
-//! The commands of docs/guides/conventions.md.
+//! Runs the commands of docs/guides/conventions.md.
 
 use integration::guide::{Guide, GuideShell};
 

@@ -1,4 +1,4 @@
-//! The commands of docs/guides/kube.md.
+//! Runs the commands of docs/guides/kube.md.
 
 use integration::daemon::Daemon;
 use integration::guide::{Guide, GuideShell};

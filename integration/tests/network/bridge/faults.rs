@@ -10,7 +10,7 @@ use super::{BLUE, BRIDGE, INSIDE, World, addresses, assert_refused, field, on, s
 
 const PORT: u16 = 18_080;
 
-/// A pool that overlaps a route of the host is refused with the route and the key.
+/// A pool that overlaps a host route is refused with the route and the key.
 #[test]
 fn pools_do_not_overlap_routes() {
     let world = World::start();

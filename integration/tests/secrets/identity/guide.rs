@@ -1,4 +1,4 @@
-//! The commands of docs/guides/identity.md.
+//! Runs the commands of docs/guides/identity.md.
 
 use std::fs;
 

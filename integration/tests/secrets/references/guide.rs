@@ -1,4 +1,4 @@
-//! The commands of docs/guides/references.md.
+//! Runs the commands of docs/guides/references.md.
 
 use std::fs;
 

@@ -116,7 +116,7 @@ fn another_user_is_that_user() {
     assert!(as_user("root").starts_with("0\n0\n0\n/root\n"));
 }
 
-/// An executed process has three descriptors, which are pipes or a terminal, and no open file of the host.
+/// An executed process has three descriptors, which are pipes or a terminal, and no open host file.
 #[test]
 fn it_has_no_descriptor_of_ours() {
     let daemon = Daemon::start();

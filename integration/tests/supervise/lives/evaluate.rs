@@ -25,13 +25,13 @@ pub(crate) struct Figures {
     /// The host's mounts below the daemon's directories.
     pub(crate) host_mounts: u64,
     pub(crate) cgroups: u64,
-    /// Files and directories below the run and state directories, except those of the ledger.
+    /// Number of files and directories below the run and state directories, without the ledger's files.
     pub(crate) files: u64,
     pub(crate) ledger_kib: u64,
     pub(crate) processes: u64,
-    /// Network interfaces of the host.
+    /// Number of the host's network interfaces.
     pub(crate) interfaces: u64,
-    /// Lines and elements of the host's nf_tables rules.
+    /// Number of lines and elements of the host's nf_tables rules.
     pub(crate) rules: u64,
 }
 
