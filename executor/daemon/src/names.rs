@@ -1,16 +1,17 @@
-//! The name server of the built-in networks: containers of a network find each other by name, and other names are
-//! forwarded to name servers of the host.
+//! The name server of the built-in networks. Containers of a network find each other by name; queries for other names
+//! are forwarded to the host's name servers.
 //!
 //! ```text
-//! serve     the sockets that the launcher opens on the gateways; a query is answered only for a container of the network
+//! serve     serves the sockets that the launcher opens on the gateways; answers only containers of the network
 //! zone      names and addresses of the running containers, by network
-//! wire      queries and answers in the format of RFC 1035
-//! limits    what one container, and all together, may use
-//! policy    whether a container may ask a name server at all
-//! forward   a query to a name server, over UDP and TCP
+//! wire      queries and responses in the format of RFC 1035
+//! limits    limits for each container and for all containers together
+//! policy    decides which name servers a container's query may be forwarded to
+//! forward   sends a query to a name server, over UDP or TCP
 //! upstream  the name servers of the host
 //! ```
-//! In: queries, which are untrusted, and the answers of name servers. Out: answers. Nothing is cached.
+//! Input: queries, and the responses of name servers; both are untrusted. Output: responses to containers. Nothing is
+//! cached.
 
 mod forward;
 mod limits;
@@ -39,7 +40,7 @@ use limits::{CONNECTIONS_MAX, FORWARDS_MAX, WAITING_MAX};
 use upstream::HostServers;
 use zone::{Client, Zone};
 
-/// Pause between attempts to open sockets whose port another program has.
+/// Pause between attempts to open the sockets, for example if another program uses the port.
 const AGAIN: Duration = Duration::from_secs(5);
 /// Time limit for a query from a container that executord does not know yet.
 const KNOWN_SOON: Duration = Duration::from_secs(2);
@@ -54,11 +55,11 @@ pub struct NameServers {
     metrics: Arc<Metrics>,
     zone: Mutex<Arc<Zone>>,
     host_servers: HostServers,
-    /// Permits of queries that are being forwarded.
+    /// Permits for forwarding a query.
     forwards: Arc<Semaphore>,
-    /// Permits of TCP connections.
+    /// Permits for TCP connections.
     connections: Arc<Semaphore>,
-    /// Permits of queries from containers that are not known yet.
+    /// Permits for queries that wait until executord knows the container.
     waiting: Arc<Semaphore>,
 }
 
@@ -67,23 +68,23 @@ pub struct NameServers {
 struct ServedNetwork {
     network: BridgeNetwork,
     state: tokio::sync::Mutex<SocketState>,
-    /// Why there is no name server, if the last attempt failed.
+    /// Error of the last attempt to open the sockets, if the attempt failed.
     trouble: Mutex<Option<String>>,
 }
 
 /// State of a network's sockets.
 #[derive(Debug)]
 enum SocketState {
-    /// No container needed them yet.
+    /// No container has needed the sockets yet.
     Closed,
-    /// Tasks serve them until this process exits.
+    /// Tasks serve the sockets until this process exits.
     Open,
     /// The last attempt failed at this time.
     Failed(Instant),
 }
 
 impl NameServers {
-    /// Returns name servers without sockets.
+    /// Creates the name servers. No socket is opened yet.
     pub(crate) fn new(
         networks: &BTreeMap<String, BridgeNetwork>,
         registry: Arc<Registry>,
@@ -109,8 +110,8 @@ impl NameServers {
         })
     }
 
-    /// Opens the name server of a container's network, if it is a built-in one. Returns true if it is open. A failed
-    /// attempt is not repeated at once.
+    /// Opens the name server of a container's network. Returns true if the name server is open, and false if the
+    /// network is not a built-in one. After a failure the next attempt is made after a pause.
     pub(crate) async fn open_for(self: &Arc<Self>, plan: &Plan) -> bool {
         let name = match plan.own_network() {
             None => return false,
@@ -123,7 +124,7 @@ impl NameServers {
         }
     }
 
-    /// Keeps the name servers open that running containers use, for example after a restart of executord.
+    /// Keeps the name servers of running containers open, for example after a restart of executord.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut changes = self.registry.watch_networks();
         let mut greetings = self.launcher.watch_greetings();
@@ -148,12 +149,12 @@ impl NameServers {
         }
     }
 
-    /// Returns why a network has no name server, if an attempt to open it failed.
+    /// Returns the error of the last attempt to open a network's name server, if the attempt failed.
     pub(crate) fn trouble(&self, network: &str) -> Option<String> {
         locked(&self.networks.get(network)?.trouble).clone()
     }
 
-    /// Returns the names by which containers of its network find a container or pod.
+    /// Returns the names of a container or pod on a network. Other containers on the network can look up these names.
     pub(crate) fn names(&self, network: &str, id: &str) -> Vec<String> {
         let is_built_in = self.networks.contains_key(network);
         let id: Option<ContainerId> = id.parse().ok().filter(|_| is_built_in);
@@ -196,7 +197,7 @@ impl NameServers {
         trouble.is_none()
     }
 
-    /// Returns the containers of all networks as they are now.
+    /// Returns the current containers of all networks.
     fn zone(&self) -> Arc<Zone> {
         let version = *self.registry.watch_networks().borrow();
         let mut zone = locked(&self.zone);
@@ -208,13 +209,13 @@ impl NameServers {
         Arc::clone(&zone)
     }
 
-    /// Returns the container of a network that has an address.
+    /// Returns the container that has this address on a network.
     fn client(&self, served: &ServedNetwork, address: IpAddr) -> Option<Arc<Client>> {
         self.zone().client(&served.network.name, address)
     }
 
-    /// Returns the container of a network that has an address. Waits for one whose start has not been reported to
-    /// executord yet.
+    /// Returns the container that has this address on a network. If the container's start has not been reported to
+    /// executord yet, waits for the report.
     async fn client_soon(&self, served: &ServedNetwork, address: IpAddr) -> Option<Arc<Client>> {
         if let Some(client) = self.client(served, address) {
             return Some(client);

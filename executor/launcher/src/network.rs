@@ -1,15 +1,17 @@
-//! Networks of containers: a container is attached before it runs, and is always detached at its end: by the shim, by
-//! the launcher for a lost shim, or by the next launcher.
+//! Networks of containers. A container is attached before it runs, and detached when it ends. The shim detaches it; if
+//! the shim is lost, the launcher does, or the next launcher after a restart.
 //!
 //! ```text
 //! bridge      built-in bridge networks
 //! cni         networks of the operator's CNI plugins
-//! ports       the host's ports are refused, the container's are reserved
-//! store       the data for detaching, on disk before anything happens
-//! list        networks with their containers, for the API;  checks  whether the containers are still connected
-//! name_sockets  sockets of executord's name server
-//! egress      traffic beyond the network is blocked or limited, from inside
-//! netlink     sockets and messages;  nft  nf_tables
+//! ports       refuses host ports that are in use, reserves the ports of containers
+//! store       records for detaching, written to disk before anything else is done
+//! list        lists networks with their containers, for the API
+//! checks      checks whether the containers are still connected, for the API
+//! name_sockets  opens the sockets of executord's name server
+//! egress      blocks or limits traffic beyond the network, inside the container's network namespace
+//! netlink     sockets and messages
+//! nft         nf_tables
 //! ```
 
 mod attachment;
@@ -50,13 +52,14 @@ pub(crate) use name_sockets::open_name_sockets;
 pub(crate) use ports::Reserved;
 use store::Stored;
 
-/// Time limit for the kernel to end killed plugins.
+/// Time limit for killed plugins to exit.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// Time limits for one plugin and for all together while the launcher waits, which blocks every container.
+/// Time limits for one plugin, and for all plugins together, while the launcher waits. The launcher serves no container
+/// in that time.
 const BRIEF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// Time limit for a starting launcher to detach containers of earlier ones.
+/// Time limit for a starting launcher to detach the containers of earlier launchers.
 const SWEEP: Duration = Duration::from_secs(30);
-/// Number of plugins that may use their full time if only one container waits.
+/// Number of plugins that may use their full time limit if only one container waits for them.
 const SLOW_PLUGINS: u32 = 4;
 
 /// A container attached to its network.
@@ -77,12 +80,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Returns the limits for a caller that only one container waits for.
+    /// Returns the limits to use if only one container waits.
     pub(crate) fn whole(host: &Host) -> Self {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
-    /// Returns the limits for a caller that every container waits for.
+    /// Returns the limits to use if all containers wait.
     pub(crate) fn brief(host: &Host) -> Self {
         Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
     }
@@ -168,7 +171,8 @@ impl Configured<'_> {
     }
 }
 
-/// Returns the network of this name. Without a name it is the first CNI network, or without any the built-in one.
+/// Returns the network of this name. An empty name selects the first CNI network, or the built-in default network if no
+/// CNI network is configured.
 fn find<'a>(host: &'a Host, name: &str) -> Result<Configured<'a>, String> {
     if let Some(network) = built_in(host, name) {
         return Ok(Configured::Bridge(network));
@@ -179,7 +183,8 @@ fn find<'a>(host: &'a Host, name: &str) -> Result<Configured<'a>, String> {
     })
 }
 
-/// Returns the built-in network that requests for this name get, if they get one.
+/// Returns the built-in network that a request with this name uses. Returns `None` for a CNI network or an unknown
+/// name.
 fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
     let default = || {
         default_network(&host.networks).filter(|_| name.is_empty() && cni::config::is_empty(&host.policy.cni_conf_dir))
@@ -187,7 +192,7 @@ fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
     host.networks.get(name).or_else(default)
 }
 
-/// The place of a warm container on a built-in network. Afterwards it is that of the container which it becomes.
+/// A warm container's attachment to a built-in network. The container that is started from the warm one takes it over.
 pub(crate) struct WarmNetwork(BridgeAttachment);
 
 /// Returns true if a request for the network of this name can use a warm container on the configured network.
@@ -196,16 +201,16 @@ pub(crate) fn is_warm_network(host: &Host, name: &str) -> bool {
         && built_in(host, name).is_some_and(|network| network.name == host.warm_pool_network)
 }
 
-/// Returns true if warm containers leave enough addresses of their network to others.
+/// Returns true if warm containers leave enough free addresses on their network for other containers.
 pub(crate) fn has_room_for_warm(host: &Host) -> bool {
     let network = host.networks.get(&host.warm_pool_network);
     network.is_some_and(|network| bridge::has_free(host, network, 2 * host.warm_pool_size))
 }
 
-/// Prefix of the names of warm containers' records. No id of a container begins with a dot.
+/// Prefix of the record names of warm containers. No container id begins with a dot.
 const WARM_PREFIX: &str = ".warm-";
 
-/// Returns the name of the record of a warm container.
+/// Returns the record name of a warm container.
 fn warm_record(name: &str) -> String {
     format!("{WARM_PREFIX}{name}")
 }
@@ -220,7 +225,7 @@ impl WarmNetwork {
     /// Attaches a warm container, whose init has the pidfd `init`, to the configured network.
     ///
     /// # Errors
-    /// Returns a refusal; what was done is undone by [`forget_warm`].
+    /// Returns a refusal. The caller must then call [`forget_warm`], which undoes a partial attachment.
     pub(crate) fn attach(host: &Host, name: &str, init: BorrowedFd<'_>) -> Result<Self, Refused> {
         let network = &host.warm_pool_network;
         let boot_id = executor_sys::identity::boot_id().map_err(|error| failed("/proc", &error))?;
@@ -230,16 +235,17 @@ impl WarmNetwork {
         attached.map(Self).map_err(|trouble| trouble.refused(network))
     }
 
-    /// Makes the place that of a container.
+    /// Transfers the attachment to a container.
     ///
     /// # Errors
-    /// Returns a refusal if the disk fails; [`forget_warm`] and [`detach`] then undo it.
+    /// Returns a refusal if the disk fails. The caller must then call [`forget_warm`] and [`detach`].
     pub(crate) fn adopt(self, host: &Host, id: &ContainerId) -> Result<Self, Refused> {
         bridge::adopt(host, self.0, id).map(Self).map_err(|error| failed("stored network data", &error))
     }
 }
 
-/// Detaches a warm container of this name, if it is attached and no container has its place.
+/// Detaches the warm container of this name. Does nothing if it is not attached, or if a container took over the
+/// attachment.
 pub(crate) fn forget_warm(host: &Host, name: &str) {
     let record = warm_record(name);
     let detached = match store::read(host, &record) {
@@ -255,8 +261,9 @@ pub(crate) fn forget_warm(host: &Host, name: &str) {
     }
 }
 
-/// Attaches a container to the network that its plan names, if any. `init` is its init, by pid and pidfd; `warm` is the
-/// place that it has adopted on this network. After a failure the caller must call [`detach`].
+/// Attaches a container to the network that its plan names, if any. `pid` and `pidfd` are those of the container's
+/// init. `warm` is the attachment that the container took over from a warm container. After a failure the caller must
+/// call [`detach`].
 pub(crate) fn attach(
     host: &Host,
     record: &ContainerRecord,
@@ -273,7 +280,7 @@ pub(crate) fn attach(
     let asked = Capabilities::from_asked(&plan.connectivity);
     let name = network.name().to_owned();
     if warm.is_none() {
-        // Leftovers of a container with the same id that could not be detached at its end.
+        // Detach an earlier container with the same id, whose detachment failed when it ended.
         detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
             let why = format!("an earlier container with this id is still on its network: {why}");
             Refused::new(Reason::Precondition, why)
@@ -302,7 +309,7 @@ pub(crate) fn attach(
     Ok(Some(OnNetwork { record, addresses, reserved }))
 }
 
-/// Adds the name servers of a built-in network, if executord answers there.
+/// Adds the gateways as name servers if executord's name server runs there.
 fn with_name_servers(addresses: Addresses, plan: &plan::Plan) -> Addresses {
     let name_servers = if plan.connectivity.name_server { addresses.gateways.clone() } else { Vec::new() };
     Addresses { name_servers, ..addresses }
@@ -326,7 +333,7 @@ fn limit_egress(init: BorrowedFd<'_>, plan: &plan::Plan, network: &str, addresse
     })
 }
 
-/// Returns a warning if an egress rule asks for logging and the host keeps no log of it.
+/// Returns a warning if an egress rule requests logging, but the host does not log packets of containers.
 pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
     const SETTING: &str = "/proc/sys/net/netfilter/nf_log_all_netns";
     let rule = plan.connectivity.egress_rules.iter().position(|rule| rule.log)?;
@@ -339,7 +346,7 @@ pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
     })
 }
 
-/// Returns the addresses and name servers of a pod on its network, if it has one.
+/// Returns the addresses and name servers of a pod, or `None` if the pod has no network of its own to attach to.
 ///
 /// # Errors
 /// Returns a refusal if the stored network data cannot be read.
@@ -352,7 +359,8 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
 
-/// Replaces the egress rules of a running container, whose init has the pidfd `init`, by those of `plan` in one step.
+/// Replaces the egress rules of a running container with those of `plan` in one step. `init` is the pidfd of the
+/// container's init.
 ///
 /// # Errors
 /// Returns the failure; the old rules then stay in force.
@@ -368,7 +376,8 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
     limit_egress(init, plan, name, &addresses)
 }
 
-/// Frees the published ports of a container that has ended. [`detach`] does the rest, or is done already.
+/// Frees the published ports of a container that has ended. On a built-in network, [`detach`] must still be called for
+/// the rest. On a CNI network this function detaches the container.
 ///
 /// # Errors
 /// Returns a description of the failure.
@@ -379,8 +388,8 @@ pub(crate) fn free_ports(host: &Host, id: &ContainerId, patience: Patience) -> R
     }
 }
 
-/// Detaches a container from its network, if it is attached or was being attached. After success nothing is left to do;
-/// after an error a later call tries again.
+/// Detaches a container from its network. Does nothing if it is not attached, and also undoes a partial attachment.
+/// After an error a later call tries again.
 ///
 /// # Errors
 /// Returns a description of the failure.
@@ -392,7 +401,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         Ok(None) => store::remove_partial(host, id.as_str())
             .map_err(|error| system("leftover network data", &error))
             .and_then(|()| cni::remove_leftovers(host, id)),
-        // The file is incomplete after a power failure: nothing of it survives, and no plugin was called.
+        // The file is incomplete after a power failure. The interfaces are gone too, and no plugin had been called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             netns::unpin(host, id)
@@ -403,7 +412,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
     }
 }
 
-/// Detaches containers of earlier launchers from their networks. `living` are the containers that have a shim.
+/// Detaches containers of earlier launchers from their networks. Containers in `living` have a shim and stay attached.
 pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let until = Instant::now() + SWEEP;
     for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
@@ -421,25 +430,25 @@ pub(crate) fn collect_garbage(host: &Host) {
     cni::gc::collect(host);
 }
 
-/// Removes what a killed process has left that was collecting garbage.
+/// Removes the leftovers of a killed garbage collection process.
 pub(crate) fn end_collection(host: &Host) {
     cni::gc::end(host);
 }
 
-/// Returns true if garbage is to be collected after the detachment of a container, because its DEL failed.
+/// Returns true if garbage collection is enabled and needed after the detachment of a container, because DEL failed.
 pub(crate) fn leaves_garbage(host: &Host, id: &ContainerId) -> bool {
     host.cni_gc && cni::del_has_failed(host, id)
 }
 
-/// Removes the interfaces and tables of built-in networks that have no container.
+/// Removes the interfaces and tables of built-in networks without containers.
 pub(crate) fn remove_unused(host: &Host) {
     bridge::remove_all_unused(host);
 }
 
-/// Makes the directories for network data.
+/// Creates the directories for network data.
 ///
 /// # Errors
-/// Returns an error if a directory cannot be made.
+/// Returns an error if a directory cannot be created.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     store::make_dir(host)?;
     cni::make_dirs(host)?;

@@ -1,5 +1,5 @@
-//! Forwards a query to name servers. Each has its own random id, and over UDP its own random port, which the kernel
-//! chooses; only an answer from the server's address with this id and question is accepted.
+//! Forwards a query to name servers. Each forwarded query has its own random id. Each UDP query also has a random port,
+//! which the kernel chooses. A response is accepted only from the server's address, and only with this id and question.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,13 +13,13 @@ use tokio::time::timeout;
 use super::policy::{AllowedServers, NAMES_PORT};
 use super::wire::Question;
 
-/// Time limit for the answer of one server. Clients wait for 5 s.
+/// Time limit for the response of one server. Clients wait for 5 s.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Largest answer over UDP that is received.
+/// Largest response that is received over UDP, in bytes.
 const DATAGRAM_MAX: usize = 65_535;
 
-/// Asks the servers in their order until one answers the question; over TCP if the client did so, or if the answer does
-/// not fit into a datagram. An answer that is a failure of the server counts only if no other server answers.
+/// Sends the question to the servers in order until one answers it. Uses TCP if the client used TCP, or if the response
+/// does not fit into a datagram. A response with a server error is returned only if no other server answers.
 pub(super) async fn forward(question: &Question, servers: &AllowedServers, is_tcp: bool) -> Option<Vec<u8>> {
     let mut failure = None;
     for server in if is_tcp { &servers.tcp } else { &servers.udp } {
@@ -57,7 +57,7 @@ fn random_id() -> io::Result<u16> {
 async fn ask_udp(question: &Question, server: SocketAddr) -> io::Result<(Vec<u8>, Metadata)> {
     let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // From here on the kernel drops datagrams from other addresses.
+    // From now on the kernel drops datagrams from other addresses.
     socket.connect(server).await?;
     let id = random_id()?;
     socket.send(&question.forwarded(id)).await?;

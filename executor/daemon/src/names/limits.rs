@@ -1,4 +1,4 @@
-//! Limits of the name server, so that one container cannot use the share of others.
+//! Limits of the name server, so that one container cannot block the others.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,29 +6,29 @@ use executor_sys::mutex::locked;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// Queries of a container in a second, and the number that it can send at once.
+/// Maximum number of queries per second of a container, and the size of a burst.
 const QUERIES_A_SECOND: f64 = 500.0;
 const BURST: f64 = 1000.0;
-/// Maximum number of queries that are forwarded at once, for all containers and for each.
+/// Maximum number of queries that are being forwarded: for all containers, and for each container.
 pub(super) const FORWARDS_MAX: usize = 256;
 const FORWARDS_OF_ONE: usize = 32;
-/// Maximum number of TCP connections, of all containers and of each.
+/// Maximum number of TCP connections: for all containers, and for each container.
 pub(super) const CONNECTIONS_MAX: usize = 256;
 const CONNECTIONS_OF_ONE: usize = 8;
 /// Maximum number of queries from containers that are not known yet.
 pub(super) const WAITING_MAX: usize = 64;
 
-/// What one container may use.
+/// Resources that one container may use.
 #[derive(Debug)]
 pub(super) struct Quota {
     bucket: Mutex<Bucket>,
-    /// Permits of queries that are being forwarded.
+    /// Permits for forwarding a query.
     pub(super) forwards: Arc<Semaphore>,
-    /// Permits of TCP connections.
+    /// Permits for TCP connections.
     pub(super) connections: Arc<Semaphore>,
 }
 
-/// Token bucket of queries.
+/// Token bucket for queries.
 #[derive(Debug)]
 struct Bucket {
     tokens: f64,
@@ -46,7 +46,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Counts a query. Returns false if it is beyond the rate.
+    /// Counts a query. Returns false if the query exceeds the rate.
     pub(super) fn take_query(&self) -> bool {
         let mut bucket = locked(&self.bucket);
         let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Which name servers a query of a container may be forwarded to: those that the container itself could ask. Otherwise
-//! names would be a channel out of a network without egress.
+//! Selects the name servers to which a container's query may be forwarded: those that the container could reach itself.
+//! Otherwise a container without egress could send data out in queries.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use executor_core::cni::Address;
 use executor_core::names::is_own_server;
 use executor_core::plan::{Connectivity, EgressProtocol, EgressRule};
 
-/// Port of name servers.
+/// Port of a DNS server.
 pub(super) const NAMES_PORT: u16 = 53;
 
 /// Transport protocol of a query.
@@ -18,7 +18,7 @@ pub(super) enum Transport {
     Tcp,
 }
 
-/// Name servers that the query of a container may be forwarded to, by the transport protocol.
+/// Name servers to which a container's query may be forwarded, by transport protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AllowedServers {
     pub(super) udp: Vec<IpAddr>,
@@ -26,8 +26,8 @@ pub(super) struct AllowedServers {
 }
 
 impl AllowedServers {
-    /// Selects from the servers of the request, or without any from those of the host, which only a container with egress
-    /// can ask. `own` are the addresses of the container.
+    /// Selects from the name servers of the request. If the request names none, selects from the host's name servers,
+    /// which only a container with egress may query. `own` are the addresses of the container.
     pub(super) fn select(
         connectivity: &Connectivity,
         (network, own): (&BridgeNetwork, &[Address]),
@@ -36,7 +36,7 @@ impl AllowedServers {
         let servers: Vec<IpAddr> = match &connectivity.dns_servers[..] {
             [] if connectivity.egress => of_host(),
             [] => Vec::new(),
-            // Loopback is the container's own.
+            // In the request, a loopback address means the container's own loopback.
             asked => asked.iter().map(IpAddr::to_canonical).filter(|server| !is_own_server(*server)).collect(),
         };
         let allowed = |transport| {
@@ -46,7 +46,7 @@ impl AllowedServers {
         Self { udp: allowed(Transport::Udp), tcp: allowed(Transport::Tcp) }
     }
 
-    /// Returns true if no server may be asked.
+    /// Returns true if no server may be queried.
     pub(super) fn is_empty(&self) -> bool {
         self.udp.is_empty() && self.tcp.is_empty()
     }
@@ -104,7 +104,7 @@ mod tests {
         EgressRule { protocol, destinations: vec![destination.parse().unwrap()], ports, icmp: None, log: false }
     }
 
-    /// The servers that may be asked over UDP and over TCP.
+    /// Returns the servers that may be queried over UDP and over TCP.
     fn allowed(servers: &[&str], egress: bool, egress_rules: Vec<EgressRule>) -> (Vec<String>, Vec<String>) {
         let dns_servers = servers.iter().map(|server| ip(server)).collect();
         let connectivity = Connectivity { dns_servers, egress, egress_rules, ..Connectivity::default() };
@@ -149,9 +149,9 @@ mod tests {
         assert_eq!(one(rule(Icmp, HOST, &[])), (peer(), peer()));
         assert_eq!(one(rule(All, "192.0.2.54", &[])), (peer(), peer()));
         assert_eq!(one(rule(All, "::/0", &[])), (peer(), peer()), "a rule of the other family");
-        // The host's loopback is reached only by a rule that contains it.
+        // The host's loopback is reached only with a rule that contains it.
         assert_eq!(one(rule(Udp, "127.0.0.0/8", &[])).0, with_peer(ON_LOOPBACK));
-        // An IPv4 address in the form of an IPv6 address is an IPv4 address.
+        // An IPv4-mapped IPv6 address is treated as an IPv4 address.
         let mapped = |destination| allowed(&["::ffff:192.0.2.53"], true, vec![rule(All, destination, &[])]);
         assert_eq!(mapped("::/0"), (none.clone(), none));
         assert_eq!(mapped(HOST), both(&[HOST]));

@@ -1,5 +1,5 @@
-//! Serves the sockets of a network. A query whose source is no container of the network is dropped: rules on the host's
-//! side let a container send only from its own addresses.
+//! Serves the sockets of a network. A query is dropped if its source address belongs to no container of the network. A
+//! container cannot forge its source address, because rules on the host drop such packets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, UdpSocket as StdUdp};
@@ -20,20 +20,20 @@ use super::zone::Client;
 use super::{NameServers, ServedNetwork};
 use crate::telemetry::metrics::NameQuery;
 
-/// Time limit for the next query on a TCP connection, and for the client to read an answer.
+/// Time limit for the next query on a TCP connection, and for the client to read a response.
 const IDLE: Duration = Duration::from_secs(10);
-/// Pause after an error of a socket, such as a lack of memory or descriptors.
+/// Pause after a socket error, such as a lack of memory or descriptors.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
-/// Sockets of each gateway: one of UDP, one of TCP.
+/// Number of sockets for each gateway: one for UDP, one for TCP.
 const SOCKETS: usize = 2;
 
-/// Number of answers, by which their order changes.
+/// Counter of responses, used to rotate the order of addresses.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
-/// Serves the sockets of a network: for each gateway one of UDP and one of TCP.
+/// Serves the sockets of a network: for each gateway one UDP socket and one TCP socket.
 ///
 /// # Errors
-/// Returns an error if the runtime cannot register a socket.
+/// Returns an error if the number of sockets is wrong, or if the runtime cannot register a socket.
 pub(super) fn start(names: &Arc<NameServers>, served: &Arc<ServedNetwork>, sockets: Vec<OwnedFd>) -> io::Result<()> {
     if sockets.len() != SOCKETS * served.network.gateways().len() {
         return Err(io::Error::other(format!("the launcher sent {} sockets", sockets.len())));
@@ -96,7 +96,7 @@ async fn serve_tcp(names: Arc<NameServers>, served: Arc<ServedNetwork>, listener
 }
 
 impl NameServers {
-    /// Handles a datagram of a container that is not known yet.
+    /// Handles a datagram from a container that is not known yet.
     fn later(self: Arc<Self>, served: Arc<ServedNetwork>, socket: Arc<UdpSocket>, from: SocketAddr, packet: Vec<u8>) {
         if served.network.number_of(from.ip()).is_none() || self.waiting.available_permits() == 0 {
             return self.metrics.name_query(NameQuery::Stranger);
@@ -109,7 +109,7 @@ impl NameServers {
         });
     }
 
-    /// Handles a datagram of a container.
+    /// Handles a datagram from a container.
     fn query(
         self: &Arc<Self>,
         served: &Arc<ServedNetwork>,
@@ -120,7 +120,7 @@ impl NameServers {
         if !client.quota.take_query() {
             return self.metrics.name_query(NameQuery::Limited);
         }
-        // An answer for which there is no room is lost, as on any network.
+        // If the socket's buffer is full, the response is lost, as on any network.
         let send = |answer: &[u8]| drop(socket.try_send_to(answer, from));
         let question = match self.parse(packet) {
             Ok(question) => question,
@@ -199,7 +199,7 @@ impl NameServers {
         Question::parse(packet).inspect_err(|_| self.metrics.name_query(NameQuery::Malformed))
     }
 
-    /// Answers a question about a name or an address of the network; `None` if it is about another one.
+    /// Answers a question about a name or address of the network. Returns `None` for other questions.
     fn local_answer(&self, served: &ServedNetwork, question: &Question, is_tcp: bool) -> Option<Vec<u8>> {
         let (zone, network) = (self.zone(), &served.network);
         let found = match question.address() {
@@ -217,17 +217,17 @@ impl NameServers {
         Some(question.answer(found, is_tcp))
     }
 
-    /// Returns the name servers that a query of the container may be forwarded to; `None` if there are none.
+    /// Returns the name servers to which the container's query may be forwarded, or `None` if there are none.
     fn servers(&self, served: &ServedNetwork, client: &Client) -> Option<AllowedServers> {
-        // Read for each query: egress can be updated.
+        // Read for each query, because egress can be updated.
         let facts = client.handle.facts()?;
         let place = (&served.network, &client.addresses[..]);
         let servers = AllowedServers::select(&facts.plan.connectivity, place, || self.host_servers.get());
         (!servers.is_empty()).then_some(servers)
     }
 
-    /// Answers a question that may not be forwarded: for the container there is no such name. An error of the server
-    /// would make it ask again and again.
+    /// Answers a question that may not be forwarded with NXDOMAIN. After a server error the client would repeat the
+    /// query.
     fn not_forwarded(&self, question: &Question) -> Vec<u8> {
         self.metrics.name_query(NameQuery::Closed);
         question.fail(ResponseCode::NXDomain)

@@ -1,4 +1,4 @@
-//! Name servers of the host, from its `/etc/resolv.conf`, which is read again after a change.
+//! The host's name servers from `/etc/resolv.conf`. The file is read again when it has changed.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -10,10 +10,10 @@ use std::sync::Mutex;
 use executor_core::names::{HOST_FILE_MAX, servers};
 use executor_sys::mutex::locked;
 
-/// Maximum number of name servers: the limit of resolv.conf(5).
+/// Maximum number of name servers, as in resolv.conf(5).
 const SERVERS_MAX: usize = 3;
 
-/// The name servers of the host.
+/// The host's name servers.
 #[derive(Debug)]
 pub(super) struct HostServers {
     path: PathBuf,
@@ -27,7 +27,7 @@ struct LastRead {
     has_failed: bool,
 }
 
-/// Device, inode, size and time of change of a file.
+/// Device, inode, size and change time of a file.
 type Version = (u64, u64, u64, i64, i64);
 
 impl Default for HostServers {
@@ -41,7 +41,7 @@ impl HostServers {
         Self { path, last: Mutex::default() }
     }
 
-    /// Returns the name servers; none if the file cannot be read, which is logged once.
+    /// Returns the name servers. If the file cannot be read, logs this once and returns no name servers.
     pub(super) fn get(&self) -> Vec<IpAddr> {
         let mut last = locked(&self.last);
         match self.read(last.found.take()) {

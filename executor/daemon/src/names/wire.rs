@@ -1,4 +1,4 @@
-//! Queries and answers (RFC 1035, RFC 6891). Every byte of a query is untrusted.
+//! Decodes queries and encodes responses (RFC 1035, RFC 6891). Every byte of a query is untrusted.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,14 @@ use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder};
 
 /// Largest query, in bytes.
 pub(super) const QUERY_MAX: usize = 1232;
-/// Largest answer over UDP: without EDNS, and with it. The second is also the size that queries offer to servers.
+/// Largest response over UDP, in bytes, without and with EDNS. `EDNS_MAX` is also the size that forwarded queries offer
+/// to servers.
 const PLAIN_MAX: usize = 512;
 const EDNS_MAX: u16 = 4096;
-/// Largest answer over TCP.
+/// Largest response over TCP, in bytes.
 const TCP_MAX: usize = 65_535;
 const HEADER: usize = 12;
-/// Time for which clients may keep an address, in seconds.
+/// Time for which clients may cache an address, in seconds.
 const TTL: u32 = 5;
 
 /// A query with one question.
@@ -25,16 +26,16 @@ pub(super) struct Question {
     pub(super) query: Query,
     recursion_desired: bool,
     checking_disabled: bool,
-    /// Size of answers that the client accepts over UDP, and true if it wants DNSSEC records.
+    /// Largest UDP response that the client accepts, and true if the client wants DNSSEC records.
     edns: Option<(u16, bool)>,
 }
 
-/// Why a packet is no question.
+/// Result for a packet that is not a valid query.
 #[derive(Debug)]
 pub(super) enum NoQuestion {
-    /// It has no answer.
+    /// The packet gets no response.
     Ignored,
-    /// It is answered with an error.
+    /// The packet gets this response, which reports an error.
     Answered(Vec<u8>),
 }
 
@@ -48,13 +49,13 @@ impl Question {
     /// Parses a query.
     ///
     /// # Errors
-    /// Returns [`NoQuestion`] if it has not exactly one question of the class IN.
+    /// Returns [`NoQuestion`] if the packet does not contain exactly one question of class IN.
     pub(super) fn parse(packet: &[u8]) -> Result<Self, NoQuestion> {
         if packet.len() > QUERY_MAX {
             return Err(NoQuestion::Ignored);
         }
         let header = Header::read(&mut BinDecoder::new(packet)).map_err(|_| NoQuestion::Ignored)?.metadata;
-        // An answer to an answer would be a loop.
+        // Responding to a response could cause a loop.
         if header.message_type != MessageType::Query {
             return Err(NoQuestion::Ignored);
         }
@@ -82,7 +83,7 @@ impl Question {
         Ok(question)
     }
 
-    /// Returns the name in lower case and without the last dot; `None` if it is no name of a container.
+    /// Returns the name in lower case and without the trailing dot, or `None` if no container can have this name.
     pub(super) fn name(&self) -> Option<String> {
         let mut name = String::new();
         for label in self.query.name.iter() {
@@ -96,13 +97,13 @@ impl Question {
         Some(name)
     }
 
-    /// Returns the address whose name is asked for, if the question has the form of a reverse lookup.
+    /// Returns the address of a reverse lookup, or `None` if the question is not a reverse lookup.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let network = self.query.name.parse_arpa_name().ok()?;
         (network.prefix_len() == network.max_prefix_len()).then(|| network.addr())
     }
 
-    /// Returns the largest answer.
+    /// Returns the size of the largest response that may be sent, in bytes.
     pub(super) fn answer_max(&self, is_tcp: bool) -> usize {
         match self.edns {
             _ if is_tcp => TCP_MAX,
@@ -127,7 +128,7 @@ impl Question {
         reply
     }
 
-    /// Encodes an answer; one that is too large is truncated to its question.
+    /// Encodes a response. A response that is too large is truncated to its question.
     fn encode(&self, reply: &Message, is_tcp: bool) -> Vec<u8> {
         match reply.to_vec() {
             Ok(bytes) if bytes.len() <= self.answer_max(is_tcp) => bytes,
@@ -135,19 +136,19 @@ impl Question {
         }
     }
 
-    /// Returns an answer without records, after which the client asks again over TCP.
+    /// Returns a truncated response without records. The client then repeats the query over TCP.
     pub(super) fn truncated(&self) -> Vec<u8> {
         let mut reply = self.reply(ResponseCode::NoError);
         reply.metadata.truncation = true;
         reply.to_vec().unwrap_or_default()
     }
 
-    /// Returns an answer without records.
+    /// Returns a response without records.
     pub(super) fn fail(&self, code: ResponseCode) -> Vec<u8> {
         self.reply(code).to_vec().unwrap_or_default()
     }
 
-    /// Returns the answer about a name that belongs to the network. `None` means that the name does not exist.
+    /// Returns the response about a name that belongs to the network. `None` means that the name does not exist.
     pub(super) fn answer(&self, found: Option<Vec<RData>>, is_tcp: bool) -> Vec<u8> {
         let code = if found.is_some() { ResponseCode::NoError } else { ResponseCode::NXDomain };
         let mut reply = self.reply(code);
@@ -158,7 +159,7 @@ impl Question {
         self.encode(&reply, is_tcp)
     }
 
-    /// Returns the addresses that the question asks for.
+    /// Selects the addresses of the requested record type.
     pub(super) fn select(&self, addresses: &[IpAddr]) -> Vec<RData> {
         let kind = self.query.query_type;
         let select = |ip: &IpAddr| match ip {
@@ -169,15 +170,15 @@ impl Question {
         addresses.iter().filter_map(select).collect()
     }
 
-    /// Returns the name of an address, if the question asks for it.
+    /// Returns the PTR record of a container, if the question requests it.
     pub(super) fn pointer(&self, id: &str) -> Vec<RData> {
         let asks = matches!(self.query.query_type, RecordType::PTR | RecordType::ANY);
-        // An id can be longer than a label.
+        // An id can be longer than a DNS label.
         let name = Name::from_ascii(format!("{id}.")).ok().filter(|_| asks);
         name.map(|name| RData::PTR(PTR(name))).into_iter().collect()
     }
 
-    /// Returns the question as a query with another id.
+    /// Encodes the question as a query with another id.
     pub(super) fn forwarded(&self, id: u16) -> Vec<u8> {
         let mut query = Message::new(id, MessageType::Query, OpCode::Query);
         query.metadata.recursion_desired = self.recursion_desired;
@@ -189,7 +190,7 @@ impl Question {
         query.to_vec().unwrap_or_default()
     }
 
-    /// Returns the header of an answer, if it belongs to the question that was forwarded with this id.
+    /// Returns the header of a response if it matches the question, which was forwarded with this id.
     pub(super) fn check_answer(&self, id: u16, answer: &[u8]) -> Option<Metadata> {
         let mut decoder = BinDecoder::new(answer);
         let Header { metadata, counts } = Header::read(&mut decoder).ok()?;
@@ -204,7 +205,7 @@ impl Question {
         is_same.then_some(metadata)
     }
 
-    /// Makes an answer of a name server one to the client.
+    /// Adapts a name server's response for the client: with the client's query id, and truncated if it is too large.
     pub(super) fn relay(&self, mut answer: Vec<u8>, is_tcp: bool) -> Vec<u8> {
         if answer.len() > self.answer_max(is_tcp) || answer.len() < HEADER {
             return self.truncated();
@@ -224,7 +225,7 @@ fn edns(dnssec_ok: bool) -> Edns {
 mod tests {
     use super::*;
 
-    /// A query with this type and name; `size` is that of EDNS.
+    /// Returns a query with this type and name. `size` is the EDNS payload size.
     fn packet(kind: RecordType, name: &str, size: Option<u16>) -> Vec<u8> {
         let mut query = Message::new(7, MessageType::Query, OpCode::Query);
         query.metadata.recursion_desired = true;
@@ -241,7 +242,7 @@ mod tests {
         Question::parse(&packet(kind, name, size)).unwrap()
     }
 
-    /// Code of the answer to a packet that is no question; `None` if it has no answer.
+    /// Returns the response code for an invalid packet, or `None` if the packet gets no response.
     fn fault(packet: &[u8]) -> Option<ResponseCode> {
         match Question::parse(packet).unwrap_err() {
             NoQuestion::Ignored => None,

@@ -1,7 +1,7 @@
 //! Names and addresses of the running containers of each network.
 //!
-//! An id belongs to one container, so it takes precedence over host names and aliases, which containers choose freely
-//! and can share. Members of a pod are found at the address of the pod.
+//! An id belongs to exactly one container. Host names and aliases are chosen freely, and several containers can have
+//! the same one, so ids take precedence. Members of a pod have the pod's address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,10 +15,10 @@ use executor_core::plan::Plan;
 use super::limits::Quota;
 use crate::model::container::Handle;
 
-/// Maximum number of addresses of each family in an answer.
+/// Maximum number of addresses of each family in a response.
 const ADDRESSES_MAX: usize = 64;
 
-/// A container, or a pod, that can send queries.
+/// A container or pod that can send queries.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) handle: Arc<Handle>,
@@ -41,8 +41,8 @@ struct NetworkZone {
     shared: HashMap<String, Vec<IpAddr>>,
 }
 
-/// Returns the names of a container or pod, in lower case: its id, and of a container that is no member of a pod its host
-/// name, if one was requested, and its aliases.
+/// Returns the names of a container or pod, in lower case: the id, the host name if one was requested, and the aliases.
+/// A member of a pod has only its id.
 pub(super) fn names(plan: &Plan) -> Vec<String> {
     let mut names = vec![plan.id.as_str()];
     if plan.member_of().is_none() {
@@ -59,7 +59,7 @@ pub(super) fn names(plan: &Plan) -> Vec<String> {
 }
 
 impl Zone {
-    /// Returns the containers as of a version of the registry. Quotas are those of `before`.
+    /// Builds the zone for a version of the registry. Quotas are taken over from `before`.
     pub(super) fn new<'a>(
         version: u64,
         handles: &[Arc<Handle>],
@@ -76,7 +76,7 @@ impl Zone {
             let Some(attached) = facts.network() else { continue };
             let Some(network) = network(&attached.network) else { continue };
             let addresses = &attached.addresses;
-            // A network of CNI plugins can have had the same name.
+            // The container may be on a CNI network that had the same name.
             if addresses.iter().any(|address| network.number_of(address.ip).is_none()) {
                 continue;
             }
@@ -96,7 +96,7 @@ impl Zone {
         zone
     }
 
-    /// Returns true if this is the version of the registry.
+    /// Returns true if the zone was built from this version of the registry.
     pub(super) fn is_version(&self, version: u64) -> bool {
         self.version == Some(version)
     }
@@ -106,18 +106,18 @@ impl Zone {
         self.networks.get(network).is_some_and(|zone| !zone.clients.is_empty())
     }
 
-    /// Returns the container of a network that has an address.
+    /// Returns the container that has this address on a network.
     pub(super) fn client(&self, network: &str, address: IpAddr) -> Option<Arc<Client>> {
         self.networks.get(network)?.clients.get(&address).cloned()
     }
 
-    /// Returns the id of the container of a network that has an address.
+    /// Returns the id of the container that has this address on a network.
     pub(super) fn id(&self, network: &str, address: IpAddr) -> Option<&ContainerId> {
         Some(self.networks.get(network)?.clients.get(&address)?.handle.id())
     }
 
-    /// Returns the addresses of a name, which is in lower case; `None` if no container of the network has the name. The
-    /// order changes with `turn`.
+    /// Returns the addresses of a name in lower case, or `None` if no container of the network has the name. `turn`
+    /// rotates the order.
     pub(super) fn addresses(&self, network: &str, name: &str, turn: usize) -> Option<Vec<IpAddr>> {
         let zone = self.networks.get(network)?;
         let found = zone.ids.get(name).or_else(|| zone.shared.get(name))?;
@@ -148,7 +148,7 @@ mod tests {
         NetworksSettings::default().check().unwrap()
     }
 
-    /// A running container with the address of this number.
+    /// Returns a running container with the address of this number.
     fn handle(id: &str, number: u32, aliases: &[&str], pod: Option<PodRole>) -> Arc<Handle> {
         let connectivity = Connectivity {
             hostname: if pod.is_some() { String::new() } else { "Shared.Host".into() },

@@ -7,23 +7,23 @@ use executor_core::cni::{Address, Addresses, Capabilities};
 use executor_core::plan::PublishedPort;
 use serde::{Deserialize, Serialize};
 
-/// First bytes of a container's hardware address: locally administered.
+/// First bytes of a container's hardware address. They mark the address as locally administered.
 const HARDWARE_PREFIX: [u8; 2] = [0x02, 0x65];
 
-/// A container that is, or may be, on a bridge network.
+/// A container that is attached to a bridge network, or whose attachment has begun.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct BridgeAttachment {
-    /// Id of the container, or the name of a warm one.
+    /// Container id, or record name of a warm container.
     pub id: String,
-    /// Boot in which the interface exists.
+    /// Boot id of the boot in which the interface exists.
     pub boot_id: String,
-    /// Name of the network.
+    /// Network name.
     pub network: String,
-    /// Interface of the bridge, by which the tables are named too.
+    /// Name of the bridge interface. The nf_tables tables have the same name.
     pub interface: String,
-    /// Interface of the host that is the container's port of the bridge.
+    /// Name of the host's interface for the container, which is a port of the bridge.
     pub device: String,
-    /// Number of the addresses in the pools.
+    /// Position of the addresses in the network's pools.
     pub number: u32,
     /// Addresses of the container.
     pub addresses: Vec<Address>,
@@ -31,9 +31,9 @@ pub(super) struct BridgeAttachment {
     pub gateways: Vec<IpAddr>,
     /// Published ports.
     pub ports: Vec<PublishedPort>,
-    /// Published ports and name servers, as CNI plugins get them.
+    /// Published ports and name servers in the format for CNI plugins.
     pub asked: Capabilities,
-    /// True if the container has ended and its rules are removed: they are not made again.
+    /// True if the container has ended and its rules are deleted. The rules must not be created again.
     #[serde(default)]
     pub is_leaving: bool,
 }
@@ -44,18 +44,20 @@ impl BridgeAttachment {
         Addresses { own: self.addresses.clone(), gateways: self.gateways.clone(), ..Addresses::default() }
     }
 
-    /// Returns true if the addresses are of this network as it is configured now.
+    /// Returns true if the addresses belong to this network in its current configuration.
     pub(super) fn is_of(&self, network: &BridgeNetwork) -> bool {
         self.interface == network.interface && self.addresses == network.addresses(self.number)
     }
 
-    /// Returns the hardware address, which is the same for each container that has these addresses: peers remember it.
+    /// Returns the hardware address. It depends only on the addresses, because peers cache the pair of hardware and IP
+    /// address.
     pub(super) fn hardware(&self) -> [u8; 6] {
         hardware(&self.addresses)
     }
 }
 
-/// Returns the hardware address that belongs to these addresses: with the IPv4 address, or else the end of the other.
+/// Returns the hardware address for these addresses: the prefix and the first IPv4 address, or the last four bytes of
+/// an IPv6 address.
 pub(super) fn hardware(addresses: &[Address]) -> [u8; 6] {
     let last = match addresses.first().map(|address| address.ip) {
         Some(IpAddr::V4(ip)) => ip.octets(),

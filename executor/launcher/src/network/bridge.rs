@@ -1,15 +1,15 @@
-//! Built-in bridge networks. No program is started: links are made by route netlink, rules by nf_tables.
+//! Built-in bridge networks. No program is started: links are created through route netlink, rules through nf_tables.
 //!
 //! ```text
-//! attach   store      the record for detaching is on disk before anything happens          (../store.rs)
-//!          pool       addresses are leased                                                 (pool.rs)
-//!          make       the bridge and its tables, if they do not exist                      (link.rs, rules.rs)
-//!          rules      what the container may send, and its published ports                 (rules.rs)
-//!          link       a pair of interfaces, addresses and routes                           (link.rs)
-//! detach   rules and interface are removed, tracked UDP flows are forgotten                (conntrack.rs)
+//! attach   store      writes the record for detaching to disk, before anything else       (../store.rs)
+//!          pool       leases addresses                                                     (pool.rs)
+//!          make       creates the bridge and its tables, if they do not exist              (link.rs, rules.rs)
+//!          rules      adds rules for what the container may send and its published ports   (rules.rs)
+//!          link       creates a pair of interfaces with addresses and routes               (link.rs)
+//! detach   rules and interface are removed, tracked UDP flows are deleted                  (conntrack.rs)
 //!          then the lease ends, then the record is removed
 //! ```
-//! Records and leases are not synced to disk: what they describe does not survive the kernel either.
+//! Records and leases are not synced to disk, because interfaces and rules do not survive a reboot either.
 
 mod conntrack;
 mod link;
@@ -39,26 +39,26 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::sysctl;
 
-/// Prefix of the names of ports of bridges, and hexadecimal digits that distinguish bridges. With the number of
-/// the container's addresses the name has at most 15 bytes, as the kernel demands.
+/// Prefix of bridge port names, and number of hexadecimal digits that distinguish bridges. With the number of the
+/// container's addresses, the name has at most 15 bytes, which is the kernel's limit.
 const DEVICE_PREFIX: &str = "ex";
 const DEVICE_DIGITS: usize = 6;
-/// Hexadecimal digits that distinguish installations.
+/// Number of hexadecimal digits that distinguish installations.
 const INSTALLATION_DIGITS: usize = 12;
-/// Longest description of an interface, by the kernel.
+/// Longest interface description that the kernel accepts.
 const ALIAS_MAX: usize = 255;
-/// Settings of a container's interfaces, set before they exist: no routes by advertisement, addresses that are used at
-/// once, a link-local address that is derived from the hardware address.
+/// Settings for interfaces in the container, set before the interfaces exist: ignore router advertisements, use
+/// addresses at once, derive the link-local address from the hardware address.
 const INSIDE: [(&str, &str); 3] = [
     ("net/ipv6/conf/default/accept_ra", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv6/conf/default/addr_gen_mode", "0"),
 ];
 
-/// Attaches a container to a network. `init` is a pidfd of its init, which waits in its network namespace.
+/// Attaches a container to a network. `init` is a pidfd of the container's init, which waits in its network namespace.
 ///
 /// # Errors
-/// Returns the failure. What was done is undone by [`detach`].
+/// Returns the failure. The caller must then call [`detach`], which undoes a partial attachment.
 pub(super) fn attach(
     host: &Host,
     record: &ContainerRecord,
@@ -78,7 +78,7 @@ pub(super) fn attach(
 /// Attaches a warm container, whose record has this name.
 ///
 /// # Errors
-/// Returns the failure. What was done is undone by [`detach`].
+/// Returns the failure. The caller must then call [`detach`], which undoes a partial attachment.
 pub(super) fn attach_warm(
     host: &Host,
     (name, boot_id): (&str, &str),
@@ -92,7 +92,7 @@ pub(super) fn attach_warm(
     Ok(attachment)
 }
 
-/// Makes the lease of a warm container that of the container which it becomes.
+/// Transfers the lease of a warm container to a container.
 ///
 /// # Errors
 /// Returns the error of the disk.
@@ -109,7 +109,7 @@ pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io
 /// Publishes the ports of a container that was attached while it was warm.
 ///
 /// # Errors
-/// Returns the failure. What was done is undone by [`detach`].
+/// Returns the failure. The caller must then call [`detach`], which undoes a partial attachment.
 pub(super) fn complete(
     host: &Host,
     record: &ContainerRecord,
@@ -132,8 +132,9 @@ pub(super) fn complete(
     Ok((attachment.addresses(), reserved))
 }
 
-/// Checks that no other container and no program of the host has the ports, and reserves them. The lock excludes other
-/// checks, and [`make`], until the record is written: `make` deletes elements of containers that have no record.
+/// Checks that no other container and no program on the host uses the ports, and reserves them. Hold the returned lock
+/// until the record is written. It excludes other checks and [`make`], which deletes the elements of containers without
+/// a record.
 fn reserve_ports(
     host: &Host,
     id: &str,
@@ -149,7 +150,7 @@ fn reserve_ports(
     Ok((lock, Reserved::from_ports(ports)?))
 }
 
-/// Makes the interfaces of a container, with addresses and routes.
+/// Creates the interfaces of a container, with addresses and routes.
 fn connect(
     host: &Host,
     network: &BridgeNetwork,
@@ -173,7 +174,7 @@ fn connect(
         namespace: namespace.as_fd(),
     };
     let made = match pair.make() {
-        // The lease is this container's: a damaged record has left the interface.
+        // This container has the lease, so the interface is a leftover of a container whose record was damaged.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             link::remove(&attachment.device).and_then(|()| pair.make())
         }
@@ -184,7 +185,8 @@ fn connect(
         .map_err(system("addresses of the container"))
 }
 
-/// Returns the bridge of a network, and adds the container to its tables. What was deleted is made again.
+/// Adds the container to the network's tables and returns the bridge. Creates the bridge or the tables again if they
+/// were deleted.
 fn ensure(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<link::FoundLink, Trouble> {
     let found = link::find(&network.interface).map_err(|error| Trouble::System("interface of the network", error))?;
     let bridge = match found {
@@ -198,8 +200,8 @@ fn ensure(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -
     }
 }
 
-/// Does for published ports what an element of a map does not: answers to `::1`, connections of the container to
-/// itself, and flows that are tracked already.
+/// Completes the publication of ports beyond the map elements: replies to `::1`, connections of the container to
+/// itself, and UDP flows that are already tracked.
 fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<(), Trouble> {
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     if attachment.ports.is_empty() {
@@ -215,7 +217,7 @@ fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) 
     Ok(())
 }
 
-/// Leases addresses and writes the record with this name.
+/// Leases addresses and writes the record of this name.
 fn lease(
     host: &Host,
     (name, boot_id): (&str, &str),
@@ -249,13 +251,13 @@ fn lease(
     Ok(attachment)
 }
 
-/// Returns true if at least this many addresses of a network are free.
+/// Returns true if at least `count` addresses of a network are free.
 pub(super) fn has_free(host: &Host, network: &BridgeNetwork, count: usize) -> bool {
     let leased = pool::count(host, &network.name).unwrap_or(usize::MAX);
     leased.saturating_add(count) <= network.capacity() as usize
 }
 
-/// Returns how the names of a bridge's ports begin.
+/// Returns the common prefix of the names of a bridge's ports.
 fn device_prefix(interface: &str) -> String {
     format!("{DEVICE_PREFIX}{}", &hex::encode(Sha256::digest(interface))[..DEVICE_DIGITS])
 }
@@ -268,7 +270,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
     let failed = |what: &'static str| {
         move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))
     };
-    // Only with the lease may anything have been made.
+    // Interfaces and rules can exist only if the container has the lease.
     let has_lease = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id)
         && pool::owner(host, &attachment.network, attachment.number)
             .map_err(failed("state directory"))?
@@ -292,8 +294,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("state directory"))
 }
 
-/// Deletes the rules of a container that has ended, which takes less time than the rest of [`detach`]: afterwards its
-/// ports are free.
+/// Deletes the rules of a container that has ended, which frees its ports. This takes less time than the rest of
+/// [`detach`].
 ///
 /// # Errors
 /// Returns a description of the failure.
@@ -301,7 +303,7 @@ pub(super) fn leave(host: &Host, attachment: &BridgeAttachment) -> Result<(), St
     let failed = |what: &'static str| {
         move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))
     };
-    // `make` holds the lock too, and makes the rules of no container that is leaving.
+    // `make` holds this lock too, and creates no rules for containers that are leaving.
     let _lock = store::lock(host).map_err(failed("state directory"))?;
     match rules::delete(attachment) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the tables were deleted
@@ -314,7 +316,7 @@ pub(super) fn leave(host: &Host, attachment: &BridgeAttachment) -> Result<(), St
         .map_err(failed("state directory"))
 }
 
-/// Makes the bridge of a network and its tables, or mends them, and returns the bridge.
+/// Creates or repairs the bridge of a network and its tables, and returns the bridge.
 fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble> {
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     let _lock = store::lock(host).map_err(system("state directory"))?;
@@ -329,7 +331,8 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
             return Err(Trouble::Changed(network.name.clone()));
         }
     }
-    // The configuration has changed, or the interface is down: the kernel has then removed its IPv6 addresses.
+    // The configuration has changed, or the interface is down. When it goes down, the kernel removes its IPv6
+    // addresses.
     if found.take_if(|found| found.alias != alias || !found.is_up).is_some() {
         link::remove(name).map_err(system("interface of the network"))?;
     }
@@ -352,7 +355,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
             None => link::uplink_mtu(&routes).map_err(system("routes of the host"))?,
         };
         let gateways = network.gateways();
-        // Until it is complete it has no description of its configuration: the next attempt makes it anew.
+        // The full description is set last. If this attempt is interrupted, the next one recreates the bridge.
         let incomplete = owner_prefix(host, network);
         let index = link::make_bridge(name, &incomplete, mtu, (hardware(&gateways), &gateways))
             .and_then(|index| set_up(host, network, index).map(|()| index))
@@ -384,11 +387,13 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
 /// Sets up a new bridge.
 fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
     let name = &network.interface;
-    // Containers do not advertise routes to the host.
+    // The host ignores router advertisements of containers.
     write_setting(host, &format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
-    // The link-local address is used at once. Without it the kernel finds no container for hosts of other networks.
+    // Use the link-local address at once. Without it, neighbour discovery of containers fails for packets from other
+    // networks.
     write_setting(host, &format!("net/ipv6/conf/{name}/accept_dad"), "0")?;
-    // Connections from 127.0.0.1 to published ports leave through the bridge; its ports send nothing to 127.0.0.0/8.
+    // Connections from 127.0.0.1 to published ports leave through the bridge. Rules stop the bridge's ports from
+    // sending to 127.0.0.0/8.
     write_setting(host, &format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
     if let Some(alias) = network.loopback_alias() {
         link::add_deprecated(index, alias)?;
@@ -396,7 +401,7 @@ fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns what on this host keeps packets of a network from other hosts.
+/// Returns a warning for each setting of this host that blocks packets between a network and other hosts.
 fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
     let mut warnings = Vec::new();
     for (name, has) in
@@ -427,7 +432,7 @@ fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
     warnings
 }
 
-/// Describes a network as it is now, with warnings.
+/// Returns the current state of a network, with warnings.
 pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, Vec<String>) {
     let mut warnings = warnings(host, network);
     let mut warn = |what: &str, error: io::Error| warnings.push(format!("{what}: {}", crate::errors::plain(&error)));
@@ -456,7 +461,7 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
     (bridge, warnings)
 }
 
-/// Returns the description by which this executor recognizes the interface of a network with this configuration.
+/// Returns the description of a network's interface. It identifies this executor and the network's configuration.
 fn alias(host: &Host, network: &BridgeNetwork) -> String {
     let pools: Vec<String> = network.pools().map(|pool| pool.to_string()).collect();
     let mtu = network.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
@@ -465,14 +470,14 @@ fn alias(host: &Host, network: &BridgeNetwork) -> String {
     alias
 }
 
-/// Returns how the description of the interface of a network begins, whatever its configuration.
+/// Returns the part of the interface description that does not depend on the network's configuration.
 fn owner_prefix(host: &Host, network: &BridgeNetwork) -> String {
     let installation =
         &hex::encode(Sha256::digest(host.state_dir.as_os_str().as_encoded_bytes()))[..INSTALLATION_DIGITS];
     format!("executor {installation}, network {}: ", network.name)
 }
 
-/// Returns the containers and warm containers on a network, without those that are leaving it.
+/// Returns the containers and warm containers on a network, except containers that are leaving it.
 fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> {
     let mut found = Vec::new();
     for (number, name) in pool::leases(host, network)? {
@@ -488,8 +493,8 @@ fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> 
     Ok(found)
 }
 
-/// Ends leases without a container, makes tables anew for the containers that are left, and removes what networks
-/// without containers have.
+/// Ends leases without a container, recreates the tables for the remaining containers, and removes the interfaces and
+/// tables of networks without containers.
 pub(super) fn sweep(host: &Host) {
     let failed = |network: &str, why: &dyn std::fmt::Display| {
         log::line(Level::Error, "", format_args!("network `{network}`: {why}"));
@@ -514,7 +519,7 @@ pub(super) fn sweep(host: &Host) {
     }
 }
 
-/// Removes the interfaces and tables of networks that have no container.
+/// Removes the interfaces and tables of networks without containers.
 pub(super) fn remove_all_unused(host: &Host) {
     for network in pool::networks(host) {
         remove_unused(host, &network);
@@ -538,12 +543,13 @@ fn remove_unused(host: &Host, network: &str) {
     }
 }
 
-/// Returns true if a container is on a network, or may be.
+/// Returns true if a network has a container, or if this cannot be determined.
 fn is_in_use(host: &Host, network: &str) -> bool {
     attachments(host, network).map_or(true, |containers| !containers.is_empty())
 }
 
-/// Writes a setting of the calling process's network namespace, if the kernel has it: it may have no IPv6.
+/// Writes a setting of the calling process's network namespace. Ignores settings that the kernel does not have, for
+/// example without IPv6.
 fn write_setting(host: &Host, path: &str, value: &str) -> io::Result<()> {
     match sysctl::write(host.proc.as_fd(), path, value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

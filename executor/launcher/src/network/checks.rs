@@ -1,7 +1,7 @@
-//! Checks of the containers on a network of CNI plugins, for the API.
+//! Checks the containers on a network of CNI plugins, for the API.
 //!
-//! In: the name of a network, the operator's CNI files, the records of containers. Out: a memory file with
-//! [`NetworkChecks`]. Checks are made one after the other, for at most [`CHECK_PATIENCE`].
+//! Input: the name of a network, the operator's CNI files, and the records of containers. Output: a memory file with
+//! [`NetworkChecks`]. Containers are checked one after the other, for at most [`CHECK_PATIENCE`].
 
 use std::time::Instant;
 
@@ -21,10 +21,10 @@ use super::{BRIEF, Patience};
 use crate::errors::failed;
 use crate::host::Host;
 
-/// Lets the plugins of a network check each of its containers.
+/// Calls the plugins of a network to check each of its containers.
 ///
 /// # Errors
-/// Returns a refusal if there is no such network of CNI plugins, or no memory.
+/// Returns a refusal if no CNI network has this name, or if memory is short.
 pub(crate) fn check(host: &Host, request: &CheckNetwork) -> Result<MemFile, Refused> {
     let name = &request.name;
     if host.networks.contains_key(name) {

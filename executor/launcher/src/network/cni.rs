@@ -1,21 +1,21 @@
 //! Networks of the operator's CNI plugins.
 //!
 //! ```text
-//! attach   by the shim, with init waiting in its network namespace
-//!            config   the operator's file that the request names                          (config.rs)
-//!            store    the data for detaching is on disk before anything happens           (store.rs)
-//!            netns    the namespace gets its own name on the host                         (netns.rs)
-//!            ADD      each plugin in order, with its result kept                          (plugin.rs)
-//! detach     DEL      each plugin in reverse order, with the kept result
-//!            then the namespace's name is removed, then the data on disk; only after every plugin has succeeded
-//! check      CHECK    each plugin in order, with the kept result                           (check.rs)
-//! collect    GC       by the operator's key, with the attachments to keep                  (gc.rs)
+//! attach   in the shim, while init waits in its network namespace
+//!            config   reads the operator's file for the requested network                  (config.rs)
+//!            store    writes the record for detaching to disk, before anything else        (store.rs)
+//!            netns    gives the network namespace a path on the host                       (netns.rs)
+//!            ADD      calls each plugin in order, and stores the result                    (plugin.rs)
+//! detach     DEL      calls each plugin in reverse order, with the stored result
+//!            after every plugin has succeeded, removes the namespace's path, then the record
+//! check      CHECK    calls each plugin in order, with the stored result                   (check.rs)
+//! collect    GC       if enabled by the operator; passes the attachments to keep           (gc.rs)
 //!
-//! versions   VERSION, only if the configuration leaves a choice; answers are kept          (versions.rs)
-//! locks      no parallel operations on one attachment, no GC beside ADD and DEL            (locks.rs)
+//! versions   VERSION, only if the configuration leaves a choice; responses are cached      (versions.rs)
+//! locks      no parallel operations on one attachment, no GC during ADD or DEL             (locks.rs)
 //! ```
-//! Plugins are the operator's programs, trusted like this one but possibly faulty: their answers, time and output are
-//! limited. They run in the host's mount and network namespaces with root's rights.
+//! Plugins are programs of the operator. They are trusted, but may have bugs, so their output and running time are
+//! limited. They run as root in the host's mount and network namespaces.
 
 pub(super) mod check;
 pub(super) mod config;
@@ -43,7 +43,7 @@ use locks::OperationLock;
 use plugin::Call;
 pub(super) use plugin::Fault;
 
-/// Attaches a container, whose init has the pid `init`, to a network.
+/// Attaches a container to a network. `init` is the pid of the container's init.
 pub(super) fn attach(
     host: &Host,
     record: &ContainerRecord,
@@ -74,7 +74,7 @@ pub(super) fn attach(
     let lock = store::check_ports(host, id.as_str(), &attachment.asked).map_err(system("state directory"))?;
     let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
     let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
-    // Plugins' own data may survive a reboot.
+    // Data of the plugins may survive a reboot, so the record must survive too.
     let durable = store::Durability::Synced;
     store::write(host, id.as_str(), &Stored::Cni(attachment.clone()), durable).map_err(system("state directory"))?;
     drop(lock);
@@ -116,7 +116,7 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
     let id = &attachment.id;
     let plugins = cgroup(host, id);
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
-    // A running plugin of a lost shim, or a check, must not overlap with its own DEL.
+    // DEL must not run in parallel with a plugin that a lost shim or a check has started.
     let end_plugins = || {
         let cgroups = [&plugins, &check_cgroup(host, id)];
         cgroups.into_iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_PATIENCE))
@@ -153,21 +153,21 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
         .map_err(|error| system("leftover network data", &error))
 }
 
-/// Ends the plugins of a container, of which only the version was requested when the shim was lost.
+/// Kills plugins of a container that were running when the shim was lost. At that time only VERSION had been called.
 ///
 /// # Errors
-/// Returns the failure of removing their cgroup.
+/// Returns an error if the cgroup of the plugins cannot be removed.
 pub(super) fn remove_leftovers(host: &Host, id: &ContainerId) -> Result<(), String> {
     host.hierarchies.remove(&cgroup(host, id), KILL_PATIENCE).map_err(|error| error.to_string())
 }
 
-/// Returns true if DEL of a container has failed.
+/// Returns true if DEL has failed for a container.
 pub(super) fn del_has_failed(host: &Host, id: &ContainerId) -> bool {
     let stored = store::read(host, id.as_str());
     matches!(stored, Ok(Some(Stored::Cni(Attachment { progress: Progress::DelFailed, .. }))))
 }
 
-/// Makes the file for locks and the directory for versions of plugins.
+/// Creates the lock file and the directory for versions of plugins.
 pub(super) fn make_dirs(host: &Host) -> io::Result<()> {
     files::ensure_dir(&dir(host), 0o700)?;
     files::ensure_dir(&versions::dir(host), 0o700)?;
@@ -178,19 +178,19 @@ fn dir(host: &Host) -> PathBuf {
     host.run_dir.join("cni")
 }
 
-/// Returns the cgroup of the plugins that run for a container: next to the containers' cgroups; no id begins with a
-/// dot.
+/// Returns the cgroup for the plugins of a container. It is next to the containers' cgroups; container ids do not begin
+/// with a dot.
 fn cgroup(host: &Host, id: &ContainerId) -> PathBuf {
     host.cgroup_parent.join(format!(".network.{id}"))
 }
 
-/// Returns the cgroup of the plugins that check a container. Processes that ADD has left are in another one, which a
-/// plugin that hangs does not end.
+/// Returns the cgroup for plugins that check a container. It is separate from the cgroup of ADD: when a hanging check
+/// is killed, processes that ADD started keep running.
 fn check_cgroup(host: &Host, id: &ContainerId) -> PathBuf {
     host.cgroup_parent.join(format!(".check.{id}"))
 }
 
-/// Returns the cgroup of the plugins that collect garbage.
+/// Returns the cgroup for plugins that collect garbage.
 fn gc_cgroup(host: &Host) -> PathBuf {
     host.cgroup_parent.join(".gc")
 }

@@ -1,14 +1,14 @@
-//! Blocks connections beyond the container's own network if the request did not ask for them, or all but those that its
-//! rules allow.
+//! Limits connections beyond the container's own network. If the request has no egress, all are blocked; if it has
+//! rules, only connections that the rules allow are possible.
 //!
-//! Before anything runs in the container's network namespace, an nf_tables table is made there that lets out: packets
-//! of connections that others opened, packets to the networks of the container's own addresses, and neighbour
-//! discovery. Packets to the gateways and to the host's own addresses in those networks are blocked: the host is no
-//! peer. Rules of the request come before that, so that a rule may name the host or a name server on a gateway. So do
-//! those for executord's name server, which forwards a query only if these rules allow that. The
-//! whole table is replaced in one transaction: a packet meets either all of the old rules or all of the new ones.
-//! Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW; without egress, and
-//! with rules, no container gets either (core's validation).
+//! An nf_tables table in the container's network namespace is created before any process of the container runs. It
+//! accepts packets of connections that others opened, packets to the networks of the container's own addresses, and
+//! neighbour discovery. It blocks packets to the gateways and to the host's own addresses in those networks: the host
+//! is not a peer. Rules of the request come first, so a rule may allow the host or a name server on a gateway. Rules
+//! for executord's name server come first too; the name server forwards a query only if the request's rules allow it.
+//! The whole table is replaced in one transaction, so each packet is matched against either the old or the new rules.
+//! Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW. A container without
+//! egress or with egress rules gets neither capability (see the validation in core).
 
 use std::io;
 use std::net::IpAddr;
@@ -30,12 +30,12 @@ const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// Maximum kernel log lines per second for each element of a rule.
+/// Maximum number of kernel log lines per second for each nf_tables rule that logs.
 const LOGGED_A_SECOND: u64 = 10;
-/// ICMPv6 types that IPv6 on a link needs: router and neighbour solicitation, advertisement, multicast membership.
+/// ICMPv6 types that a link needs: router solicitation, neighbour solicitation and advertisement, multicast membership.
 const NEIGHBOURS: [u8; 4] = [133, 135, 136, 143];
 
-/// Applies the egress settings of a plan to a container, whose init has the pidfd `init`.
+/// Applies the egress settings of a plan to a container. `init` is the pidfd of the container's init.
 ///
 /// # Errors
 /// Returns an error if the kernel has no nf_tables or refuses the rules; nothing is changed then.
@@ -51,11 +51,11 @@ pub(super) fn limit(init: BorrowedFd<'_>, plan: &Plan, addresses: &Addresses) ->
         let names = addresses.name_servers.iter().flat_map(|server| name_server(*server));
         rules(&addresses.own, &hosts, names.chain(allowed).collect())
     };
-    // The rules are for the container's own connections; it forwards for others only if egress is open.
+    // The rules apply to the container's own connections. It may forward packets only if egress is unrestricted.
     let forwarded = if is_open { rules.clone() } else { Vec::new() };
     process::within_network(init, || {
         let chains = |rules| [("output", Hook::Output, rules), ("forward", Hook::Forward, forwarded.clone())];
-        // If the kernel cannot reject, drop without a reply.
+        // If the kernel does not support reject, drop packets without a reply.
         nft::replace_rules(TABLE, &chains(rules.clone())).or_else(|_| {
             let quiet = rules.iter().filter(|rule| !rule.contains(&Step::Reject)).cloned().collect();
             nft::replace_rules(TABLE, &chains(quiet))
@@ -137,12 +137,12 @@ fn destination(range: &AddressRange) -> Vec<Step> {
             let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
             vec![Step::Family(IPV6), Step::HeaderRange { offset: Side::Destination.offset(false), first, last }]
         }
-        // Refused by validation; it matches nothing.
+        // Validation refuses such a range. This matches no packet.
         _ => vec![Step::Family(IPV4), Step::Family(IPV6)],
     }
 }
 
-/// Returns the rules in order. `allowed` are those of the request.
+/// Returns all rules in order. `allowed` are the rules of the request.
 fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<Step>> {
     let mut rules =
         vec![vec![Step::Interface(LOOPBACK), Step::Accept], vec![Step::State(ESTABLISHED | RELATED), Step::Accept]];
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(broadcast(address("fd00::5", 64)), None);
     }
 
-    /// The host's addresses are refused before their network is allowed, and everything else is refused last.
+    /// The host's addresses are rejected before their network is allowed, and all other packets are rejected last.
     #[test]
     fn the_host_is_no_peer() {
         let own = [address("10.1.0.5", 16)];

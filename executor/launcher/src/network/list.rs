@@ -1,8 +1,8 @@
-//! The list of the networks that containers can ask for, with the containers on each.
+//! Lists the networks that containers can request, with the containers on each network.
 //!
-//! In: the configuration of built-in networks, the operator's CNI files, and the records of containers. Out: a memory
-//! file, because the list does not fit a packet. Containers are listed up to [`LISTED_CONTAINERS_BYTES`]; further ones
-//! are counted.
+//! Input: the configuration of built-in networks, the operator's CNI files, and the records of containers. Output: a
+//! memory file, because the list does not fit into a packet. Containers are listed up to [`LISTED_CONTAINERS_BYTES`];
+//! the remaining containers are only counted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,8 +24,8 @@ use super::store::{self, Stored};
 use crate::errors::{failed, plain};
 use crate::host::Host;
 
-/// Kind of a network. A record of a container names its network by kind and name, because a configuration can replace
-/// a network by one of the other kind with the same name.
+/// Kind of a network. A container's record identifies its network by kind and name, because a new configuration can
+/// replace a network by one of the other kind with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Driver {
     Bridge,
@@ -38,10 +38,10 @@ struct OnList {
     container: ListedContainer,
 }
 
-/// Returns the requested networks as a [`NetworkList`] in a memory file. Names without a network are left out.
+/// Returns the requested networks as a [`NetworkList`] in a memory file. Names of unknown networks are ignored.
 ///
 /// # Errors
-/// Returns a refusal if there are too many names, or no memory.
+/// Returns a refusal if there are too many names, or if memory is short.
 pub(crate) fn list(host: &Host, request: &ListNetworks) -> Result<MemFile, Refused> {
     if request.names.len() > NETWORK_NAMES_MAX {
         let why = format!("names: {} names; at most {NETWORK_NAMES_MAX} are allowed", request.names.len());
@@ -62,9 +62,9 @@ pub(crate) fn list(host: &Host, request: &ListNetworks) -> Result<MemFile, Refus
     MemFile::new("networks", &[&lists.finish().encode_to_vec()]).map_err(|error| failed("list of networks", &error))
 }
 
-/// A list that is being made.
+/// A list under construction.
 struct Listing<'a> {
-    /// Names of the networks to list; all when empty.
+    /// Names of the networks to list; if empty, all networks.
     names: &'a [String],
     networks: BTreeMap<(String, Driver), ListedNetwork>,
     on_list: Vec<OnList>,
@@ -174,7 +174,7 @@ fn on_list(id: &ContainerId, stored: &Stored) -> OnList {
         Stored::Bridge(_) => Driver::Bridge,
         Stored::Cni(_) => Driver::Cni,
     };
-    // A container whose plugins have not answered yet has no addresses.
+    // A container has no addresses until its plugins have responded.
     let addresses = stored.addresses().unwrap_or_default().own;
     let container = ListedContainer {
         id: id.to_string(),
@@ -203,7 +203,7 @@ fn bounded(mut warnings: Vec<String>) -> Vec<String> {
     warnings.into_iter().map(|warning| shortened(warning, NETWORK_WARNING_LENGTH)).collect()
 }
 
-/// Returns a text of at most this many characters, which ends with `...` if it was longer.
+/// Truncates a string to this many characters. A truncated string ends with `...`.
 pub(super) fn shortened(text: String, length: usize) -> String {
     match text.char_indices().nth(length) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -1,5 +1,5 @@
-//! Sockets of executord's name server, on port 53 of the gateways of a built-in network. Only root can open them; they
-//! exist before the bridge does, and outlive this process.
+//! Opens the sockets of executord's name server, on port 53 of the gateways of a built-in network. Only root can open
+//! them. They are opened before the bridge exists, and stay open after this process exits.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,13 +15,13 @@ use crate::host::Host;
 
 /// Port of name servers.
 pub(super) const NAMES_PORT: u16 = 53;
-/// Maximum number of TCP connections that wait to be accepted.
+/// Maximum number of TCP connections in the accept queue.
 const BACKLOG: i32 = 128;
 
-/// Opens the sockets of a network: for each gateway one of UDP and one of TCP.
+/// Opens the sockets of a network: for each gateway one UDP socket and one TCP socket.
 ///
 /// # Errors
-/// Returns a refusal if there is no such network, or another program has a port.
+/// Returns a refusal if the network does not exist, or if another program uses a port.
 pub(crate) fn open_name_sockets(host: &Host, request: &OpenNameSockets) -> Result<Vec<OwnedFd>, Refused> {
     let name = &request.network;
     let network = host.networks.get(name).ok_or_else(|| {
@@ -59,7 +59,7 @@ fn open(gateway: IpAddr, kind: SockType) -> io::Result<OwnedFd> {
     }
     let is_stream = kind == SockType::Stream;
     if is_stream {
-        // Connections of an earlier executord may not have expired.
+        // Connections of an earlier executord may still be in TIME_WAIT.
         setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     }
     bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(gateway, NAMES_PORT)))?;

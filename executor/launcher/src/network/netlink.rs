@@ -1,4 +1,4 @@
-//! Netlink sockets: requests, acknowledgements and dumps, and the encoding of netfilter's messages.
+//! Netlink sockets: requests, acknowledgements and dumps, and the encoding of netfilter messages.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,27 +10,27 @@ use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// Time limit for the kernel to answer.
+/// Time limit for a response of the kernel.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a socket's send buffer in addition to the message.
+/// Size of a socket's send buffer beyond the size of the message, in bytes.
 const SEND_ROOM: usize = 64 << 10;
-/// Bytes of the largest part of an answer.
+/// Maximum size of one part of a response, in bytes.
 const PART_MAX: usize = 64 << 10;
-/// Messages up to this size fit the default send buffer.
+/// Largest message that fits the default send buffer, in bytes.
 const SEND_DEFAULT: usize = 16 << 10;
-/// Bytes of the receive buffer of a dump.
+/// Size of the receive buffer for a dump, in bytes.
 const DUMP_ROOM: usize = 4 << 20;
 const HEADER: usize = 16;
 
-/// Flags of messages.
+/// Message flags.
 const REQUEST: u16 = 0x1;
 pub(super) const ACKNOWLEDGE: u16 = 0x4;
 pub(super) const DUMP: u16 = 0x300;
 const INTERRUPTED: u16 = 0x10;
-/// Kinds of messages.
+/// Message types.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// Bit of the kind of an attribute that contains attributes.
+/// Flag in the type of an attribute that contains attributes.
 const NESTED: u16 = 0x8000;
 
 /// Netfilter's subsystems.
@@ -38,12 +38,12 @@ pub(super) const NETFILTER_SUBSYSTEM_CONNTRACK: u16 = 1;
 pub(super) const NETFILTER_SUBSYSTEM_NFTABLES: u16 = 10;
 
 thread_local! {
-    /// Socket of [`with_host_netfilter`], and the process that made it.
+    /// Socket of [`with_host_netfilter`], and the pid of the process that created it.
     static HOST_NETFILTER: RefCell<Option<(u32, NetlinkSocket)>> = const { RefCell::new(None) };
 }
 
-/// Calls `act` with a socket for nf_tables in the network namespace of this process, which is held until the process
-/// exits: closing one waits, for up to 25 ms, until the kernel has freed what was deleted.
+/// Calls `act` with an nf_tables socket in the network namespace of this process. The socket stays open until the
+/// process exits, because closing one waits for up to 25 ms until the kernel has freed deleted objects.
 ///
 /// # Errors
 /// Returns the error of `act`, or an error if the kernel has no netfilter.
@@ -62,12 +62,12 @@ pub(super) fn with_host_netfilter<T>(act: impl FnOnce(&NetlinkSocket) -> io::Res
     })
 }
 
-/// A netlink socket, which belongs to the network namespace in which it was made.
+/// A netlink socket. It belongs to the network namespace in which it was created.
 #[derive(Debug)]
 pub(super) struct NetlinkSocket(OwnedFd);
 
 impl NetlinkSocket {
-    /// Makes a socket for links, addresses and routes.
+    /// Creates a socket for links, addresses and routes.
     ///
     /// # Errors
     /// Returns an error if no descriptor is free.
@@ -75,7 +75,7 @@ impl NetlinkSocket {
         Self::make(None) // NETLINK_ROUTE is 0
     }
 
-    /// Makes a socket for nf_tables and connection tracking.
+    /// Creates a socket for nf_tables and connection tracking.
     ///
     /// # Errors
     /// Returns an error if the kernel has no netfilter, or no descriptor is free.
@@ -87,7 +87,7 @@ impl NetlinkSocket {
         Ok(Self(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?))
     }
 
-    /// Sends a message, or a batch of messages, as a whole.
+    /// Sends a message or a batch of messages in one call.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -102,7 +102,7 @@ impl NetlinkSocket {
     /// Waits for this many acknowledgements.
     ///
     /// # Errors
-    /// Returns the first error among them.
+    /// Returns the first error that the kernel reports.
     pub(super) fn acknowledged(&self, count: usize) -> io::Result<()> {
         let mut seen = 0;
         let mut first = None;
@@ -118,7 +118,7 @@ impl NetlinkSocket {
                     }
                 }
             }
-            // In a batch of nf_tables only the last message is acknowledged, and nothing follows an error.
+            // In an nf_tables batch only the last message is acknowledged, and nothing follows an error.
             if let Some(errno) = first.filter(|_| count == 1 || seen >= count) {
                 return Err(io::Error::from_raw_os_error(errno));
             }
@@ -126,7 +126,7 @@ impl NetlinkSocket {
         Ok(())
     }
 
-    /// Sends a request with one answer and returns the body of the answer.
+    /// Sends a request and returns the body of the single response.
     ///
     /// # Errors
     /// Returns the error of the kernel.
@@ -141,12 +141,12 @@ impl NetlinkSocket {
         }
     }
 
-    /// Sends a request and returns the bodies of all parts of the answer.
+    /// Sends a request and returns the bodies of all parts of the response.
     ///
     /// # Errors
     /// Returns the error of the kernel, or `Interrupted` if the data changed meanwhile.
     pub(super) fn dump(&self, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        // A dump that does not fit is lost in part.
+        // If the dump does not fit the buffer, parts of it are lost.
         set_socket_recv_buffer_size_force(&self.0, DUMP_ROOM)?;
         self.send(request)?;
         let mut bodies = Vec::new();
@@ -184,14 +184,14 @@ impl AsFd for NetlinkSocket {
     }
 }
 
-/// A message of an answer.
+/// A message of a response.
 struct Answer<'a> {
     kind: u16,
     flags: u16,
     body: &'a [u8],
 }
 
-/// Splits the bytes of an answer into its messages.
+/// Splits the bytes of a response into messages.
 fn split(mut bytes: &[u8]) -> io::Result<Vec<Answer<'_>>> {
     let mut answers = Vec::new();
     while !bytes.is_empty() {
@@ -211,7 +211,7 @@ fn error_of(body: &[u8]) -> io::Result<i32> {
     Ok(i32::from_ne_bytes(*number).wrapping_neg())
 }
 
-/// Encodes a message of netfilter: its kind, flags, and sequence number, family and resource.
+/// Encodes a netfilter message from its type, flags, sequence number, family, resource id and body.
 pub(super) fn netfilter_message(
     kind: u16,
     flags: u16,
@@ -245,7 +245,7 @@ pub(super) fn nested(kind: u16, parts: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NESTED, &parts.concat())
 }
 
-/// Encodes an attribute with a text.
+/// Encodes an attribute with a string.
 pub(super) fn text(kind: u16, text: &str) -> Vec<u8> {
     attribute(kind, &[text.as_bytes(), &[0]].concat())
 }
@@ -255,7 +255,7 @@ pub(super) fn number_be(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
-/// Returns the attributes in these bytes, up to the first malformed one.
+/// Returns the attributes in these bytes. Stops at the first malformed attribute.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let head: &[u8; 4] = bytes.first_chunk()?;
@@ -267,7 +267,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Returns the text of an attribute, without its end mark.
+/// Returns the string of an attribute, without the terminating NUL.
 pub(super) fn text_of(value: &[u8]) -> String {
     String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }

@@ -1,7 +1,7 @@
-//! A name for a container's network namespace: RUN_DIR/netns/ID, in the host's own mount namespace.
+//! Mounts a container's network namespace at a path: RUN_DIR/netns/ID, in the host's own mount namespace.
 //!
-//! Plugins get it as a path, and it keeps the namespace after init's exit: a plugin's changes there can be undone by
-//! any later process. It is the only mount of a container on the host.
+//! Plugins use this path. The mount keeps the namespace after init's exit, so that a later process can undo a plugin's
+//! changes there. It is the only mount of a container in the host's mount namespace.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -24,15 +24,15 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
     files::ensure_dir(&host.run_dir.join("netns"), 0o700)
 }
 
-/// Mounts the network namespace of a process at its name.
+/// Mounts the network namespace of process `init` at the container's path.
 pub(super) fn pin(host: &Host, id: &ContainerId, init: i32) -> io::Result<()> {
     let path = path(host, id);
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-    // The same path works in the other mount namespace: it is the host's /proc in both.
+    // The path is valid in the other mount namespace too, because both have the host's /proc.
     in_host_mounts(host, || Ok(rustix::mount::mount_bind(format!("/proc/{init}/ns/net"), &path)?))
 }
 
-/// Returns true if a namespace is mounted at the name.
+/// Returns true if a network namespace is mounted at the path.
 pub(super) fn is_pinned(host: &Host, id: &ContainerId) -> bool {
     let path = path(host, id);
     in_host_mounts(host, || {
@@ -42,12 +42,12 @@ pub(super) fn is_pinned(host: &Host, id: &ContainerId) -> bool {
     .is_ok()
 }
 
-/// Removes the name, and with it the namespace, unless a process uses it.
+/// Removes the path. The kernel frees the namespace if no process uses it.
 pub(super) fn unpin(host: &Host, id: &ContainerId) -> io::Result<()> {
     let path = path(host, id);
     in_host_mounts(host, || {
         while mount::detach(&path).is_ok() {}
-        // Removing the file also removes mounts on it in copied mount namespaces.
+        // Removing the file also removes mounts on it in other mount namespaces.
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
@@ -63,7 +63,7 @@ fn in_host_mounts(host: &Host, act: impl FnOnce() -> io::Result<()>) -> io::Resu
     })
 }
 
-/// Runs `act` in a child, which returns its error in its exit status.
+/// Runs `act` in a child process and returns the error of `act`, which the child passes in its exit status.
 fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let parent = std::process::id();
     let child = match process::fork()? {

@@ -1,7 +1,7 @@
 //! nf_tables over netlink: the subset that [`super::egress`] and the built-in bridge networks need.
 //!
-//! Neither `nft` nor `iptables` need be installed, and the changes of a batch come into force together or not at all.
-//! Numbers are those of `linux/netfilter/nf_tables.h`.
+//! Neither `nft` nor `iptables` need be installed. The changes of a batch take effect together or not at all. Numbers
+//! are from `linux/netfilter/nf_tables.h`.
 
 mod step;
 
@@ -14,7 +14,7 @@ use super::netlink::{
 use step::expressions;
 pub(super) use step::{ESTABLISHED, Field, IPV4, IPV6, Matching, RELATED, Side, Step};
 
-/// Flags of messages.
+/// Message flags.
 const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 
@@ -30,7 +30,7 @@ const NEW_ELEMENT: u16 = 12;
 const GET_ELEMENT: u16 = 13;
 const DELETE_ELEMENT: u16 = 14;
 
-/// Bits of the type of each field of a set.
+/// Number of bits for each field's type in the type of a set.
 const TYPE_BITS: u32 = 6;
 
 /// Family of a table.
@@ -38,7 +38,7 @@ const TYPE_BITS: u32 = 6;
 pub(super) enum Family {
     /// IPv4 and IPv6.
     Inet = 1,
-    /// Packets at the ingress of one interface.
+    /// Packets that enter through one interface.
     Netdev = 5,
     /// Frames of bridges.
     Bridge = 7,
@@ -53,7 +53,7 @@ pub(super) enum Hook {
     Input,
     /// Forwarded packets.
     Forward,
-    /// Packets of local processes.
+    /// Packets from local processes.
     Output,
     /// Packets to be sent, after routing.
     Postrouting,
@@ -73,7 +73,7 @@ impl Hook {
     }
 }
 
-/// Type of a chain, and its priority among the chains of its hook.
+/// Type of a chain, and its priority among the chains of the same hook.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ChainKind {
     Filter(i32),
@@ -98,8 +98,8 @@ pub(super) struct Chain<'a> {
     pub device: Option<&'a str>,
 }
 
-/// Makes a table with these chains, whose policy is drop, in the network namespace of the calling process, or replaces
-/// the rules of the existing chains.
+/// Creates a table with these chains, whose policy is drop, in the network namespace of the calling process. If the
+/// chains exist, replaces their rules.
 ///
 /// # Errors
 /// Returns the kernel's first error; nothing is changed then.
@@ -117,11 +117,11 @@ pub(super) fn replace_rules(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]
     batch.commit(&NetlinkSocket::netfilter()?)
 }
 
-/// Changes that come into force together or not at all.
+/// Changes that take effect together or not at all.
 pub(super) struct Batch {
     family: Family,
     table: String,
-    /// Kind, flags, family and body of each message.
+    /// Type, flags, family and body of each message.
     messages: Vec<(u16, u16, Family, Vec<u8>)>,
     sets: u32,
 }
@@ -132,7 +132,7 @@ impl Batch {
         Self { family, table: table.to_owned(), messages: Vec::new(), sets: 0 }
     }
 
-    /// Continues with a table of another family that has the same name.
+    /// Makes later changes apply to the table of another family with the same name.
     pub(super) fn switch_to(&mut self, family: Family) {
         self.family = family;
     }
@@ -141,7 +141,7 @@ impl Batch {
         self.messages.push((kind, flags, self.family, body));
     }
 
-    /// Makes the table unless it exists.
+    /// Creates the table if it does not exist.
     pub(super) fn make_table(&mut self) {
         self.push(NEW_TABLE, CREATE, text(1, &self.table));
     }
@@ -152,7 +152,7 @@ impl Batch {
         self.push(DELETE_TABLE, 0, text(1, &self.table));
     }
 
-    /// Makes a base chain unless it exists.
+    /// Creates a base chain if it does not exist.
     pub(super) fn make_chain(&mut self, chain: &Chain<'_>) {
         let (kind, priority) = match chain.kind {
             ChainKind::Filter(priority) => ("filter", priority),
@@ -185,13 +185,13 @@ impl Batch {
         self.push(NEW_RULE, CREATE | APPEND, body);
     }
 
-    /// Makes a set of the fields, or a map to values of these fields.
+    /// Creates a set with these key fields, or a map if `values` are given.
     pub(super) fn make_set(&mut self, name: &str, fields: &[Field], values: Option<&[Field]>) {
         const MAP: u32 = 8;
         self.make_any_set(name, fields, values, (if values.is_some() { MAP } else { 0 }, &[]));
     }
 
-    /// Makes a set of the fields to which rules add elements, up to this number.
+    /// Creates a set with these key fields, to which rules add elements. `elements` is the maximum number of elements.
     pub(super) fn make_dynamic_set(&mut self, name: &str, fields: &[Field], elements: u32) {
         const DYNAMIC: u32 = 0x20;
         self.make_any_set(name, fields, None, (DYNAMIC, &[nested(9, &[number_be(1, elements)])]));
@@ -206,7 +206,7 @@ impl Batch {
     ) {
         self.sets += 1;
         let bytes = |fields: &[Field]| fields.iter().map(|field| field.registers() * 4).sum();
-        // The kernel does not use types, but `nft` prints them, and loads what it has printed.
+        // The kernel ignores the types, but `nft` needs them to print a set and to load it again.
         let datatype = |fields: &[Field]| fields.iter().fold(0, |all, field| all << TYPE_BITS | field.datatype());
         let mut body = vec![text(1, &self.table), text(2, name), number_be(3, flags)];
         body.extend([number_be(4, datatype(fields)), number_be(5, bytes(fields))]);
@@ -218,7 +218,7 @@ impl Batch {
         self.push(NEW_SET, CREATE, body.concat());
     }
 
-    /// Makes a set that counts packets by the fields. An element is removed a few seconds after its last packet.
+    /// Creates a set that counts packets by the fields. An element expires a few seconds after its last packet.
     pub(super) fn make_counters(&mut self, name: &str, fields: &[Field]) {
         const EXPIRING_AND_DYNAMIC: u32 = 0x30;
         const ELEMENTS_MAX: u32 = 1 << 16;
@@ -228,13 +228,13 @@ impl Batch {
         self.make_any_set(name, fields, None, (EXPIRING_AND_DYNAMIC, &[size, expires]));
     }
 
-    /// Adds an element to a set or map, unless it exists with the same value.
+    /// Adds an element to a set or map. Does nothing if it exists with the same value.
     pub(super) fn add_element(&mut self, set: &str, key: &[u8], value: Option<&[u8]>) {
         let body = self.element(set, key, value);
         self.push(NEW_ELEMENT, CREATE, body);
     }
 
-    /// Deletes an element that may exist with this value.
+    /// Deletes an element, if it exists. An existing element of a map must have this value.
     pub(super) fn delete_element(&mut self, set: &str, key: &[u8], value: Option<&[u8]>) {
         self.add_element(set, key, value); // deleting what does not exist is an error
         let body = self.element(set, key, None);
@@ -247,7 +247,7 @@ impl Batch {
         [text(1, &self.table), text(2, set), nested(3, &[nested(1, &parts)])].concat()
     }
 
-    /// Commits the changes through a socket of [`NetlinkSocket::netfilter`], in its network namespace.
+    /// Commits the changes through a socket of [`NetlinkSocket::netfilter`], in the socket's network namespace.
     ///
     /// # Errors
     /// Returns the kernel's first error; nothing is changed then.
@@ -256,7 +256,7 @@ impl Batch {
             return Ok(());
         }
         socket.send(&self.encode())?;
-        // Only the last message asks for an acknowledgement. Errors come before it in any case.
+        // Only the last message requests an acknowledgement. Errors always come before it.
         socket.acknowledged(1)
     }
 
@@ -275,10 +275,10 @@ impl Batch {
     }
 }
 
-/// Returns true if a set has this element.
+/// Returns true if a set has this element, and false if there is no such element, set or table.
 ///
 /// # Errors
-/// Returns the error of the kernel, but false if there is no such table or set.
+/// Returns any other error of the kernel.
 pub(super) fn has_element(
     socket: &NetlinkSocket,
     (family, table): (Family, &str),
@@ -292,16 +292,16 @@ pub(super) fn has_element(
     }
 }
 
-/// A base chain of the host.
+/// A chain in the network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FoundChain {
-    /// Family of the table, by nf_tables' number.
+    /// Family number of the table in nf_tables.
     pub family: u8,
     pub table: String,
     pub name: String,
     /// Number of the hook, if it is a base chain.
     pub hook: Option<u32>,
-    /// True if the chain drops what no rule accepts.
+    /// True if the chain drops packets that no rule accepts.
     pub drops: bool,
 }
 

@@ -1,9 +1,9 @@
-//! Published host ports: a port that a service on the host uses is refused, and a container's port is reserved.
+//! Published host ports. A port that a service on the host uses is refused; other ports are reserved for the container.
 //!
-//! CNI's portmap plugin redirects packets before any socket sees them: without this, a container could take over the
-//! port of a running service, and a service could start next to a container and receive nothing. A socket is bound to
-//! each port and never listened on or read; it is closed with the shim that holds it. (Podman keeps ports the same
-//! way.)
+//! CNI's portmap plugin redirects packets before any socket sees them. Without a reservation, a container could take
+//! over the port of a running service, and a service could start on a container's port and receive nothing. Therefore a
+//! socket is bound to each port. It is never listened on or read, and is closed when the shim exits. Podman reserves
+//! ports in the same way.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -35,7 +35,7 @@ impl Reserved {
             for ip in addresses {
                 match taken(SocketAddr::new(ip, port.host_port), port.protocol) {
                     Ok(socket) => sockets.push(socket),
-                    // The host does not support that family or protocol, so no process can use the port.
+                    // The host does not support this family or protocol, so no process can use the port.
                     Err(Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT) => {}
                     Err(Errno::ADDRNOTAVAIL) if port.host_ip.is_none() => {}
                     Err(error) => return Err(refused(port, error)),
@@ -66,7 +66,7 @@ fn taken(address: SocketAddr, protocol: Protocol) -> Result<OwnedFd, Errno> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    // Nothing reads it: packets that the plugin does not redirect are dropped early.
+    // Nothing reads the socket. With a minimal buffer, packets that the plugin does not redirect are dropped early.
     sockopt::set_socket_recv_buffer_size(&socket, 0)?;
     bind(&socket, &address)?;
     Ok(socket)

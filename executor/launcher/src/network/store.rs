@@ -1,10 +1,10 @@
-//! Records for detaching containers from their networks: STATE_DIR/networks/ID.json, for root only.
+//! Records for detaching containers from their networks: STATE_DIR/networks/ID.json, readable only for root.
 //!
-//! They lie next to the containers' directories and not in them: a plugin that fails at a container's end must not keep
-//! the container, and is called again when the container is long gone.
+//! Records are not in the containers' directories, because a container must be removable even if a plugin fails at its
+//! end. The plugin is called again after the container is removed.
 //!
-//! Next to a record are empty files that name its published ports, ID.PORT-PROTOCOL: whether a port is free is found by
-//! names, without reading every record.
+//! For each published port there is an empty file next to the record: ID.PORT-PROTOCOL. File names show whether a port
+//! is free, so not every record must be read.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -24,11 +24,11 @@ use super::attachment::BridgeAttachment;
 use crate::files;
 use crate::host::Host;
 
-/// Largest file in bytes; a configuration and a result are smaller.
+/// Largest record file, in bytes.
 const BYTES_MAX: u64 = 8 << 20;
 const ENDING: &str = ".json";
 
-/// A container that is, or may be, attached to a network.
+/// A container that is attached to a network, or whose attachment has begun.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Stored {
@@ -50,7 +50,7 @@ impl Stored {
     /// Returns the addresses and name servers of the container.
     ///
     /// # Errors
-    /// Returns a description of the fault in the plugins' result.
+    /// Returns an error if the result of the plugins is invalid.
     pub(super) fn addresses(&self) -> Result<Addresses, String> {
         match self {
             Self::Bridge(attachment) => Ok(attachment.addresses()),
@@ -58,7 +58,7 @@ impl Stored {
         }
     }
 
-    /// Returns the published ports and name servers, as CNI plugins get them.
+    /// Returns the published ports and name servers in the format for CNI plugins.
     pub(super) fn asked(&self) -> &Capabilities {
         match self {
             Self::Bridge(attachment) => &attachment.asked,
@@ -67,7 +67,7 @@ impl Stored {
     }
 }
 
-/// Durability of a record.
+/// Whether a record is synced to disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     Synced,
@@ -87,7 +87,7 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
     files::ensure_dir(&dir(host), 0o700)
 }
 
-/// Returns a lock on the network data, held until it is dropped.
+/// Locks the network data. The lock is held until the file is dropped.
 ///
 /// # Errors
 /// Returns the error of the disk.
@@ -97,8 +97,8 @@ pub(super) fn lock(host: &Host) -> io::Result<File> {
     Ok(lock)
 }
 
-/// Checks whether a requested port already belongs to another container. Returns a lock that excludes other checks
-/// until it is dropped.
+/// Checks whether another container has one of the requested ports. Returns a lock that excludes other checks until it
+/// is dropped, or the port and the id of the other container.
 ///
 /// # Errors
 /// Returns the error of the disk.
@@ -121,7 +121,7 @@ fn publishers(host: &Host, asked: &Capabilities) -> BTreeSet<String> {
     file_names(host).filter_map(publisher).collect()
 }
 
-/// Returns how the names of the files for a port end.
+/// Returns the suffix of the file names for a port.
 fn port_ending(port: &PublishedPort) -> String {
     format!(".{}-{}", port.host_port, port.protocol.name())
 }
@@ -143,7 +143,7 @@ pub(super) fn write(host: &Host, id: &str, stored: &Stored, durability: Durabili
     replacement.write(&serde_json::to_vec(stored)?).map(drop)
 }
 
-/// Reads a record; `None` if the container is on no network.
+/// Reads a record. Returns `None` if the container is on no network.
 pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
     match files::read_json(&path(host, id), BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -151,14 +151,14 @@ pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
     }
 }
 
-/// Removes the record of a container that was attached with these capabilities.
+/// Removes the record of a container. `asked` must contain its published ports.
 pub(super) fn remove(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     fs::remove_file(path(host, id))?;
     remove_partial(host, id)?;
     free_ports(host, id, asked)
 }
 
-/// Removes what a killed process has left of a record that it was writing.
+/// Removes a partly written record of a killed process.
 pub(super) fn remove_partial(host: &Host, id: &str) -> io::Result<()> {
     files::absent_is_fine(fs::remove_file(dir(host).join(format!("{id}{ENDING}{PARTIAL}"))))
 }
@@ -171,8 +171,8 @@ pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Res
     Ok(())
 }
 
-/// Removes files without a record, of ports and of partly written records: the process that made or removed them was
-/// killed. The containers `living` have a process that may be writing.
+/// Removes port files and partly written records without a complete record, which killed processes left behind. Skips
+/// the containers in `living`, because their shims may be writing records.
 pub(super) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let Ok(_lock) = lock(host) else { return }; // a file is made before its record
     let records: BTreeSet<String> = names(host).into_iter().collect();
@@ -201,7 +201,7 @@ pub(super) fn ids(host: &Host) -> Vec<ContainerId> {
     names(host).into_iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Returns the ids of the containers, and the names of the warm ones, that have a record.
+/// Returns the names of all records: ids of containers, and record names of warm containers.
 pub(super) fn names(host: &Host) -> Vec<String> {
     file_names(host).filter_map(|name| Some(name.strip_suffix(ENDING)?.to_owned())).collect()
 }

@@ -1,5 +1,5 @@
-//! Entries of the kernel's connection tracking that outlive a container: packets of the same flow would reach the next
-//! container with the address, or not reach the next container with the port.
+//! Deletes connection tracking entries that outlive a container. Otherwise packets of an old flow could reach the next
+//! container with the same address, or could miss the next container with the same port.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,16 +25,16 @@ const FILTER: u16 = 25;
 const ADDRESSES: u16 = 1;
 const PROTOCOL: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
-/// Flags of a filter: what it compares.
+/// Flags of a filter, which select the fields to compare.
 const BY_SOURCE: u32 = 1;
 const BY_PROTOCOL: u32 = 1 << 3;
 const BY_DESTINATION_PORT: u32 = 1 << 5;
 const UDP: u8 = 17;
-/// Attempts if the table changes while it is read.
+/// Maximum number of attempts to read the table. A read fails if the table changes meanwhile.
 const ATTEMPTS: u32 = 5;
 
-/// Deletes the entries of UDP flows that a container's address has opened, or that were opened to it. The kernel walks
-/// through its whole table for each of the two, which takes milliseconds.
+/// Deletes the entries of UDP flows that a container's address has opened (`opened.0`) or received (`opened.1`). For
+/// each of the two the kernel walks through its whole table, which takes milliseconds.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -49,13 +49,13 @@ pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()>
         forget(family, &[nested(ORIGINAL, &to_match), filter(by, 0)].concat())?;
     }
     if opened.1 {
-        // The container answers: it is the source of the reply.
+        // In flows from other hosts, the container is the source of the reply.
         forget(family, &[nested(REPLY, &to_match), filter(0, by)].concat())?;
     }
     Ok(())
 }
 
-/// Deletes the entries of UDP flows to a port of the host, which would not be translated.
+/// Deletes the entries of UDP flows to a host port. Packets of existing flows would not be translated.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -72,7 +72,7 @@ pub(super) fn forget_udp_port(host: &Host, port: u16) -> io::Result<()> {
 }
 
 fn filter(original: u32, reply: u32) -> Vec<u8> {
-    // Both numbers are in the byte order of the host.
+    // Both numbers are in host byte order.
     nested(FILTER, &[attribute(1, &original.to_ne_bytes()), attribute(2, &reply.to_ne_bytes())])
 }
 

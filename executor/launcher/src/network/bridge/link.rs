@@ -1,4 +1,4 @@
-//! Links, addresses and routes of a bridge network, by route netlink.
+//! Creates links, addresses and routes of a bridge network through route netlink.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,26 +25,26 @@ use crate::network::netlink::NetlinkSocket;
 
 /// MTU if the host has no default route.
 const MTU_DEFAULT: u32 = 1500;
-/// An address that never expires.
+/// Lifetime of an address that never expires.
 const FOREVER: u32 = u32::MAX;
-/// Kinds of messages, by the kernel.
+/// Message types of the kernel.
 const NEW_LINK: u16 = 16;
 const NEW_ROUTE: u16 = 24;
-/// The table of the host's own addresses.
+/// Routing table of the host's own addresses.
 const TABLE_LOCAL: u8 = 255;
 
 /// A link of the host.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FoundLink {
     pub index: u32,
-    /// Description by which the owner recognizes it.
+    /// Description by which the owner recognizes the link.
     pub alias: String,
     pub is_bridge: bool,
     pub is_up: bool,
     pub mtu: u32,
 }
 
-/// Sends requests as one batch and waits until all are carried out.
+/// Sends requests as one batch and waits until the kernel has executed all of them.
 fn execute(socket: &NetlinkSocket, requests: Vec<(RouteNetlinkMessage, u16)>) -> io::Result<()> {
     let count = requests.len();
     let mut batch = Vec::new();
@@ -77,7 +77,7 @@ fn up(mut link: LinkMessage) -> LinkMessage {
     link
 }
 
-/// Returns the link of this name, if there is one.
+/// Returns the link of this name, or `None` if it does not exist.
 pub(super) fn find(name: &str) -> io::Result<Option<FoundLink>> {
     match get_link(named(name)) {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
@@ -112,14 +112,14 @@ fn get_link(wanted: LinkMessage) -> io::Result<Option<FoundLink>> {
     Ok(Some(found))
 }
 
-/// Decodes the body of a message of this kind; `None` if it is malformed.
+/// Decodes the body of a message of this type. Returns `None` if it is malformed.
 fn decode(body: &[u8], kind: u16) -> Option<RouteNetlinkMessage> {
     let mut header = NetlinkHeader::default();
     header.message_type = kind;
     RouteNetlinkMessage::deserialize(&header, body).ok()
 }
 
-/// Makes a bridge that is up, with these addresses of the host.
+/// Creates a bridge with these host addresses, and sets it up.
 ///
 /// # Errors
 /// Returns the error of the kernel; the bridge may exist then.
@@ -130,7 +130,7 @@ pub(super) fn make_bridge(
     (hardware, addresses): ([u8; 6], &[Address]),
 ) -> io::Result<u32> {
     let mut link = up(named(name));
-    // The hardware address would change with the bridge's ports.
+    // Without a fixed hardware address, the address would change when ports are added.
     link.attributes.push(LinkAttribute::Address(hardware.to_vec()));
     link.attributes.extend([LinkAttribute::Mtu(mtu), LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])]);
     let socket = NetlinkSocket::route()?;
@@ -159,7 +159,7 @@ pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(described(name, alias)), 0)])
 }
 
-/// Gives a link an address that is never chosen as a source.
+/// Adds an address to a link that is never chosen as a source address.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -179,7 +179,7 @@ pub(super) fn remove(name: &str) -> io::Result<()> {
     }
 }
 
-/// Makes a link a port of a bridge again.
+/// Adds a link to a bridge again.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -189,7 +189,7 @@ pub(super) fn attach_port(name: &str, bridge: u32) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(link), 0)])
 }
 
-/// A pair of links: a port of a bridge, and the container's end.
+/// A veth pair: the host's end is a port of the bridge, the other end is in the container.
 pub(super) struct Pair<'a> {
     /// Name of the host's end.
     pub name: &'a str,
@@ -203,10 +203,10 @@ pub(super) struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Makes both ends, and sets the host's up.
+    /// Creates both ends, and sets the host's end up.
     ///
     /// # Errors
-    /// Returns the error of the kernel; nothing is made then.
+    /// Returns the error of the kernel; nothing is created then.
     pub(super) fn make(&self) -> io::Result<()> {
         let mut inner = named(INTERFACE); // not up: its peer is not there yet
         inner.attributes.extend([
@@ -228,7 +228,7 @@ impl Pair<'_> {
     }
 }
 
-/// Lets a bridge send frames back to the port that they came from.
+/// Lets a bridge send frames back through the port from which they arrived (hairpin mode).
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -241,7 +241,8 @@ pub(super) fn return_frames(name: &str) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::NewLink(port), 0)])
 }
 
-/// Sets the container's end up, and gives it its addresses and default routes. `socket` is one of the container's network namespace.
+/// Sets the container's end up, and adds its addresses and default routes. `socket` must belong to the container's
+/// network namespace.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -273,7 +274,7 @@ fn add_address(index: u32, address: Address, preferred: u32) -> (RouteNetlinkMes
             let hosts = u32::MAX.checked_shr(u32::from(address.prefix)).unwrap_or(0);
             message.attributes.push(AddressAttribute::Broadcast((u32::from(ip) | hosts).into()));
         }
-        // No other host of the network can have it: the pool is ours.
+        // No duplicate address detection: no other host uses addresses of this pool.
         IpAddr::V6(_) => message.header.flags = AddressHeaderFlags::Nodad,
     }
     if preferred != FOREVER {
@@ -304,7 +305,7 @@ pub(super) struct FoundRoute {
     pub interface: u32,
 }
 
-/// Returns the host's unicast routes in all tables but that of its own addresses.
+/// Returns the host's unicast routes in all tables except the table of its own addresses.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -342,7 +343,7 @@ fn unspecified(family: AddressFamily) -> IpAddr {
     }
 }
 
-/// Returns the first route that has an address in common with a pool, default routes aside.
+/// Returns the first route that overlaps a pool. Default routes are ignored.
 pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet) -> Option<&FoundRoute> {
     routes.iter().find(|route| route.destination.prefix_len() > 0 && overlap(route.destination, pool))
 }
@@ -360,7 +361,7 @@ pub(super) fn uplink_mtu(routes: &[FoundRoute]) -> io::Result<u32> {
     Ok(get_link(wanted)?.map_or(MTU_DEFAULT, |link| link.mtu))
 }
 
-/// Returns the name of the interface with an index, or the index.
+/// Returns the name of the interface with an index, or the index itself if the name cannot be found.
 pub(super) fn interface_name(index: u32) -> String {
     let named = NetlinkSocket::route().and_then(|socket| Ok(rustix::net::netdevice::index_to_name(&socket, index)?));
     named.unwrap_or_else(|_| index.to_string())

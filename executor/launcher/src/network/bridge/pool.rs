@@ -1,5 +1,6 @@
-//! Addresses of a bridge network: STATE_DIR/networks/NAME.leases/NUMBER is a symbolic link to the id of the container
-//! that has the addresses with this number. A link is created and read atomically, so a lease is never incomplete.
+//! Leases addresses of a bridge network. STATE_DIR/networks/NAME.leases/NUMBER is a symbolic link to the id of the
+//! container that has the addresses with this number. A link is created and read atomically, so a lease is never
+//! incomplete.
 
 use std::fs;
 use std::io;
@@ -16,7 +17,7 @@ fn dir(host: &Host, network: &str) -> PathBuf {
     store::dir(host).join(format!("{network}{ENDING}"))
 }
 
-/// Makes the directory of a network's leases.
+/// Creates the directory of a network's leases.
 ///
 /// # Errors
 /// Returns the error of the disk.
@@ -24,8 +25,8 @@ pub(super) fn make_dir(host: &Host, network: &str) -> io::Result<()> {
     files::ensure_dir(&dir(host, network), 0o700)
 }
 
-/// Leases a free number of the range to `owner`. `prepare` is called with each candidate before it is leased. Returns
-/// `None` if all are leased.
+/// Leases a free number of the range to `owner`. Calls `prepare` with each candidate before the candidate is leased.
+/// Returns `None` if all numbers are leased.
 ///
 /// # Errors
 /// Returns the error of the disk or of `prepare`.
@@ -37,7 +38,7 @@ pub(super) fn lease(
     mut prepare: impl FnMut(u32) -> io::Result<()>,
 ) -> io::Result<Option<u32>> {
     let dir = dir(host, network);
-    // From a random number on, so that an address is not used again soon: others may still know its last owner.
+    // Start at a random number, so that an address is not reused soon: peers may still have the last owner in a cache.
     let count = numbers.end() - numbers.start() + 1;
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -60,7 +61,7 @@ pub(super) fn lease(
     }
 }
 
-/// Gives a lease from one owner to another.
+/// Transfers a lease to another owner.
 ///
 /// # Errors
 /// Returns the error of the disk; the lease is unchanged then.
@@ -131,7 +132,7 @@ pub(super) fn count(host: &Host, network: &str) -> io::Result<usize> {
     }
 }
 
-/// Returns the networks that have a directory of leases, whether or not they are still configured.
+/// Returns the networks that have a directory of leases, including networks that are no longer configured.
 pub(super) fn networks(host: &Host) -> Vec<String> {
     let entries = fs::read_dir(store::dir(host)).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(ENDING)?.to_owned())).collect()

@@ -1,20 +1,22 @@
-//! Packet filter and address translation of a bridge network, in nf_tables on the host. Each network has tables of its
-//! own, named like its interface; the tables of others are not changed.
+//! Packet filter and address translation of a bridge network, in nf_tables on the host. Each network has its own
+//! tables, with the same name as its interface. Other tables are not changed.
 //!
 //! ```text
-//! inet     prerouting, output   published ports are translated to the container's address and port
-//!          postrouting          masquerade of what leaves the network, and of connections that return to it
-//!          forward              from outside only to published ports
-//!          postrouting          addresses with UDP flows are noted in sets
-//!          input                what claims to come from a translated connection of ::1 and does not, is dropped;
-//!                               so are queries to executord's name server from elsewhere than the network
-//! bridge   prerouting           a port sends only with its own hardware and IP addresses, and advertises no route;
-//!                               it sends the name server only as many datagrams as that can read
-//! netdev   ingress of a port    answers to connections from the host's ::1 go to its loopback interface
+//! inet     prerouting, output   translates published ports to the container's address and port
+//!          postrouting          masquerades packets that leave the network, and connections from a container to a
+//!                               published port on its own network
+//!          forward              accepts packets from outside only for published ports
+//!          flows                records addresses with UDP flows in sets
+//!          input                drops forged packets to the address that stands for ::1;
+//!                               drops queries to executord's name server from outside the network
+//! bridge   prerouting           drops packets of a port with foreign hardware or IP addresses;
+//!                               drops router advertisements;
+//!                               limits the rate of datagrams from a port to the name server
+//! netdev   ingress of a port    moves replies to connections from the host's ::1 to its loopback interface
 //! ```
 //! The kernel routes no packet of another interface to `::1`. A connection from `::1` to a published port therefore
-//! leaves with an address of the bridge that stands for `::1`; the answers are moved to the loopback interface, where
-//! the connection is known, before the bridge sees them.
+//! gets a source address of the bridge that stands for `::1`. The replies are moved to the loopback interface before
+//! the bridge sees them, because the kernel tracks the connection there.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,27 +48,26 @@ const TCP: u8 = 6;
 /// Interface index of the loopback device.
 const LOOPBACK: u32 = 1;
 const LOOPBACK_NAME: &str = "lo";
-/// The host's own addresses.
+/// Loopback addresses of the host.
 const LOOPBACK4: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 0, 0, 0), 8);
 const LOOPBACK6: (Ipv6Addr, u8) = (Ipv6Addr::LOCALHOST, 128);
-/// Before the translation by bridge-nf.
+/// Chain priority before the address translation by bridge-nf.
 const FIRST: i32 = -300;
 const TRANSLATE_DESTINATION: i32 = -100;
 const TRANSLATE_SOURCE: i32 = 100;
 const BEFORE_TRANSLATION: i32 = 50;
 const UDP: u8 = 17;
 
-/// Maps from ports to containers: on all addresses, and on one address; and sets of what ports of the bridge may send.
+/// Maps from ports to containers, for ports on all addresses and for ports on one address.
 const PORTS4: &str = "ports4";
 const PORTS6: &str = "ports6";
 const ADDRESS_PORTS4: &str = "address_ports4";
 const ADDRESS_PORTS6: &str = "address_ports6";
-/// Set of the network's ports of the bridge. It shows in this table too which containers are there.
+/// Set of the network's bridge ports. It also shows in this table which containers exist.
 const CONTAINERS: &str = "containers";
-/// Set of the ports that sent queries to the name server.
+/// Set of the bridge ports that sent queries to the name server.
 const QUERIES: &str = "queries";
-/// Maximum number of datagrams in a second from a port to the name server, and at once. The name server's own limit is
-/// below it.
+/// Maximum number of datagrams per second from a port to the name server. The name server's own limit is lower.
 const QUERIES_A_SECOND: u64 = 1000;
 const HARDWARE: &str = "hardware";
 const OWN4: &str = "own4";
@@ -82,7 +83,7 @@ const TO6: &[Field] = &[Field::Ipv6Destination, Field::DestinationPort];
 const BY_ADDRESS4: &[Field] = &[Field::Ipv4Destination, Field::TransportProtocol, Field::DestinationPort];
 const BY_ADDRESS6: &[Field] = &[Field::Ipv6Destination, Field::TransportProtocol, Field::DestinationPort];
 
-/// Makes the tables of a network anew, with the elements of the containers on it.
+/// Replaces the tables of a network by new ones, with the elements of the containers on it.
 ///
 /// # Errors
 /// Returns the error of the kernel; nothing is changed then.
@@ -115,7 +116,7 @@ pub(super) fn remove(interface: &str) -> io::Result<()> {
     with_host_netfilter(|socket| batch.commit(socket))
 }
 
-/// Adds the elements of a container, whose interface need not exist yet.
+/// Adds the elements of a container. The container's interface need not exist yet.
 ///
 /// # Errors
 /// Returns `NotFound` if the tables of the network do not exist.
@@ -145,8 +146,8 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
     with_host_netfilter(|socket| batch.commit(socket))
 }
 
-/// Returns whether the container of an address has opened UDP flows, and whether it has received UDP packets, since
-/// [`forget_udp`].
+/// Returns two flags: whether the container with this address has opened UDP flows, and whether it has received UDP
+/// packets, since the last [`forget_udp`].
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -158,7 +159,7 @@ pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, boo
     })
 }
 
-/// Deletes the elements that [`has_udp`] reports.
+/// Deletes the elements that [`has_udp`] checks.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -173,7 +174,7 @@ pub(super) fn forget_udp(interface: &str, address: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Returns the sets of flows from and to an address, and the key of the address in them.
+/// Returns the names of the sets for UDP flows from and to an address, and the address as a key.
 fn udp_sets(address: IpAddr) -> (&'static str, &'static str, Vec<u8>) {
     match address {
         IpAddr::V4(ip) => (UDP_FROM4, UDP_TO4, ip.octets().to_vec()),
@@ -188,9 +189,9 @@ fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
     }
 }
 
-/// Moves answers to connections from `::1` to the loopback interface, for a container with published ports, whose
-/// interface exists. The kernel deletes the chain's hook with the interface. This is before the bridge compares the
-/// sender's addresses, so only frames from the container's own address are moved.
+/// Moves replies to connections from `::1` to the loopback interface, for a container with published ports. The
+/// container's interface must exist; the kernel deletes the chain's hook together with the interface. The chain runs
+/// before the bridge checks the sender's addresses, so only frames from the container's own address are moved.
 ///
 /// # Errors
 /// Returns the error of the kernel.
@@ -345,7 +346,7 @@ fn make_bridge(network: &BridgeNetwork, batch: &mut Batch) {
     let target = Step::Lookup(&[Field::InputName, Field::NeighbourTarget], OWN6, Matching::Other);
     rule(&[&icmp(NEIGHBOUR_ADVERTISEMENT)[..], &[target, Step::Drop]].concat());
     rule(&[ipv6(), Step::Lookup(&[Field::InputName, Field::Ipv6Source], OWN6, Matching::This), Step::Accept]);
-    // Duplicate address detection, and membership reports before there is an address.
+    // Accept packets without a source address: duplicate address detection and early membership reports.
     for kind in [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT] {
         let without_source = from(Ipv6Addr::UNSPECIFIED, 128);
         rule(&[&icmp(kind)[..], &[without_source, Step::Accept]].concat());
@@ -386,7 +387,8 @@ fn elements(container: &BridgeAttachment) -> Vec<Element> {
     all
 }
 
-/// Returns the element that translates a published port to an address of the container, if the families fit.
+/// Returns the element that translates a published port to an address of the container. Returns `None` if the address
+/// families differ.
 fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
     let protocol = match port.protocol {
         Protocol::Tcp => WITH_PORTS[0],
@@ -408,7 +410,7 @@ fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
     Some((Family::Inet, set, key, Some([value, number(port.container_port).to_vec()].concat())))
 }
 
-/// Returns a port as a field of a key or value.
+/// Encodes a port as a field of a key or value.
 fn number(port: u16) -> [u8; 4] {
     let [high, low] = port.to_be_bytes();
     [high, low, 0, 0]
@@ -420,7 +422,7 @@ fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
     padded
 }
 
-/// Returns the link-local address of a hardware address (RFC 4291, appendix A).
+/// Returns the link-local address derived from a hardware address (RFC 4291, appendix A).
 fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
     let tail = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
     ((0xfe80_u128 << 112) | u128::from(tail)).into()

@@ -1,4 +1,4 @@
-//! CHECK: the plugins of a network say whether a container is still connected as ADD has left it.
+//! CHECK: the plugins of a network check whether a container's network is still in the state that ADD created.
 
 use std::time::Instant;
 
@@ -18,16 +18,17 @@ use crate::network::{KILL_PATIENCE, Patience, Trouble};
 /// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::network) enum Checked {
-    /// Every plugin has confirmed the attachment.
+    /// Every plugin confirmed the attachment.
     Connected,
-    /// A plugin has reported a fault, or could not be called.
+    /// A plugin reported a failure, or could not be called.
     Broken(String),
     /// No plugin was called.
     Skipped(String),
 }
 
-/// Checks a container on a network of CNI plugins. `is_disabled` is true if the network's file disables checks now; the
-/// configuration at the time of ADD can disable them too. Returns `None` if the container was detached meanwhile.
+/// Checks a container on a network of CNI plugins. `is_disabled` is true if the network's current file disables checks;
+/// the configuration at the time of ADD can disable them too. Returns `None` if the container was detached in the
+/// meantime.
 pub(in crate::network) fn check(
     host: &Host,
     id: &ContainerId,

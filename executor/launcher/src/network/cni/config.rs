@@ -1,4 +1,5 @@
-//! The operator's networks: files of a directory. The first one by name is used unless the request names one.
+//! Reads the operator's CNI network files from a directory. If the request names no network, the first file by name is
+//! used.
 
 use crate::errors::plain;
 use std::fs::{self, File};
@@ -8,13 +9,14 @@ use std::path::Path;
 
 use executor_core::cni::{CONFIG_MAX, CniNetwork, is_config_name};
 
-/// Most entries of the directory.
+/// Maximum number of directory entries.
 const ENTRIES_MAX: usize = 1000;
 
-/// Returns the named network, or the first one if the name is empty.
+/// Returns the named network, or the first network if the name is empty.
 ///
 /// # Errors
-/// Returns an error if there is no such network, with the unreadable files, any of which may define it.
+/// Returns an error if the network does not exist. The error lists unreadable files, because one of them may define the
+/// network.
 pub(in crate::network) fn find(dir: &Path, name: &str) -> Result<CniNetwork, String> {
     let shown = dir.display();
     let mut faulty = Vec::new();
@@ -22,7 +24,7 @@ pub(in crate::network) fn find(dir: &Path, name: &str) -> Result<CniNetwork, Str
         match network {
             Ok(network) if name.is_empty() || network.name == name => return Ok(network),
             Ok(_) => {}
-            // The choice of the first network must not depend on which files are readable.
+            // The first network must not depend on which files are readable.
             Err(why) if name.is_empty() => return Err(format!("{shown}/{file}: {why}")),
             Err(why) => faulty.push(format!("{file}: {why}")),
         }
@@ -35,11 +37,11 @@ pub(in crate::network) fn find(dir: &Path, name: &str) -> Result<CniNetwork, Str
     Err(format!("{what} is configured in {shown}{faulty}"))
 }
 
-/// Returns an iterator over the files by name, which reads each one when it is reached: its name, and its network or
-/// the fault.
+/// Returns an iterator over the files, sorted by name. Each item has the file name, and the network or an error. A file
+/// is read when the iterator reaches it.
 ///
 /// # Errors
-/// Returns the error of reading the directory.
+/// Returns an error if the directory cannot be read.
 pub(in crate::network) fn read_all(
     dir: &Path,
 ) -> io::Result<impl Iterator<Item = (String, Result<CniNetwork, String>)>> {
@@ -69,7 +71,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads a file that only root may have written: its plugins run as root.
+/// Reads a file. Fails if users other than root can write to the file, because its plugins run as root.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let meta = file.metadata()?;

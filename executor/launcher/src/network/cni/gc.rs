@@ -1,5 +1,5 @@
-//! GC: plugins remove what belongs to none of the valid attachments. Only by the operator's key `launcher.cni_gc`: the
-//! attachments of another runtime that uses the same networks would be removed.
+//! GC: plugins remove resources that belong to no valid attachment. Runs only if the operator sets `launcher.cni_gc`,
+//! because GC also removes attachments of other runtimes that use the same networks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(in crate::network) fn collect(host: &Host) {
     }
 }
 
-/// Ends plugins of a killed process, and removes their cgroup.
+/// Kills the plugins of a killed process, and removes their cgroup.
 pub(in crate::network) fn end(host: &Host) {
     if let Err(error) = host.hierarchies.remove(&gc_cgroup(host), KILL_PATIENCE) {
         log::line(Level::Error, "", format_args!("cgroup of garbage collection: {error}"));
@@ -30,10 +30,10 @@ pub(in crate::network) fn end(host: &Host) {
 }
 
 fn collect_all(host: &Host) -> Result<(), String> {
-    // Until a plugin that is running has to end.
+    // The limit is the longest time that plugins of a running operation may take.
     let until = Instant::now() + longest(host);
     let _lock = OperationLock::for_collection(host, until).map_err(|error| plain(&error))?;
-    // Starts of containers wait for all networks together no longer than for one plugin.
+    // GC of all networks may take only as long as one plugin, because starting containers wait for it.
     let patience = Patience { plugin: host.cni_patience, until: Instant::now() + host.cni_patience };
     let cgroup = gc_cgroup(host);
     host.hierarchies
@@ -44,7 +44,7 @@ fn collect_all(host: &Host) -> Result<(), String> {
         let dir = &host.policy.cni_conf_dir;
         let mut seen = BTreeSet::new();
         for (_, network) in config::read_all(dir).map_err(|error| format!("{}: {}", dir.display(), plain(&error)))? {
-            // A file that defines no network is reported by the list of networks.
+            // The list of networks reports a file that defines no network.
             let Ok(network) = network else { continue };
             if !seen.insert(network.name.clone()) || host.networks.contains_key(&network.name) {
                 continue; // not used
@@ -63,13 +63,13 @@ fn collect_all(host: &Host) -> Result<(), String> {
     collected.and(removed)
 }
 
-/// An attachment to keep: the network's name and the container's id for plugins.
+/// An attachment to keep: network name and the container id that plugins know.
 type ValidAttachment = (String, String);
 
-/// Returns the attachments of all networks, without those whose DEL has failed.
+/// Returns the attachments of all networks, except attachments whose DEL has failed.
 ///
 /// # Errors
-/// Returns an error if a record cannot be read: its attachment would be removed.
+/// Returns an error if a record cannot be read, because GC would remove its attachment.
 fn valid_attachments(host: &Host) -> Result<Vec<ValidAttachment>, String> {
     let mut valid = Vec::new();
     for id in store::ids(host) {
@@ -84,7 +84,7 @@ fn valid_attachments(host: &Host) -> Result<Vec<ValidAttachment>, String> {
     Ok(valid)
 }
 
-/// Calls the plugins of a network, and returns what failed. A failure does not keep the next plugin from its work.
+/// Calls the plugins of a network and returns the failures. The remaining plugins are called after a failure.
 fn collect_network(
     host: &Host,
     (cgroup, patience): (&Path, Patience),

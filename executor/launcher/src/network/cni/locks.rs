@@ -1,8 +1,8 @@
-//! Locks for the rules of the CNI specification, 1.1.0, section 3: operations on one attachment are not parallel, and GC
-//! is not parallel to ADD and DEL of any attachment.
+//! Locks for the rules of the CNI specification, 1.1.0, section 3: operations on one attachment must not run in
+//! parallel, and GC must not run in parallel with ADD or DEL of any attachment.
 //!
-//! They are locks on bytes of RUN_DIR/cni/lock: the first byte is for GC, each other one for the containers with one
-//! hash. They end with the process at the latest.
+//! The locks are byte locks on RUN_DIR/cni/lock. The first byte is for GC. A container uses the byte at the hash of its
+//! id. The locks end with the process at the latest.
 
 use std::fs::File;
 use std::io;
@@ -28,10 +28,11 @@ pub(super) struct OperationLock {
 }
 
 impl OperationLock {
-    /// Locks a container for ADD or DEL, until `until` at the latest. `attempt` is called before each attempt.
+    /// Locks a container for ADD or DEL. Waits until `until` at the latest. Calls `attempt` before the first attempt
+    /// and after each failed one.
     ///
     /// # Errors
-    /// Returns `TimedOut` if another operation does not end, or the error of `attempt`.
+    /// Returns `TimedOut` if another operation does not end in time, or the error of `attempt`.
     pub(super) fn for_container(
         host: &Host,
         id: &ContainerId,
@@ -45,7 +46,7 @@ impl OperationLock {
         Ok(Self { _file: file })
     }
 
-    /// Locks a container for CHECK, if it is not locked.
+    /// Locks a container for CHECK. Does not wait.
     ///
     /// # Errors
     /// Returns `TimedOut` if the container is locked.
@@ -55,10 +56,10 @@ impl OperationLock {
         Ok(Self { _file: file })
     }
 
-    /// Locks all networks for GC, until `until` at the latest.
+    /// Locks all networks for GC. Waits until `until` at the latest.
     ///
     /// # Errors
-    /// Returns `TimedOut` if other operations do not end.
+    /// Returns `TimedOut` if other operations do not end in time.
     pub(super) fn for_collection(host: &Host, until: Instant) -> io::Result<Self> {
         let file = open(host)?;
         lock(&file, (COLLECTION, libc::F_WRLCK), until, || Ok(()))?;
@@ -66,13 +67,13 @@ impl OperationLock {
     }
 }
 
-/// Opens the file, and makes it if it does not exist.
+/// Opens the lock file. Creates the file if it does not exist.
 pub(super) fn open(host: &Host) -> io::Result<File> {
     let path = super::dir(host).join("lock");
     File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)
 }
 
-/// Returns the byte of a container.
+/// Returns the position of a container's byte.
 fn byte(id: &ContainerId) -> i64 {
     let digest = Sha256::digest(id.as_str());
     let mut number = [0; 8];

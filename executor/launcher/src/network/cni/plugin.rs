@@ -1,8 +1,8 @@
 //! Calls a CNI plugin: a program of the operator that runs as root in the host's namespaces, within limits.
 //!
-//! The input is a command and its configuration; the output is its answer as JSON, or a [`Fault`]. The plugin gets a
-//! clean environment, only its three standard descriptors, the host's mounts, and a cgroup by which it can be killed
-//! with all of its children. It is killed if the process that waits for it exits.
+//! The input is a command and its configuration. The output is the plugin's JSON response, or a [`Fault`]. The plugin
+//! runs with a clean environment, only the three standard descriptors, the host's mounts, and its own cgroup, through
+//! which the plugin and all of its children can be killed. It is killed if the process that waits for it exits.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -25,32 +25,32 @@ use crate::errors::plain;
 use crate::host::Host;
 use crate::network::KILL_PATIENCE;
 
-/// Longest answer, in bytes.
+/// Largest response, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
-/// Bytes of a plugin's standard error that are kept.
+/// Maximum number of bytes that are kept of a plugin's standard error.
 const STDERR_KEPT: usize = 16 << 10;
-/// PATH of a plugin, with programs such as iptables.
+/// PATH of a plugin. Plugins call programs such as iptables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::network) enum Fault {
-    /// No plugin directory contains it.
+    /// No plugin directory contains the plugin.
     #[error("there is no such program in {0}")]
     Missing(String),
-    /// Users other than root could have replaced it.
+    /// Users other than root can write to the plugin's file.
     #[error("{0} is writable by users other than root")]
     NotTrusted(PathBuf),
-    /// It was killed after the time limit.
+    /// The plugin was killed after the time limit.
     #[error("no answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// It was killed after too much output.
+    /// The plugin was killed because it wrote too much output.
     #[error("its answer has more than {ANSWER_MAX} bytes")]
     Flood,
     /// The plugin reported a failure.
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
-    /// The plugin succeeded, but its answer is not an object.
+    /// The plugin succeeded, but its response is not a JSON object.
     #[error("its answer is not a JSON object: {0}")]
     Garbage(String),
     /// The plugin could not be run.
@@ -58,11 +58,11 @@ pub(in crate::network) enum Fault {
     System(&'static str, io::Error),
 }
 
-/// Code by which a plugin refuses the version of CNI.
+/// Error code of a plugin that does not support the CNI version.
 const OTHER_VERSION: u64 = 1;
 
 impl Fault {
-    /// Returns true if the plugin does not support the version that it was called with.
+    /// Returns true if the plugin does not support the CNI version of the call.
     pub(super) fn is_other_version(&self) -> bool {
         matches!(self, Self::Failed(failure) if failure.code == OTHER_VERSION)
     }
@@ -75,17 +75,17 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Fault {
 /// A call about a container.
 pub(super) struct Call<'a> {
     pub(super) host: &'a Host,
-    /// Cgroup of the plugins for this container.
+    /// Cgroup for the plugins of this container.
     pub(super) cgroup: &'a Path,
     pub(super) verb: Verb,
     pub(super) attachment: &'a Attachment,
-    /// `None` if the network namespace is gone.
+    /// `None` if the network namespace no longer exists.
     pub(super) netns: Option<&'a Path>,
     pub(super) until: Instant,
 }
 
 impl Call<'_> {
-    /// Calls the plugin. Returns the result of ADD; null for CHECK and DEL.
+    /// Calls the plugin. Returns the result of ADD, and null for CHECK and DEL.
     pub(super) fn execute(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
         let Attachment { network, version, asked, cni_id, .. } = self.attachment;
         let config = stdin(network, plugin, *version, asked, previous);
@@ -103,13 +103,13 @@ impl Call<'_> {
     }
 }
 
-/// Asks a plugin for its supported versions.
+/// Requests the supported versions from a plugin.
 pub(super) fn versions(host: &Host, cgroup: &Path, plugin: &Plugin, until: Instant) -> Result<Value, Fault> {
     let config = json!({ "cniVersion": Version::ALL[Version::ALL.len() - 1].name() });
     object(&run(host, cgroup, plugin, Verb::Version, &[], &config, until)?)
 }
 
-/// Lets a plugin remove what does not belong to the attachments in its input.
+/// Calls GC of a plugin. The plugin removes resources that belong to none of the attachments in `config`.
 pub(super) fn remove_stale(
     host: &Host,
     cgroup: &Path,
@@ -197,7 +197,7 @@ fn run(
         let _ = host.hierarchies.kill_all(cgroup, KILL_PATIENCE);
     }
     if !has_ended(child, Instant::now() + KILL_PATIENCE) {
-        // It cannot be killed now. It is reaped after its exit, or with this process.
+        // The plugin cannot be killed now. It is reaped after its exit, at the latest when this process exits.
         return Err(Fault::Late(began.elapsed()));
     }
     let ended = process::wait_for(child).map_err(system("wait"))?;
@@ -211,7 +211,8 @@ fn has_ended(child: i32, until: Instant) -> bool {
     process::pidfd(child).is_ok_and(|pidfd| readable_by(&pidfd, until).unwrap_or(true))
 }
 
-/// Returns the answer of a plugin that has exited, unless it failed, wrote too much, or was killed at the time limit.
+/// Returns the response of a plugin that has exited. Fails if the plugin failed, wrote too much, or was killed at the
+/// time limit.
 fn evaluate(ended: ChildExit, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
     match (ended, late) {
         _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
@@ -224,8 +225,8 @@ fn evaluate(ended: ChildExit, answer: Vec<u8>, complaint: &[u8], late: Option<Du
     }
 }
 
-/// Returns a memory file with the configuration, positioned at its start: a plugin that does not read cannot block this
-/// process.
+/// Returns a memory file with the configuration, positioned at its start. Unlike with a pipe, a plugin that does not
+/// read its input cannot block this process.
 fn input(config: &Value) -> io::Result<File> {
     let mut file = File::from(memfd_create("cni", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(config)?)?;
@@ -238,11 +239,12 @@ fn input(config: &Value) -> io::Result<File> {
 enum Event {
     /// The plugin has exited.
     Ended,
-    /// The plugin has written something, or closed its output.
+    /// The plugin has written output, or closed a pipe.
     Output,
 }
 
-/// Reads output until the process has exited, writes too much, or is late; the returned flag is false if it was late.
+/// Reads output until the process exits, writes too much, or exceeds the time limit. The returned flag is false in the
+/// last two cases.
 fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::Result<(Vec<u8>, Vec<u8>, bool)> {
     let pidfd = process::pidfd(child)?;
     let (mut answer, mut complaint) = (Vec::new(), Vec::new());
@@ -258,8 +260,8 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
         events.read(pidfd.as_fd(), Event::Ended);
         [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
         events.due([until]);
-        // Check this before the last read, so that no output is missed. A child of the plugin that holds the pipes is
-        // not waited for.
+        // Check this before the last read, so that no output is missed. Children of the plugin may keep the pipes open;
+        // this does not wait for them.
         let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
         drain(&mut stderr, &mut complaint, STDERR_KEPT)?;
@@ -272,10 +274,10 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
     }
 }
 
-/// Reads available output, keeps up to `most` bytes of it, and drops a closed pipe.
+/// Reads available output and keeps up to `most` bytes of it. Drops a closed pipe.
 fn drain(end: &mut Option<File>, kept: &mut Vec<u8>, most: usize) -> io::Result<()> {
     let mut buffer = [0; 16 << 10];
-    // Bounded, even if it writes faster than this reads.
+    // The loop is bounded, because a process can write faster than this reads.
     for _ in 0..256 {
         let Some(file) = end else { return Ok(()) };
         match file.read(&mut buffer) {

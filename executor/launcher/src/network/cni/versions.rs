@@ -1,8 +1,8 @@
-//! The version of CNI for a network: the newest one that its configuration and all of its plugins support.
+//! Selects the CNI version for a network: the newest version that its configuration and all of its plugins support.
 //!
-//! Plugins are asked only if the configuration leaves a choice. An answer is kept in RUN_DIR/cni/versions, for the file of the
-//! plugin as it was: a file with another inode, size or time of change is asked again. There is one small file for each
-//! path of a plugin.
+//! Plugins are called only if the configuration allows several versions. Responses are cached in RUN_DIR/cni/versions,
+//! one small file for each plugin path. A plugin is called again if the inode, size or change time of its file has
+//! changed.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -21,15 +21,15 @@ use crate::files;
 use crate::host::Host;
 use crate::network::{Patience, Trouble};
 
-/// Largest file of an answer, in bytes.
+/// Largest cache file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
-/// Age of the last change from which on an answer is kept: a second change within the resolution of the file system's
-/// clock would not be seen.
+/// Minimum age of a plugin file's last change for caching. A second change within the clock resolution of the file
+/// system would not be detected.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Hexadecimal digits that distinguish plugins.
+/// Number of hexadecimal digits that distinguish plugins.
 const DIGITS: usize = 32;
 
-/// Answer of a plugin.
+/// Cached response of a plugin.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KeptAnswer {
     path: PathBuf,
@@ -37,7 +37,7 @@ struct KeptAnswer {
     versions: Vec<Version>,
 }
 
-/// What differs if a file was replaced or changed.
+/// Properties that differ after a file was replaced or changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileState {
     device: u64,
@@ -60,7 +60,7 @@ impl From<&Metadata> for FileState {
 }
 
 impl FileState {
-    /// Returns true if a further change is certain to be seen.
+    /// Returns true if a later change would certainly be detected.
     fn is_settled(&self, now: SystemTime) -> bool {
         let Ok(seconds) = u64::try_from(self.changed.0) else { return false };
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds + 1);
@@ -68,7 +68,7 @@ impl FileState {
     }
 }
 
-/// Returns the version to use. Plugins run in `cgroup`.
+/// Returns the CNI version to use. Plugins run in `cgroup`.
 pub(super) fn negotiate(
     host: &Host,
     cgroup: &Path,
@@ -98,14 +98,14 @@ fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) ->
     let versions = supported_versions(&answer).map_err(|why| Trouble::Answer(plugin.kind.clone(), why))?;
     if before.is_settled(SystemTime::now()) && state().is_ok_and(|after| after == before) {
         let answer = KeptAnswer { path: path.clone(), file: before, versions: versions.clone() };
-        // Without the file the plugin is asked again.
+        // If the file cannot be written, the plugin is called again next time.
         let _ = serde_json::to_vec(&answer).map(|bytes| Replacement::from_path(&kept).write(&bytes));
     }
     Ok(versions)
 }
 
-/// Removes the kept answers of a network's plugins: one of them has refused the version. It may be a script that runs
-/// another program, which was replaced.
+/// Deletes the cached responses of a network's plugins after one of them refused the version. A plugin may be a script
+/// that runs another program, and that program may have been replaced.
 pub(super) fn forget(host: &Host, network: &CniNetwork) {
     for plugin in &network.plugins {
         if let Ok(path) = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind) {
@@ -123,7 +123,7 @@ fn kept_path(host: &Host, plugin: &Path) -> PathBuf {
     dir(host).join(format!("{}.json", &digest[..DIGITS]))
 }
 
-/// Returns the directory of the kept answers.
+/// Returns the directory of the cached responses.
 pub(super) fn dir(host: &Host) -> PathBuf {
     super::dir(host).join("versions")
 }

@@ -1,22 +1,22 @@
-//! Steps of rules, and their encoding as expressions of nf_tables.
+//! Steps of nf_tables rules, and their encoding as expressions.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::network::netlink::{attribute, nested, number_be, text};
 
-/// `AF_INET` and `AF_INET6` as nf_tables numbers families.
+/// Values of `AF_INET` and `AF_INET6`, which nf_tables uses as family numbers.
 pub(in crate::network) const IPV4: u8 = 2;
 pub(in crate::network) const IPV6: u8 = 10;
-/// The only 16-byte register in use, which holds the first four 4-byte registers.
+/// The only 16-byte register in use. It overlaps the first four 4-byte registers.
 const REGISTER: u32 = 1;
-/// First 4-byte register: fields of a lookup are loaded from here on.
+/// First 4-byte register for the fields of a lookup.
 const FIELDS: u32 = 8;
-/// First 4-byte register of the value that a map returned.
+/// First 4-byte register for the value that a map returns.
 const FOUND: u32 = 16;
 /// Burst of a rate limit, in packets.
 const BURST: u32 = 5;
 
-/// A field of a packet, loaded for a lookup. Each begins at a 4-byte register.
+/// A field of a packet, loaded for a lookup. Each field starts at a 4-byte register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) enum Field {
     /// Name of the incoming interface.
@@ -50,7 +50,7 @@ impl Field {
         }
     }
 
-    /// Returns the number by which `nft` knows the type of the field.
+    /// Returns the type number that `nft` uses for the field.
     pub(super) fn datatype(self) -> u32 {
         match self {
             Self::Ipv4Source | Self::Ipv4Destination | Self::ArpSenderAddress => 7,
@@ -87,16 +87,16 @@ impl Field {
     }
 }
 
-/// A step of a rule; the rule ends at the first step that does not match.
+/// A step of a rule. A rule stops at the first step that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::network) enum Step {
     /// Matches the outgoing interface by its index.
     Interface(u32),
-    /// Matches the incoming interface by its name, or every other one.
+    /// Matches packets whose incoming interface has this name, or does not have it.
     InputName(String, Matching),
-    /// Matches the outgoing interface by its name, or every other one.
+    /// Matches packets whose outgoing interface has this name, or does not have it.
     OutputName(String, Matching),
-    /// Matches incoming interfaces whose name begins like this, or every other one.
+    /// Matches packets whose incoming interface name has this prefix, or does not have it.
     InputPrefix(String, Matching),
     /// Matches the EtherType.
     EtherType(u16),
@@ -104,7 +104,7 @@ pub(in crate::network) enum Step {
     Family(u8),
     /// Matches the transport protocol.
     Transport(u8),
-    /// Matches if the connection's state is one of these bits.
+    /// Matches if the connection's state is one of the states in this bit mask.
     State(u32),
     /// Matches if the connection's destination was translated.
     IsDestinationTranslated,
@@ -114,16 +114,16 @@ pub(in crate::network) enum Step {
     Lookup(&'static [Field], &'static str, Matching),
     /// Adds the field to the set.
     Add(Field, &'static str),
-    /// Matches packets beyond this many per second for the same fields, which a set of [`super::Batch::make_counters`]
-    /// counts.
+    /// Matches packets that exceed this rate per second for the same fields. The set must come from
+    /// [`super::Batch::make_counters`].
     Exceeds(&'static [Field], &'static str, u64),
-    /// Translates the destination to the address and port that the map has for the fields; matches if it has any.
+    /// Translates the destination to the address and port in the map. Matches if the map has an entry for the fields.
     TranslateDestination(u8, &'static [Field], &'static str),
     /// Translates the source to an address of the outgoing interface.
     Masquerade,
     /// Translates the source to this address.
     TranslateSource(Ipv6Addr),
-    /// Makes the frame one to this host: with the address of the loopback interface, which is zero.
+    /// Sets the frame's destination to the hardware address of the loopback interface, which is zero.
     AddressFrameToLoopback,
     /// Moves the packet to the ingress of the interface with this index.
     MoveTo(u32),
@@ -133,9 +133,9 @@ pub(in crate::network) enum Step {
         value: Vec<u8>,
         mask: Vec<u8>,
     },
-    /// Matches the first byte of the transport header.
+    /// Matches the first byte of the transport header: the ICMP type.
     Kind(u8),
-    /// Matches the second byte of the transport header.
+    /// Matches the second byte of the transport header: the ICMP code.
     Code(u8),
     /// Matches if bytes of the network header are in this range, inclusive.
     HeaderRange {
@@ -152,7 +152,7 @@ pub(in crate::network) enum Step {
     Accept,
     /// Drops the packet without a reply.
     Drop,
-    /// Rejects the packet with an error to the process: administratively prohibited.
+    /// Rejects the packet. The sending process gets the ICMP error "administratively prohibited".
     Reject,
 }
 
@@ -163,7 +163,7 @@ pub(in crate::network) enum Matching {
     Other,
 }
 
-/// Side of a packet, by which its address is matched.
+/// The address of a packet to match: source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) enum Side {
     Source,
@@ -183,7 +183,7 @@ impl Side {
 }
 
 impl Step {
-    /// Matches packets whose address is in a network. The family must be matched before.
+    /// Matches packets whose address is in a network. An earlier step must match the family.
     pub(in crate::network) fn address(side: Side, network: IpAddr, prefix: u8) -> Self {
         let mask = |bits: u32| u128::MAX.checked_shl(bits - u32::from(prefix)).unwrap_or(0);
         let (value, mask) = match network {
@@ -194,9 +194,9 @@ impl Step {
     }
 }
 
-/// Packets of an established connection.
+/// State bit: packets of an established connection.
 pub(in crate::network) const ESTABLISHED: u32 = 1 << 1;
-/// Errors about such a connection.
+/// State bit: packets about an established connection, such as ICMP errors.
 pub(in crate::network) const RELATED: u32 = 1 << 2;
 
 /// Encodes a step.
@@ -209,7 +209,7 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
     const PACKET_TYPE: u32 = 19;
     const TO_HOST: u8 = 0;
     const DESTINATION_TRANSLATED: u32 = 1 << 5;
-    /// A type of address, of the destination, that is one of this host's.
+    /// Attribute values that test whether the destination is a local address.
     const ADDRESS_TYPE: u32 = 3;
     const OF_DESTINATION: u32 = 1 << 1;
     const LOCAL: u32 = 2;
@@ -310,7 +310,7 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
                 "payload",
                 &[number_be(5, REGISTER), number_be(2, 0), number_be(3, 0), number_be(4, 6), number_be(6, 0)],
             ),
-            // The interface has classified the frame by its own address.
+            // The interface has already classified the frame by its original destination address.
             immediate(&[TO_HOST]),
             expression("meta", &[number_be(3, REGISTER), number_be(2, PACKET_TYPE)]),
         ],
@@ -332,7 +332,7 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
         Step::Log(prefix) => vec![expression("log", &[text(2, prefix)])],
         Step::Accept => verdict(1),
         Step::Drop => verdict(0),
-        // Works for both families: administratively prohibited.
+        // Works for IPv4 and IPv6: administratively prohibited.
         Step::Reject => vec![expression("reject", &[number_be(1, 2), attribute(2, &[3])])],
     }
 }
