@@ -1,9 +1,9 @@
 //! `container-tree PID`: prints the tree of a running container as its root user sees it.
 //!
-//! Owners and file capabilities depend on the reader's user namespace. This process enters the user and mount
-//! namespaces of the container, which only a single-threaded process can do, and a test has many threads. Output is
-//! names and lines in the form of `integration::tree`, each terminated by NUL. For a mount in the tree, only the name
-//! is listed.
+//! Owners and file capabilities depend on the reader's user namespace. Therefore this process enters the container's
+//! user and mount namespaces. Only a single-threaded process can do this, and tests have many threads. The output
+//! consists of names and lines as in `integration::tree`, each terminated by NUL. For a mount point, only the name is
+//! listed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ fn main() -> anyhow::Result<()> {
     let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
     let (user, mount) = (namespace("user")?, namespace("mnt")?);
     setns(user, CloneFlags::CLONE_NEWUSER).context("entering the user namespace")?;
-    // setns sets the root and working directory to those of the namespace.
+    // setns changes the root and working directory to those of the namespace.
     setns(mount, CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
     let mut out = Vec::new();
     for (path, line) in listing_without_mounts(Path::new("/"), &mounts) {
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(&out)?)
 }
 
-/// Mount points below the root, without nested ones.
+/// Mount points below the root, without nested mount points.
 fn mounts(table: &[u8]) -> BTreeSet<PathBuf> {
     let points: BTreeSet<PathBuf> = mountinfo::parse(table).into_iter().map(|mount| mount.point).collect();
     let below = |path: &&PathBuf| {

@@ -1,4 +1,4 @@
-//! Attacks: a claim, an attempt to break it from one of six positions, and a control.
+//! Attacks. Each attack has a claim, an attempt to break the claim from one of six positions, and a control.
 
 use clap::ValueEnum;
 
@@ -59,7 +59,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// [`Self::Through`] if there is a fault.
+    /// Returns [`Self::Through`] if there is a violation.
     pub(crate) fn new(fault: Option<String>, held: impl Into<String>) -> Self {
         fault.map_or_else(|| Self::Held(held.into()), Self::Through)
     }
@@ -76,7 +76,7 @@ pub(crate) struct Attack {
     /// The claim that the attack tries to break.
     pub(crate) claim: &'static str,
     pub(crate) attack: PartFn<Outcome>,
-    /// Control: shows that the attack is really made and judged. Returns the observation, or an error if it shows
-    /// nothing.
+    /// Control: shows that the attack is really made and evaluated. Returns the observation, or an error if the control
+    /// shows nothing.
     pub(crate) control: PartFn<String>,
 }

@@ -1,4 +1,4 @@
-//! Attacks by a client: secrets that its requests leave in executord, and resources that it takes from other clients.
+//! Attacks by a client: secrets from its requests that remain in executord, and resources that other clients then lack.
 
 mod crowd;
 mod memory;

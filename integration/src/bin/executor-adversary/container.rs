@@ -1,5 +1,5 @@
-//! Attacks by a process in a container with the default profile: resources that it takes from the host and from other
-//! containers, and obstacles to a wipe.
+//! Attacks by a process in a container with the default profile. The process uses up resources of the host and of other
+//! containers, or hinders a wipe.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
@@ -90,7 +90,8 @@ fn on_the_host(script: &str, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Rotates a file on which a lease is held, waits until the old content must be gone, and stops the container.
+/// Rotates a file on which the container holds a lease, waits until the old content must be gone, and stops the
+/// container.
 pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let path = "/etc/cf-service-bindings/a";
@@ -120,7 +121,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported.join("; ")))
 }
 
-/// Runs the script on its own file: it gets the lease, and a writer that does not wait is refused.
+/// Runs the script on its own file. The script gets the lease, and a non-blocking writer is refused.
 pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
     let path = tempfile::NamedTempFile::new()?.into_temp_path(); // open nowhere
     let said = on_the_host(LEASE, &[path.to_str().context("a path")?, "open"])?;
@@ -137,7 +138,7 @@ pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!ours.contains("taken 1,")).then(|| reported.clone()), reported))
 }
 
-/// A process of the host takes all requests; another process then gets none.
+/// One process on the host uses all request slots; another process then gets none.
 pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
     let said = on_the_host(REQUESTS, &["both"])?;
     ensure!(said.contains("another: EAGAIN"), "{said}");
@@ -190,7 +191,7 @@ fn receive_max() -> anyhow::Result<u64> {
 }
 
 pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
-    // Enough sockets for about 64 MB in total, whatever this host allows for each.
+    // Enough sockets for about 64 MB in total, independent of this host's limit for each socket.
     let sockets = ((64 << 20) / (2 * receive_max()?)).clamp(4, 200);
     let (taken, grown) = growth(NETLINK, sockets)?;
     let reported =
@@ -209,7 +210,7 @@ pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("the kernel reports {} bytes waiting in one socket", most.unwrap_or(0)))
 }
 
-/// Checks that a container is served while its neighbour takes as many resources as possible.
+/// Checks that a container is served while another container uses as many resources as possible.
 pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.pick("8", "100");
@@ -222,7 +223,7 @@ pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
 }
 
-/// The container is served without the neighbour, and is not served without a server.
+/// The container is served if there is no other container, and is not served if there is no server.
 pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));

@@ -1,5 +1,5 @@
-//! Attacks on copies from and to a container: by the container, which changes paths during the lookup, and by a client,
-//! whose archive has arbitrary names.
+//! Attacks on copies from and to a container. In some, the container changes paths during the lookup; in others, a
+//! client sends an archive with arbitrary names.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub(crate) const ALL: &[Attack] = &[
 
 const CANARY: &str = "canary-of-the-copies-52b0";
 
-/// Swaps a directory and a link to `/` in an endless loop.
+/// Endless loop that swaps a directory and a link to `/`.
 const EXCHANGES: &str = "cd /; busybox mkdir dir; busybox ln -s / link; echo up
 while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done";
 
@@ -89,7 +89,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{rounds} rounds, and no file of the host was read or created")))
 }
 
-/// Opens the same name from the host, as `docker cp` did: it leads outside of the container.
+/// Opens the same name from the host, as `docker cp` once did. The name leads outside of the container.
 pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     let (_daemon, _rootfs, home, pid) = exchanging()?;
     let naive = Path::new("/proc").join(pid.to_string()).join("root/dir");
@@ -100,7 +100,7 @@ pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("opened from the host, the file was read after {rounds} rounds"))
 }
 
-/// Archive names for a file outside of the directory `/tmp/in/below`, each at a path that [`is_outside`] checks.
+/// Archive entries that lead to a file outside of the directory `/tmp/in/below`. [`is_outside`] checks for the file.
 const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Regular, "../made", "")],
     &[(EntryType::Regular, "x/../../made", "")],
@@ -112,7 +112,7 @@ const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Symlink, "o", ".."), (EntryType::Link, "old-link", "o/old")],
 ];
 
-/// Returns what is wrong after an archive was unpacked.
+/// Returns the violations after an archive was unpacked.
 fn is_outside(daemon: &Daemon) -> anyhow::Result<Option<String>> {
     let look = "cd /tmp/in; ls made 2>/dev/null; test \"$(cat old)\" = old || echo old was written; \
                 test \"$(stat -c %h old)\" = 1 || echo old was linked";
@@ -139,7 +139,7 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{} archives, nothing outside of the directory", OUTSIDE.len())))
 }
 
-/// Unpacks into the parent directory: the first archive then creates the file, and the check finds it.
+/// Unpacks into the parent directory. The first archive then creates the file, and the check finds the file.
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;

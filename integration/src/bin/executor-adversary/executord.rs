@@ -1,4 +1,5 @@
-//! Attacks by executord's user: what a compromised executord can make root, the launcher or a shim do.
+//! Attacks by executord's user: actions that a compromised executord can cause in the launcher or a shim, which run as
+//! root.
 
 mod disk;
 mod messages;

@@ -48,7 +48,7 @@ pub(crate) const ALL: &[Attack] = &[
 /// Timeout for unpacking or refusing a layer of one file.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// Encodes a number too large for octal digits in GNU tar's form: 12 bytes with the first bit set.
+/// Encodes a number that does not fit in octal digits, in GNU tar's encoding: 12 bytes with the first bit set.
 fn number(value: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[0] = 0x80;
@@ -100,7 +100,7 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Makes a sparse blob without data whose length alone is no reason to refuse it.
+/// Creates a sparse blob without data. Its length alone does not cause a refusal.
 fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
     /// A skippable zstd frame: magic number and length.
     const SKIPPED: [u8; 8] = [0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff];
@@ -135,7 +135,7 @@ fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Unpacks a blob that has a hole after its archive and whose length is no reason to refuse it.
+/// Unpacks a blob that has a hole after its archive. Its length does not cause a refusal.
 fn hollow_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let mut archive = sparse(1 << 20);
@@ -149,7 +149,7 @@ fn hollow_control(_: Scale) -> anyhow::Result<String> {
     Ok("an archive followed by a hole of a megabyte is unpacked".into())
 }
 
-/// Unpacks a small file of the same form, with holes and data.
+/// Unpacks a small file in the same format, with holes and data.
 fn holes_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let answer = launcher.unpack(&Blob::from_archive(&sparse(1 << 20)), &[]);
@@ -189,8 +189,8 @@ fn flips(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
 }
 
-/// The intact blob is unpacked. A flipped bit in the unpacked layer stays until the layer is removed and unpacked
-/// again.
+/// The intact blob is unpacked. If a bit of the unpacked layer is flipped, it stays flipped until the layer is removed
+/// and unpacked again.
 fn flips_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_archive(&sparse(1 << 12));

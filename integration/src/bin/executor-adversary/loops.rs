@@ -1,4 +1,4 @@
-//! Attacks by endless repetition, and by a machine that has no free processes or stops processes.
+//! Attacks by endless repetition, and on a machine that has no free processes or that stops processes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,12 +40,13 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Number of undelayed restarts of a container, and seconds for each further restart (docs/restarts.md).
+/// Number of restarts of a container without delay, and seconds after which one more restart is allowed
+/// (docs/restarts.md).
 const BURST: u64 = 10;
 const PERIOD: u64 = 5;
 
-/// Runs containers whose process exits at once, until each waits for a second or more before a restart. Returns the
-/// restarts of each.
+/// Runs containers whose process exits at once, until each container waits for at least a second before a restart.
+/// Returns the number of restarts of each container.
 fn paced(daemon: &Daemon, count: usize) -> Vec<u64> {
     let every = prost_types::Duration { seconds: 0, nanos: 100_000_000 };
     let policy =
@@ -71,7 +72,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let begun = Instant::now();
     let restarts = paced(&daemon, scale.pick(5, 100));
     let most = BURST + begun.elapsed().as_secs() / PERIOD + 1;
-    // Events of another client are still available from the first.
+    // The other client's events are still available, from the first one on.
     let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("an event")?;
     let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
     let fault = match restarts.iter().max() {
@@ -81,7 +82,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} loops are delayed, and no event is lost", restarts.len())))
 }
 
-/// A container is restarted as often as the burst allows.
+/// The container is restarted as often as the burst allows.
 fn restarts_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let restarts = paced(&daemon, 1);
@@ -138,7 +139,7 @@ impl Drop for PidsLimit {
 /// Maximum number of containers to start until one is refused.
 const CONTAINERS: usize = 60;
 
-/// Starts containers, and then processes, until no more can be created. Returns the error codes other than
+/// Starts containers, and then processes, until no more can be created. Reports error codes other than
 /// RESOURCE_EXHAUSTED.
 fn processes(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut reported, mut faults) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
-//! Faults of the machine: its clock is set while containers run.
+//! Simulates faults of the machine: its clock is changed while containers run.
 //!
-//! The host's clock is not changed. A library that is preloaded into executord shifts the wall clock of `clock_gettime`
-//! by the number of hours in a file. Limits: the launcher and shims start with their own environment and are not
-//! shifted, so a result that is recorded after a jump has an unshifted date.
+//! The host's clock stays unchanged. A library that is preloaded into executord shifts the wall clock of
+//! `clock_gettime` by the number of hours in a file. Limits: the library is not preloaded into the launcher and shims,
+//! so a result that is recorded after a jump has an unshifted date.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ pub(crate) const ALL: &[Attack] = &[Attack {
     control: restarted,
 }];
 
-/// Results are kept for two hours.
+/// Configuration that keeps results for two hours.
 const CONFIG: &str = "[retention]\nhours = 2\n";
 /// Clock offsets in hours: forward, back to before the start, and no offset.
 const JUMPS: [i32; 3] = [6, -6, 0];
@@ -72,8 +72,8 @@ impl Shifted {
         set(&self.offset, hours)
     }
 
-    /// Waits until retention has checked all containers in one complete pass: it deletes the first container in one
-    /// pass, and the second container in a later pass.
+    /// Waits until retention has checked all containers in one complete pass. For this it runs two containers, one
+    /// after the other; retention deletes the second one in a later pass than the first.
     fn await_retention(&self, name: &str) {
         for round in ["a", "b"] {
             let id = format!("{name}{round}");
@@ -84,7 +84,7 @@ impl Shifted {
     }
 }
 
-/// Replaces the file atomically, so that a reader never finds it empty.
+/// Replaces the file atomically, so that a reader never finds an empty file.
 fn set(offset: &Path, hours: i32) -> anyhow::Result<()> {
     let new = offset.with_extension("new");
     std::fs::write(&new, hours.to_string())?;
@@ -119,7 +119,7 @@ fn jumps(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// After a restart, the age of a result is computed from dates, so the jump has an effect.
+/// If executord restarts, it computes the age of a result from dates, so the jump has an effect.
 fn restarted(_: Scale) -> anyhow::Result<String> {
     let mut shifted = Shifted::start()?;
     shifted.daemon.api.run_to_end(sh("true").id("done"));

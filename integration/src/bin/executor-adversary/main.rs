@@ -1,12 +1,12 @@
 //! `executor-adversary`: repeats attacks on the executor that once succeeded, and variants of them.
 //!
 //! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST). Each entry of [`all`] is a
-//! claim with an attack from one of six positions, and a control. The control makes the same judgement for an attack
-//! that is known to succeed, or without any attack, to detect attacks that fail only because the judge sees nothing.
-//! Each part runs in its own process, with its own daemons and directories: a panic affects only its entry.
+//! claim with an attack from one of six positions, and a control. The control applies the same check to an attack that
+//! must succeed, or to a run without an attack. This shows that the check can detect a successful attack. Each part
+//! runs in its own process, with its own daemons and directories, so a panic affects only its entry.
 //!
 //! Limits: attacks that take minutes, gigabytes or millions of requests are scaled down to a hundredth by default,
-//! which is enough to exercise the mechanism. `--long` repeats races and raises numbers, within the capacity of a
+//! which is enough to exercise the mechanism. `--long` repeats races and uses larger numbers, within the capacity of a
 //! machine with 8 GB.
 
 mod attack;

@@ -67,20 +67,20 @@ pub(crate) const ALL: &[Attack] = &[
 ];
 
 const EGRESS: &str = include_str!("probes/egress.py");
-/// Port of the servers outside.
+/// Port of the servers in the outside world.
 const PORT: u16 = 7001;
 /// Address of the metadata services of clouds.
 const METADATA: &str = "169.254.169.254";
 /// Address of the attacker's server, which represents the Internet.
 const PUBLIC: &str = "192.0.2.7";
-/// Address of a server at a site that the operator denies.
+/// Address of a server that the operator's configuration denies.
 const SITE: &str = "10.1.2.3";
 /// Address of a server that the attacker's name resolves to.
 const THIEF: &str = "198.51.100.9";
 /// Host name controlled by the attacker.
 const NAME: &str = "rebind.test";
 
-/// Servers outside that record received connections and datagrams.
+/// Servers in the outside world that record received connections and datagrams.
 struct Beyond {
     network: Network,
     connections: Arc<AtomicUsize>,
@@ -96,7 +96,7 @@ impl Beyond {
             let added = Command::new("ip").args(["address", "add", METADATA, "dev", "in0"]).status();
             added.map(|_| (TcpListener::bind(("::", PORT)), UdpSocket::bind(("::", PORT))))
         })?;
-        // Also the host's own servers, which the container must not reach either.
+        // Bind on the host too, because the container must not reach the host's servers either.
         let (host_tcp, host_udp) = network.enter(|| (TcpListener::bind(("::", PORT)), UdpSocket::bind(("::", PORT))));
         let (connections, datagrams) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
         for listener in [tcp?, host_tcp?] {
@@ -127,7 +127,7 @@ impl Beyond {
         (self.connections.load(Ordering::Relaxed), datagrams.unwrap_or(usize::MAX))
     }
 
-    /// Waits until all earlier packets have arrived: packets keep their order on the link.
+    /// Waits until all earlier packets have arrived. Packets keep their order on the link.
     fn settle(&self, daemon: &Daemon) {
         let script = format!(
             "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n[s.sendto(b'settled', (a, {PORT})) for a in ('{BEYOND}', '{GATEWAY}')]"
@@ -177,7 +177,7 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
         ];
     }
     ensure!(reported.iter().all(|text| text.starts_with("sent ")), "the probe did not complete: {reported:?}");
-    // A capability that permits changing the rules is refused without open egress.
+    // Without open egress, capabilities that permit changes to the rules are refused.
     let mut lifted = Vec::new();
     for capability in ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"] {
         let capabilities = Capabilities { add: vec![capability.into()], ..Capabilities::default() };
@@ -211,7 +211,7 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Answers for the attacker's names, each of which changes its addresses in another manner.
+/// Returns the addresses of the attacker's names. Each name changes its addresses in another way.
 fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
     match name.split('.').next().unwrap_or_default() {
         "rebind" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
@@ -229,7 +229,7 @@ fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
         "site" => addresses(&[SITE]),
         "vault" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
         "vault" => addresses(&[THIEF]),
-        // Answer of the name server if /etc/hosts has no localhost.
+        // Response of the name server if /etc/hosts has no localhost.
         "localhost" => addresses(&[THIEF]),
         _ => Vec::new(),
     }
@@ -259,7 +259,7 @@ fn send(daemon: &Daemon, urls: &[String]) -> Vec<String> {
     transfer(daemon, urls.iter().map(|url| Action { upload: Some(upload(url)), ..Action::default() }))
 }
 
-/// Runs each transfer in a container. Returns the steps of each, or the reason for its refusal.
+/// Runs each transfer in a container. Returns the steps of each container, or the reason for its refusal.
 fn transfer(daemon: &Daemon, transfers: impl Iterator<Item = Action>) -> Vec<String> {
     let mut reported = Vec::new();
     for (index, transfer) in transfers.enumerate() {
@@ -277,7 +277,8 @@ fn transfer(daemon: &Daemon, transfers: impl Iterator<Item = Action>) -> Vec<Str
     reported
 }
 
-/// Starts the attacker's server, which redirects to its own name and fails at times, and the victim on loopback.
+/// Starts the attacker's server on its public address and the victim's server on loopback. The attacker's server
+/// redirects to its own name and fails at times.
 fn servers() -> (u16, WebServer, WebServer) {
     let port = free_port();
     let attacker = WebServer::start_at(&format!("{PUBLIC}:{port}"), move |number, request| {
@@ -300,7 +301,7 @@ fn servers() -> (u16, WebServer, WebServer) {
 fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     let names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let (port, attacker, victim) = servers();
-    // Only this machine's own addresses are denied, and only the victim listens on the second port.
+    // The configuration denies only this machine's own addresses. On the second port only the victim listens.
     let config = format!("[transfers]\ndenied = []\nallowed = [\"{PUBLIC}\"]\nattempts = 3\nidle_seconds = 5\n");
     let daemon = Setup::default().config(&config).start();
     let near = WebServer::start(|_, _| WebAnswer::ok(b"secret"));
@@ -347,7 +348,7 @@ fn names() -> NameServer {
     NameServer::isolated(&held.each_ref().map(String::as_str), resolve)
 }
 
-/// Returns the paths that were requested from the victims, and the messages of the transfers.
+/// Makes transfers, and returns the paths that were requested from the victims and the messages of the transfers.
 fn transferred(allowed: &str, rounds: usize) -> anyhow::Result<(Vec<String>, String)> {
     let names = names();
     let (port, attacker, victims) = denied_servers();
@@ -366,13 +367,13 @@ fn transferred(allowed: &str, rounds: usize) -> anyhow::Result<(Vec<String>, Str
 
 fn denied(scale: Scale) -> anyhow::Result<Outcome> {
     let (reached, reported) = transferred(&format!("\"{PUBLIC}\""), scale.pick(2, 20))?;
-    // The addresses were checked.
+    // This shows that the addresses were checked.
     ensure!(reported.contains("transfers.denied"), "{reported}");
     let text = format!("{} refusals of denied addresses", reported.matches("transfers.denied").count());
     Ok(Outcome::new((!reached.is_empty()).then(|| format!("the victims got {reached:?}")), text))
 }
 
-/// If the addresses are allowed, the names lead to them.
+/// If the addresses are allowed, the transfers reach the victims.
 fn denied_control(_: Scale) -> anyhow::Result<String> {
     let (reached, reported) = transferred(&format!("\"{PUBLIC}\", \"{METADATA}\", \"{SITE}\""), 2)?;
     ensure!(reached.len() >= 2, "{reached:?}: {reported}");
@@ -412,8 +413,8 @@ fn tls_server(address: &str, issued: &Issued) -> anyhow::Result<Arc<Mutex<Vec<u8
     Ok(read)
 }
 
-/// Counts the connections to the attacker's server that contained executord's token: over TLS with the certificate of
-/// `thief`, and in plain text.
+/// Counts the connections to the attacker's server that contained executord's token: over TLS, and in plain text. The
+/// attacker's certificate is issued by the Vault's authority if `is_certified`.
 fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, String)> {
     let _names = names();
     let hosts = tempfile::NamedTempFile::new()?;
@@ -472,7 +473,7 @@ fn vault(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((over_tls + in_plain > 0).then_some(fault), reported))
 }
 
-/// A server with a certificate of the Vault's authority gets the token, whatever address the name has.
+/// A server with a certificate of the Vault's authority gets the token at any address.
 fn vault_control(_: Scale) -> anyhow::Result<String> {
     let (over_tls, _, reported) = stolen(true, 4)?;
     ensure!(over_tls > 0, "{reported}");
@@ -490,7 +491,7 @@ fn registries(scale: Scale) -> anyhow::Result<Outcome> {
     let mut reported = String::new();
     for round in 0..scale.pick(1, 20) {
         if !names.asked().is_multiple_of(2) {
-            // The next answer is the public address.
+            // After this lookup, the next response of the name server is the public address.
             let _ = std::net::ToSocketAddrs::to_socket_addrs(&(NAME, 1));
         }
         reported = cli::run(&daemon.socket(), &["image", "pull", &format!("{NAME}:{port}/x:{round}")]).stderr;
@@ -500,7 +501,7 @@ fn registries(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(reached.map(|path| format!("loopback received a request for {path}")), reported.trim().to_owned()))
 }
 
-/// A registry that the caller named at a loopback address is contacted there.
+/// If the caller names a registry whose address is loopback, executord contacts it there.
 fn registries_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));

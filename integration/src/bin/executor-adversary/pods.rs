@@ -16,7 +16,7 @@ pub(crate) const ALL: &[Attack] = &[Attack {
 }];
 
 const PATH: &str = "/etc/cf-service-bindings/a";
-/// Reads files that are protected by the kernel's ptrace access check. `$1` is a process id.
+/// Script that reads files protected by the kernel's ptrace access check. `$1` is a process id.
 const READ: &str = "cd /proc/$1 || exit; cat root/etc/cf-service-bindings/a; tr '\\0' '\\n' <environ; \
      readlink ns/mnt; cat cwd/etc/cf-service-bindings/a; cat fd/0 </dev/null";
 

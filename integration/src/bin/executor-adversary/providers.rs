@@ -1,5 +1,5 @@
-//! Attacks by a client on providers of secrets: on executord's own credentials, and on secrets that no rule grants to
-//! the client.
+//! Attacks by a client on secret providers: the client tries to read executord's own credentials, and secrets that no
+//! rule grants to it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -65,7 +65,7 @@ fn content(daemon: &Daemon, provider: &str, path: &str, key: &str) -> Result<Str
     content
 }
 
-/// Starts a server that answers as Vault does: it decodes the path once, and accepts a namespace before a mount.
+/// Starts a server that responds as Vault does: it decodes the path once, and accepts a namespace before a mount.
 fn vault() -> WebServer {
     WebServer::start(|_, request| {
         let target = decoded(&request.target);
@@ -104,7 +104,7 @@ fn with_vault(vault: &WebServer, dir: &Path) -> anyhow::Result<Daemon> {
     Ok(Setup::default().config(&config).start())
 }
 
-/// Refers to executord's own token by its path and by other spellings of the path.
+/// Requests executord's own token by its path and by other spellings of the path.
 fn token(_: Scale) -> anyhow::Result<Outcome> {
     let (vault, dir) = (vault(), shelf()?);
     let daemon = with_vault(&vault, dir.path())?;
@@ -124,7 +124,7 @@ fn token(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} paths are refused", paths.len())))
 }
 
-/// Reads the same text from a secret that the rule grants.
+/// Reads a secret with the same value, which the rule grants.
 fn token_control(_: Scale) -> anyhow::Result<String> {
     let (vault, dir) = (vault(), shelf()?);
     let daemon = with_vault(&vault, dir.path())?;
@@ -133,8 +133,8 @@ fn token_control(_: Scale) -> anyhow::Result<String> {
     Ok("a secret with the same text is read".into())
 }
 
-/// Starts a daemon with a directory of two owners, of which a rule covers one, and a Vault provider whose token is in
-/// the directory.
+/// Starts a daemon with a directory provider and a Vault provider. The directory has secrets of two owners, of which a
+/// rule covers one, and the token of the Vault provider.
 fn with_directory(dir: &Path) -> anyhow::Result<Daemon> {
     for part in ["app", "app/v1", "other"] {
         fs::create_dir(dir.join(part))?;
@@ -161,7 +161,7 @@ fn with_directory(dir: &Path) -> anyhow::Result<Daemon> {
     Ok(Setup::default().config(&config).start())
 }
 
-/// Refers to links that lead to another owner's secret and to executord's token.
+/// Requests secrets through links that lead to another owner's secret and to executord's token.
 fn links(_: Scale) -> anyhow::Result<Outcome> {
     let dir = shelf()?;
     let daemon = with_directory(dir.path())?;
@@ -180,7 +180,8 @@ fn links(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(paths.iter().find_map(read), format!("{} paths are refused", paths.len())))
 }
 
-/// Follows a link within the paths that the rule covers, and a link under a rule that covers everything.
+/// Checks that links are followed if the rule covers their target: a link within the rule's paths, and any link under a
+/// rule that covers the whole directory.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let dir = shelf()?;
     let daemon = with_directory(dir.path())?;

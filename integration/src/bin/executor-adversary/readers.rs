@@ -1,4 +1,5 @@
-//! Attacks by clients that hold resources: clients that never read, and unlimited numbers of drains and reservations.
+//! Attacks by clients that hold resources: clients that never read, and clients that call Drain or reserve capacity
+//! without limit.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Grace period that no attack waits for.
+/// Grace period that is longer than any attack.
 const LONG: Duration = Duration::from_secs(3600);
 /// Timeout of a Delete or a Drain that must not block, on a loaded machine. A drain gives up 30 s after its deadline.
 const ENDED_WITHIN: Duration = Duration::from_secs(25);
@@ -110,10 +111,10 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     for pid in pids {
         held(pid);
     }
-    // Another container runs and its output is read meanwhile.
+    // Meanwhile another container runs, and its output can be read.
     let beside = daemon.api.run_to_end(sh("echo beside").id("beside"));
     ensure!(integration::api::exit(&beside) == Ok(0), "{beside:?}");
-    // Without its reader, the process continues.
+    // After its reader has disconnected, the process continues.
     let stood = written(pids[2]);
     drop(leaving);
     let goes_on = wait::within(ENDED_WITHIN, || if written(pids[2]) > stood + (1 << 20) { Ok(()) } else { Err(()) });
@@ -143,7 +144,7 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// The process is blocked with a reader, and not without one.
+/// The process blocks if a reader does not read, and does not block without a reader.
 fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("free")));
@@ -200,7 +201,7 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// A cancelled call has started a drain nevertheless.
+/// A cancelled call has still started a drain.
 fn drains_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     stubborn(&daemon)?;
@@ -233,7 +234,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = &tls.daemon;
     let mut faults = Vec::new();
     let tries = scale.pick(400, 20_000);
-    // A tenant leaves half of the capacity to others, and must not drain.
+    // A tenant can reserve at most half of the capacity, and must not drain.
     let tenant = tls.connect(&tls.files("tenant", &tls.authority.caller("spiffe://test/tenant")))?;
     let before = resident(daemon.pid())?;
     let by_tenant = exhaust(&daemon.api, &tenant, "t", tries, LONG)?;
@@ -247,7 +248,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     if endless.is_ok() || made > 40 {
         faults.push(format!("{made} reservations were made although 40 fit, or for longer than an hour"));
     }
-    // A drain ends reservations, whatever their remaining time.
+    // A drain ends all reservations before they expire.
     let mut drain = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
     while daemon.api.block_on(drain.next())?.is_some() {}
     daemon.api.block_on(daemon.api.client().cell().undrain())?;
@@ -271,7 +272,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Until the reservations end, Run is refused.
+/// Run is refused until the reservations end.
 fn reservations_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Setup::default().config(SMALL).start();
     let made = exhaust(&daemon.api, &daemon.api.client(), "a", 60, LONG)?;

@@ -1,4 +1,4 @@
-//! Report of the attacks: a line for each when it ends, a table for people, and JSON for programs.
+//! Report of the attacks: a line for each attack when it ends, a table for people, and JSON for programs.
 
 use std::fmt;
 use std::fmt::Write as _;

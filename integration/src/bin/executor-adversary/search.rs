@@ -9,7 +9,7 @@ use executor_residue::{Needles, Search};
 /// Time within which a process must wipe its secrets.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Names the secrets that a process currently holds, with the size of each finding.
+/// Returns the secrets that a process currently has in memory, with the size of each finding.
 pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let mut needles = Needles::new()?;
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
@@ -20,7 +20,7 @@ pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<St
     Ok(report.hits.iter().map(ToString::to_string).collect())
 }
 
-/// Names the secrets that a process still holds after [`WITHIN`]. Returns earlier if there are none.
+/// Returns the secrets that a process still has in memory after [`WITHIN`]. Returns earlier if there are none.
 pub(crate) fn kept(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let end = Instant::now() + WITHIN;
     loop {

@@ -91,7 +91,7 @@ const BUNDLE: &str = r#"{"schemaVersion": "v1.0.0", "name": "lamp", "version": "
 /// Raw type, name and link of an archive entry.
 type RawEntry<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// Judges how the front end handled a hostile input: it must refuse it promptly with a message.
+/// Checks how the front end handled a hostile input. It must refuse the input promptly with a message.
 fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
     let shown = format!("{}{}", ran.stdout, ran.stderr);
     let raw =
@@ -150,7 +150,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         archive(&path, &all)?;
         evaluate(what)?;
     }
-    // More entries than allowed, and names and records of excessive length: 800 MB compress to 4 MB.
+    // Too many entries, and names and records of excessive length: 800 MB that compress to 4 MB.
     let many = [header(b'0', deep.as_bytes(), 0).to_vec()].concat().repeat(100_001);
     compress(&path, &mut &*many)?;
     evaluate("many entries")?;
@@ -180,7 +180,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// The same bundle without a hostile entry is displayed.
+/// The same bundle is displayed if it has no hostile entry.
 fn bundles_control(_: Scale) -> anyhow::Result<String> {
     let directory = tempfile::tempdir()?;
     archive(&directory.path().join("bundle.tgz"), &[(b'0', b"bundle.json", BUNDLE.as_bytes())])?;
@@ -230,7 +230,7 @@ fn peak(pid: i32) -> anyhow::Result<u64> {
     Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// A name within the limit is read; the error is then that the rest of the image is missing.
+/// A name within the limit is read. The import then fails because the rest of the image is missing.
 fn hollow_names_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let directory = tempfile::tempdir()?;
@@ -282,7 +282,7 @@ fn conventions(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{} answers refused", paths.len())))
 }
 
-/// A correct answer of the same server is accepted.
+/// A correct response of the same server is accepted.
 fn conventions_control(_: Scale) -> anyhow::Result<String> {
     let world = World::start();
     world.web("2", "x");

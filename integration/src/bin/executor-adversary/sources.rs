@@ -73,7 +73,7 @@ impl Repository {
         self.dir.path().join(".git/objects").join(&object[..2]).join(&object[2..])
     }
 
-    /// Gives an object the content of another object.
+    /// Replaces the content of an object by the content of another object.
     fn replace(&self, object: &str, by: &str) -> anyhow::Result<()> {
         fs::remove_file(self.loose(object))?;
         fs::copy(self.loose(by), self.loose(object))?;
@@ -141,7 +141,7 @@ fn levels(repository: &Repository, count: usize) -> anyhow::Result<String> {
     repository.commit_tree(&tree)
 }
 
-/// Reads a commit with ten to the power of ten files in a dozen objects.
+/// Reads a commit that has ten to the power of ten files in a dozen objects.
 fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
     let repository = Repository::new()?;
     let commit = levels(&repository, scale.pick(10, 20))?;

@@ -12,7 +12,7 @@ use crate::attack::{Attack, Outcome, Scale};
 /// Timeout of a part.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Result of a part, or the reason for its absence.
+/// Result of a part, or the reason why there is no result.
 pub(crate) struct PartResult {
     /// True if the attack succeeded; always true for a control.
     pub(crate) succeeded: bool,
@@ -74,7 +74,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     })
 }
 
-/// Kills the processes that a failed part has left: this process is the subreaper of all its descendants.
+/// Kills leftover processes of a failed part. This process is the subreaper of all its descendants.
 fn kill_leftovers() {
     let me = std::process::id() as i32;
     loop {

@@ -1,4 +1,4 @@
-//! Attacks by text: output that manipulates a receiver's terminal, and names that a peer mistakes for other names.
+//! Attacks by strings: output that manipulates a receiver's terminal, and names that a peer confuses with other names.
 
 use std::fs;
 use std::io::Read as _;
@@ -50,7 +50,7 @@ fn print(daemon: &Daemon) -> Vec<u8> {
     daemon.api.output("printer").stdout
 }
 
-/// Receives the output of a container with syslog.
+/// Forwards the output of a container to a syslog receiver.
 fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     let setup = Setup::default();
     let dir = setup.home().join("receiver");
@@ -81,7 +81,7 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
 }
 
-/// Judges the same output as stored by executord, which is exactly what the container printed.
+/// Checks the same output as stored by executord, which is exactly what the container printed.
 fn syslog_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let found = harmful(&print(&daemon));
@@ -89,7 +89,7 @@ fn syslog_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("all {} characters are in the output that is kept", found.len()))
 }
 
-/// Requests an identity with a unit.
+/// Requests an identity with an organizational unit. Returns whether executord accepts it.
 fn has_identity(daemon: &Daemon, unit: &str) -> bool {
     let mut request = sleeper("named");
     request.identity = Some(Identity { organizational_units: vec![unit.into()], ..Identity::default() });
@@ -100,7 +100,8 @@ fn has_identity(daemon: &Daemon, unit: &str) -> bool {
     accepted
 }
 
-/// Requests units that a peer which matches the subject as text mistakes for two units or for another unit.
+/// Requests units that could be confused with two units or with another unit, if a peer compares the subject as a
+/// string.
 fn units(_: Scale) -> anyhow::Result<Outcome> {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();

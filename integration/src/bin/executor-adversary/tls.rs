@@ -48,7 +48,7 @@ pub(crate) const ALL: &[Attack] = &[
 
 /// Number of half-open handshakes per second.
 const EACH_SECOND: u32 = 700;
-/// Interval in which a part of these handshakes is started.
+/// Interval between batches of these handshakes.
 const TICK: Duration = Duration::from_millis(10);
 /// Number of callers that connect meanwhile.
 const CALLERS: u8 = 8;
@@ -56,7 +56,7 @@ const CALLERS: u8 = 8;
 const ATTEMPTS: usize = 3;
 /// One-way delay between caller and daemon.
 const DELAY: Duration = Duration::from_millis(50);
-/// Timeout for the close of a connection that must be closed.
+/// Timeout until a connection must be closed.
 const END: Duration = Duration::from_secs(20);
 
 /// Connects from a loopback address.
@@ -67,7 +67,7 @@ async fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStre
     socket.connect(to).await
 }
 
-/// Half-open handshakes, each from its own address, until this is dropped.
+/// A flood of half-open handshakes, each from its own address. Dropping this stops the flood.
 struct Flood {
     stop: Arc<AtomicBool>,
     opened: Arc<AtomicU32>,
@@ -202,7 +202,7 @@ fn half_open(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((served < usize::from(CALLERS)).then(|| seen.clone()), seen))
 }
 
-/// Makes the same attack on a daemon with a small handshake limit.
+/// Runs the same flood against a daemon with a small handshake limit.
 fn half_open_control(_: Scale) -> anyhow::Result<String> {
     let (served, rate) = flooded("handshakes = 16")?;
     ensure!(served < usize::from(CALLERS), "all callers were served during {rate:.0} half-open handshakes a second");
@@ -243,7 +243,7 @@ impl Shelf {
     }
 }
 
-/// Runs a container of `client` that follows the secret.
+/// Runs a container of `client` whose file follows the secret.
 fn following(tls: &TlsDaemon, client: &Client, id: &str) -> anyhow::Result<Container> {
     let reference = SecretReference { provider: "shelf".into(), path: "value".into(), ..SecretReference::default() };
     let request = sleeper(id).action(|run| {
@@ -259,8 +259,9 @@ fn value(container: &Container) -> String {
     fs::read_to_string(Path::new(&path)).unwrap_or_default()
 }
 
-/// Runs a caller that is removed from the configuration or not. Returns whether its connection still answers
-/// afterwards, and the value that its container has when the operator's container has the newest value.
+/// Runs a container of a guest caller, and removes the caller from the configuration if `is_removed`. Returns whether
+/// the guest's connection still works, and the value in the guest's container when the operator's container has the
+/// newest value.
 fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
     let shelf = Shelf::new()?;
     shelf.put("1")?;
@@ -273,7 +274,7 @@ fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
         tls.replace_callers(&shelf.tables(false));
         let _ = wait::within(END, || if is_connected() { Err(()) } else { Ok(()) });
     }
-    // Two values: once the second value arrives, any value that was fetched before the first value has been delivered.
+    // Use two values: when the second one arrives, any value that was fetched before the first one has been delivered.
     for new in ["2", "3"] {
         shelf.put(new)?;
         wait::until("the operator's container has the value", || (value(&ours) == new).then_some(()));
@@ -301,8 +302,8 @@ fn removed_control(_: Scale) -> anyhow::Result<String> {
     Ok("a caller that is not removed keeps its connection, and its container has value 3 of 3".into())
 }
 
-/// Connects with a certificate that expires in a few seconds or does not expire. Returns whether the connection still
-/// answers some time after that.
+/// Connects with a certificate that expires in a few seconds, or with one that does not expire. Returns whether the
+/// connection still works some time after that.
 fn after_end(expires: bool) -> anyhow::Result<bool> {
     const LIFE: Duration = Duration::from_secs(6);
     let tls = TlsDaemon::start(&format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read']\n"), "");

@@ -1,4 +1,4 @@
-//! Attacks by containers that cooperate with servers, on the workers that carry out downloads.
+//! Attacks on the workers that make downloads, by containers that cooperate with servers.
 
 use anyhow::ensure;
 use executor_proto::v1::{
@@ -36,9 +36,9 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Time limit of a victim's download, in milliseconds; it is reached only after a fault.
+/// Time limit of a victim's download, in milliseconds. It expires only if the attack succeeds.
 const PATIENCE_MS: i64 = 30_000;
-/// Time limit of a download that is expected to wait in a control, in milliseconds.
+/// Time limit of a control's download, which is expected to wait, in milliseconds.
 const CONTROL_MS: i64 = 1_500;
 
 fn daemon(more: &str) -> Daemon {
@@ -57,7 +57,7 @@ fn download(from: String, key: &str) -> Action {
     Action { download: Some(download), ..Action::default() }
 }
 
-/// Builds a request that carries out an action and then runs a program.
+/// Builds a request that runs an action and then a program.
 fn request(id: &str, action: Action) -> RunRequest {
     let args = vec!["-c".into(), "true".into()];
     let run = RunAction { path: "/bin/sh".into(), args, ..RunAction::default() };
@@ -117,7 +117,7 @@ fn downloaded(archive: Vec<u8>) -> Option<String> {
 
 fn entries(scale: Scale) -> anyhow::Result<Outcome> {
     let entries = scale.pick(1_000_001, 2_000_000);
-    // The second archive has fewer entries than its end record claims.
+    // The second archive has fewer entries than its end record states.
     for (archive, words) in
         [(zip_of(entries, entries as u64), "entries; at most 1000000"), (zip_of(10, u64::from(u32::MAX)), "damaged")]
     {

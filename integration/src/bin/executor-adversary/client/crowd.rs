@@ -1,4 +1,5 @@
-//! Attacks by a client on other clients, through connections, memory and descriptors; and executord on a full disk.
+//! Attacks by a client on other clients, through connections, memory and descriptors. Also tests executord on a full
+//! disk.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,7 @@ use crate::attack::{Outcome, Scale};
 use crate::python::CCore;
 use crate::revive::start_or_end;
 
-/// Maximum time for which silent connections may keep others out.
+/// Maximum time for which silent connections may keep other clients out.
 const LOCKED_OUT_MAX: Duration = Duration::from_secs(30);
 
 /// Timeout of a call.
@@ -61,7 +62,7 @@ fn answers(socket: &Path) -> bool {
     asked.join().ok().flatten().is_some()
 }
 
-/// Makes the same call without silent connections, which succeeds at once, and without a daemon, which fails.
+/// Makes the same call without silent connections, which must succeed at once, and without a daemon, which must fail.
 pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Daemon::start();
     ensure!(answers(&daemon.socket()), "a daemon without load does not answer");
@@ -83,7 +84,7 @@ fn forget_peak(pid: i32) -> std::io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// Returns the peak memory in bytes that an action costs a process.
+/// Runs an action and returns the increase of a process's peak memory, in bytes.
 pub(super) fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     forget_peak(pid)?;
     let before = peak(pid)?;
@@ -161,7 +162,7 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((most > NESTED_MAX).then(|| reported.clone()), reported))
 }
 
-/// Sends the same number of bytes in one field: this costs memory, and the measurement shows it.
+/// Sends the same number of bytes in one field. This costs memory, so the measurement must show an increase.
 pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let request = program("/bin/true", &[]).rootfs("nowhere").file("a", &vec![b'x'; 900_000]).encode_to_vec();
@@ -176,10 +177,10 @@ pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("0.9 MB of a file cost {}", megabytes(cost)))
 }
 
-/// Maximum memory that all unread answers together may cost, in bytes.
+/// Maximum memory that all unread responses together may cost, in bytes.
 const UNREAD_MAX: u64 = 96 << 20;
 
-/// Starts a daemon whose list is long: a few containers with large descriptions.
+/// Starts a daemon with containers that have large descriptions, so that List returns a long list.
 fn with_a_long_list(containers: usize) -> Daemon {
     let daemon = Daemon::start();
     for index in 0..containers {
@@ -191,7 +192,7 @@ fn with_a_long_list(containers: usize) -> Daemon {
     daemon
 }
 
-/// Calls List for long lists and reads no byte of the answers.
+/// Calls List for long lists and reads no byte of the responses.
 pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list(scale.pick(20, 100));
     let size = daemon.api.list(v1::ListRequest { page_size: 1000, ..Default::default() })?.encoded_len() as u64;
@@ -217,7 +218,7 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((cost > UNREAD_MAX).then(|| reported.clone()), reported))
 }
 
-/// Reads the same list with a client that reads.
+/// Requests the same list with a client that reads it.
 pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list(20);
     let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
@@ -231,15 +232,15 @@ pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
 /// Number of containers to run with few descriptors.
 const CONTAINERS: usize = 60;
 
-/// Starts a daemon whose processes may have at most `most` descriptors. The limit also applies to this process from
-/// then on.
+/// Starts a daemon whose processes may have at most `most` descriptors. The limit also applies to this process
+/// afterwards.
 fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
     Ok(Daemon::start())
 }
 
-/// Calls Run, and then Exec, until executord can open no more descriptors. Other calls then succeed or fail in the same
-/// manner.
+/// Calls Run, and then Exec, until executord can open no more descriptors, and then other calls. Each call must succeed
+/// or fail with RESOURCE_EXHAUSTED.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());
     for most in scale.pick(&[80][..], &[96, 90, 84, 80, 77, 74]) {

@@ -1,4 +1,4 @@
-//! Secrets of a connected client that executord keeps in memory.
+//! Attacks that look for a connected client's secrets in executord's memory.
 
 use std::process::{Command, Stdio};
 
@@ -25,8 +25,7 @@ fn secretive(id: &str, secret: &str) -> RunRequest {
     program("/bin/true", &[]).id(id).file("a", secret.as_bytes())
 }
 
-/// Makes a first Run on each of many connections, and further ones on the same connections. No part of a secret may
-/// remain.
+/// Makes a first Run and further ones on each of many connections. No part of a secret may remain in memory.
 pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let (sizes, rounds) = scale.pick(
@@ -78,7 +77,7 @@ fn unknown_field(bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut client = CCore::connect(&daemon.socket())?;
-    // The connection's first request is not part of the judgement.
+    // The connection's first request is not evaluated.
     client.call(LIST, &[])?;
     let (mut faults, mut calls) = (Vec::new(), 0);
     for size in scale.pick(&[700][..], &[64, 700, 4096, 20_000, 65_536, 900_000]) {
@@ -101,7 +100,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
 
 type Way = fn(&mut CCore, &str) -> anyhow::Result<String>;
 
-/// Kinds of refused requests, each with its name and the expected codes.
+/// Kinds of refused requests, each with a name and the expected codes.
 const WAYS: &[(Way, (&str, &[&str]))] = &[
     (bad_action, ("an upload without a file", &["INVALID_ARGUMENT"])),
     (bad_field, ("a field that is wrong", &["INVALID_ARGUMENT"])),
@@ -153,7 +152,7 @@ fn metadata(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     client.call_with(LIST, &[], &json!({"metadata": {"x-a": value}}))
 }
 
-/// Pulls with a password: one pull succeeds and one is refused.
+/// Pulls an image with a password: one pull succeeds and one is refused.
 pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -179,7 +178,7 @@ fn with_password(daemon: &Daemon, verb: &str, name: &str, password: &str) -> Com
     command
 }
 
-/// Finds the password during the transfer of a layer.
+/// Finds the password in memory while a layer is being transferred.
 pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -193,7 +192,7 @@ pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     Ok("the password is found during a pull".into())
 }
 
-/// Prints a file of the container with Exec; the client reads all of it and stays connected.
+/// Prints a file of the container with Exec. The client reads all of the output and stays connected.
 pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut faults = Vec::new();

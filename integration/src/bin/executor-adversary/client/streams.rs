@@ -1,7 +1,7 @@
-//! Attacks by a caller on resources that all callers share: memory for answers, streams, counter readings, and slots
+//! Attacks by a caller on resources that all callers share: memory for responses, streams, counter readings, and slots
 //! for scrapes.
 //!
-//! The attacker is a non-root user whom executord serves, and the victim is root.
+//! The attacker is a non-root user that executord serves. The victim is root.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -62,7 +62,7 @@ pub(crate) const ALL: &[Attack] = &[
 
 /// Uid of the attacker.
 const ATTACKER: u32 = 54_321;
-/// Timeout of a call of root: less than the time after which executord closes stalled connections.
+/// Timeout of a call of root: shorter than the time after which executord closes stalled connections.
 const ANSWER: Duration = Duration::from_secs(8);
 /// Timeout of a call of the attacker, which waits until its stalled connections are closed.
 const OWN_ANSWER: Duration = Duration::from_secs(28);
@@ -77,7 +77,7 @@ const FOLLOWERS_MAX: u64 = 96 << 20;
 const LIST: &str = "/executor.v1.Executor/List";
 const EVENTS: &str = "/executor.v1.Executor/WatchEvents";
 
-/// Starts a daemon that serves metrics and whose callers are root and its group.
+/// Starts a daemon that serves metrics. Its callers are root and members of group root.
 fn daemon() -> Daemon {
     let setup = Setup::default();
     let table = metrics::table(&setup);
@@ -127,8 +127,8 @@ fn list() -> v1::ListRequest {
     v1::ListRequest { page_size: 1000, ..Default::default() }
 }
 
-/// Calls List on connections that are not read and send a keep-alive every two seconds, and then makes calls: as root,
-/// and as the same user on another connection.
+/// Calls List on connections that send a keep-alive every two seconds but do not read the responses. Then makes calls
+/// as root, and as the same user on another connection.
 fn flood(reads: bool) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list();
     let (connections, calls) = (8, 8);
@@ -188,8 +188,8 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// Calls List on one connection that is not read: some answers are sent and the last ones wait, which exhausts the
-/// memory for answers.
+/// Calls List on one connection that does not read the responses. Some responses are sent and the others wait, because
+/// the memory for responses is exhausted.
 fn flood_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list();
     let mut raw = connect(&daemon.socket(), ATTACKER, 0)?;
@@ -202,7 +202,7 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
         made += usize::from(kind == HEADERS);
         made == 30
     });
-    // Some of the other answers are sent meanwhile.
+    // Some of the waiting responses are sent meanwhile.
     in_time(&daemon, ANSWER, daemon.api.rpc().list(list())).map_err(anyhow::Error::msg)?;
     raw.frame(PING, 0, 0, &[9; 8]);
     raw.until(|kind, _, _, said| {
@@ -213,9 +213,9 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("{made} of {calls} unread answers are produced, and the others wait"))
 }
 
-/// Opens more event streams than the limit, and then one as root.
+/// Opens more event streams than the limit allows, and then one stream as root.
 fn followers(scale: Scale) -> anyhow::Result<Outcome> {
-    // There are more events than fit into the buffer of a follower that does not read.
+    // The number of events exceeds the buffer of a client that does not read.
     let daemon = with_a_long_list();
     let connections = scale.pick(17, 60);
     let (mut held, mut accepted) = (Vec::new(), 0);
@@ -233,7 +233,7 @@ fn followers(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, reported))
 }
 
-/// Opens the streams as root, which may use the whole limit: the next stream is refused.
+/// Opens the streams as root, which may use the whole limit, and checks that the next stream is refused.
 fn followers_control(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon();
     let (_held, accepted) = open(&daemon, 0, 17, EVENTS)?;
@@ -258,7 +258,7 @@ fn with_containers(count: usize) -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Opens streams of counters of all containers and reads them. Calls of root must be answered meanwhile.
+/// Opens streams with counters of all containers and reads the streams. Calls of root must succeed meanwhile.
 fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     let (containers, streams) = scale.pick((5, 100), (40, 200));
     let daemon = with_containers(containers)?;
@@ -295,7 +295,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Reads one stream: each reading makes one request to each shim. Two scrapes do so as well.
+/// Reads one stream: each reading makes one request to each shim. Two scrapes also make these requests.
 fn counters_control(_: Scale) -> anyhow::Result<String> {
     let (containers, readings) = (3, 5);
     let daemon = with_containers(containers)?;
@@ -320,7 +320,7 @@ fn scraped(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("metrics.sock")
 }
 
-/// Scrapes with the default timeout of Prometheus.
+/// Scrapes the metrics with the default timeout of Prometheus.
 fn scrape(daemon: &Daemon) -> Result<usize, String> {
     let mut stream = UnixStream::connect(scraped(daemon)).map_err(|error| error.to_string())?;
     let why = |error: std::io::Error| error.to_string();
@@ -334,8 +334,8 @@ fn scrape(daemon: &Daemon) -> Result<usize, String> {
     }
 }
 
-/// Connects 64 clients to the metrics socket that send the beginning of a request and reconnect when they are closed;
-/// then scrapes.
+/// Connects 64 clients to the metrics socket. Each sends the beginning of a request and reconnects when the connection
+/// is closed. Then scrapes.
 fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = daemon();
     let (socket, over) = (scraped(&daemon), Arc::new(AtomicBool::new(false)));

@@ -1,4 +1,4 @@
-//! Attacks on operations of root in directories that executord's user can write to.
+//! Attacks on root's file operations in directories that executord's user can write to.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -39,8 +39,8 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// Removes the tree as root does. After the first file is gone, the owner of the tree moves the full directory to
-    /// `to`.
+    /// Removes the tree as root does. After the first file is removed, the owner of the tree moves the full directory
+    /// to `to`.
     fn remove_while_moving(&self, to: &str) -> anyhow::Result<bool> {
         let (deep, to) = (self.path("images/a/b"), self.path(to));
         let before = fs::metadata(&deep)?.mtime_nsec();
@@ -58,7 +58,7 @@ impl Site {
                 }
             });
             together.wait();
-            // An error is acceptable as well: only the remaining files count.
+            // An error is acceptable too, because only the remaining files are checked.
             let _ = tree::remove(top.as_fd(), OsStr::new("images"));
             moving.join().map_err(|_| anyhow::anyhow!("the moving thread failed"))
         })
@@ -82,7 +82,7 @@ pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{moved} moves during a removal: the directory next to the tree is unchanged")))
 }
 
-/// Removes the tree without any move: the tree is gone, and the directory next to it remains.
+/// Removes the tree without moving a directory. The tree is removed, and the directory next to it remains.
 pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     let site = Site::new()?;
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
@@ -119,10 +119,10 @@ impl Victim {
     }
 }
 
-/// Names of executord in the state directory at which a link replaces a file or is added.
+/// Paths of executord in the state directory where a link is added, or replaces a file.
 const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb", "images/planted"];
 
-/// Creates a link that is owned by executord's user and leads to a file of root.
+/// Creates a link that belongs to executord's user and points to a file of root.
 fn plant(daemon: &Daemon, place: &str, victim: &Victim) -> anyhow::Result<std::path::PathBuf> {
     let link = daemon.setup().state_dir().join(place);
     let owner = fs::metadata(link.parent().context("a directory")?)?;
@@ -161,7 +161,7 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), tried.join("; ")))
 }
 
-/// Follows such a link with a program that is allowed to: the change of the file is detected.
+/// Follows such a link with a program that may do so, and checks that the change of the file is detected.
 pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Setup::default().start();
     daemon.terminate();

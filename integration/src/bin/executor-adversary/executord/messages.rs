@@ -1,4 +1,5 @@
-//! Attacks by messages on executord's connections to the launcher and to shims: forged, changed, and held open.
+//! Attacks by messages on executord's connections to the launcher and to shims: forged and changed messages, and
+//! connections that are held open.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -45,7 +46,7 @@ fn launch_descriptors() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)
     Ok((ours, theirs.as_fd().try_clone_to_owned()?, encoded(&process).into(), encoded(&[b"one"]).into()))
 }
 
-/// Makes a memory file with only its size sealed, as executord could.
+/// Creates a memory file that is sealed only against a change of size, as executord could.
 fn writable(bytes: &[u8]) -> anyhow::Result<File> {
     let file = File::from(memfd_create("plan", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all_at(bytes, 0)?;
@@ -78,7 +79,8 @@ fn end(shim: &Seqpacket) {
     while let Ok(Some(_)) = shim.recv(&mut buffer) {}
 }
 
-/// Returns the fault of a record that is not valid JSON. A shim could write one if the plan changed while it was read.
+/// Returns an error if a record is not valid JSON. A shim could write such a record if the plan changed while it was
+/// read.
 fn broken(record: &[u8]) -> Option<String> {
     match std::str::from_utf8(record) {
         Err(error) => Some(format!("a record is not UTF-8: {error}")),
@@ -100,7 +102,7 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
         let (ended, also) = (AtomicBool::new(false), file.try_clone()?);
         let record = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Each value is complete: invalid UTF-8, or the original bytes.
+                // Writes alternately an invalid UTF-8 value and the original value.
                 while !ended.load(Ordering::Relaxed) {
                     let _ = also.write_all_at(&[0xff; 200], at as u64);
                     let _ = also.write_all_at(&[b'a'; 200], at as u64);
@@ -132,7 +134,7 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{refused} launches refused, {taken} accepted with a complete record")))
 }
 
-/// Launches a plan that cannot change, and detects a changed record.
+/// Launches a plan that cannot change, and checks that a damaged record is detected.
 pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
@@ -167,7 +169,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         faults.push(format!("the launcher did nothing else for {:.1} s", slowest.as_secs_f64()));
     }
     for (attempt, shim) in shims {
-        // The launcher knows a running container and cleans it up when its shim dies.
+        // The launcher has a record of a running container, and cleans up the container when its shim dies.
         if shim.reach(State::Running).is_err() {
             refused += 1;
             continue;
@@ -190,7 +192,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Launches the same plan with one id; the launcher cleans up when the shim is killed.
+/// Launches the same plan with one id. The launcher cleans up after the shim is killed.
 pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let plan = sealed(&serde_json::to_vec(&plan("real")?)?)?;
@@ -211,7 +213,7 @@ fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
     Ok(shim)
 }
 
-/// Stops a container and returns the duration; `None` if it took longer than [`IN_TIME`].
+/// Stops a container and returns how long this took; `None` if it took longer than [`IN_TIME`].
 fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     let begun = Instant::now();
     shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
@@ -225,8 +227,8 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     None
 }
 
-/// Sends a shim one message on a socket that is set up so that the shim would block on the next message, or removes
-/// even that message first. Returns whether the shim blocks.
+/// Sends one message to a shim and makes the socket blocking, so that the shim blocks when it receives the next
+/// message. In every second round, removes the message before the shim receives it. Returns whether the shim blocks.
 fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
     let mut buffer = [0; 16];
     for round in 0..500 {
@@ -279,14 +281,15 @@ pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("a container without an attack is stopped in {:.2} s", took.as_secs_f64()))
 }
 
-/// Requests the handle on the socket that is its standard input, until it arrives or for some seconds.
+/// Script that requests the handle on the socket at its standard input, until the handle arrives or some seconds have
+/// passed.
 const ASKING: &str = include_str!("../probes/handle.py");
 
 fn share() -> String {
     hex::encode(ShimRequest { sequence: 9, call: Some(ShimCall::Share(Share {})) }.encode_to_vec())
 }
 
-/// Returns the answer to a process of user `user` that requests the handle on a socket.
+/// Runs a process of user `user` that requests the handle on a socket. Returns the response to the process.
 fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", ASKING, &share()]).uid(user).gid(user).current_dir("/").stdin(Stdio::from(socket));
@@ -298,7 +301,8 @@ fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
 pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let dir = tempfile::tempdir()?;
-    // Like a supervisor that binds a socket for executord. executord connects to it and gets both ends.
+    // This process acts as a supervisor that binds a socket for executord. executord connects to the socket and has
+    // both ends.
     let listener = SeqpacketListener::bind(&dir.path().join("socket"))?;
     let theirs = Seqpacket::connect(&dir.path().join("socket"))?;
     let ours = listener.accept()?;
