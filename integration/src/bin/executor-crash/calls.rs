@@ -1,4 +1,4 @@
-//! Names of system calls for messages. The table has the calls that the executor's processes are known to make.
+//! Maps numbers of system calls to names for messages. The table has the calls that the executor's processes make.
 
 use nix::libc;
 
@@ -8,7 +8,7 @@ pub(crate) fn name(number: i64) -> String {
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())
 }
 
-/// Returns whether a call changes state that outlives its process: files, data received by others, other processes.
+/// Returns whether a call changes state that outlives its process: files, data sent to others, other processes.
 pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
     let flags = match number {
         libc::SYS_openat => arguments[2],
@@ -19,7 +19,7 @@ pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
     flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0
 }
 
-/// Names of calls that change such state whatever their arguments are.
+/// Names of calls that always change such state, with any arguments.
 const CHANGES: &[&str] = &[
     "bind",
     "chmod",
@@ -260,7 +260,7 @@ const NAMES: &[(i64, &str)] = &[
     (libc::SYS_writev, "writev"),
 ];
 
-/// System calls that newer architectures lack.
+/// System calls that exist only on x86-64.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[(i64, &str)] = &[
     (libc::SYS_access, "access"),
@@ -296,7 +296,7 @@ const OLD: &[(i64, &str)] = &[
     (libc::SYS_vfork, "vfork"),
 ];
 
-/// System calls that newer architectures lack; none here.
+/// System calls that exist only on x86-64: none here.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[(i64, &str)] = &[];
 

@@ -1,8 +1,12 @@
 //! Checks the conditions that must hold after a kill, once a supervisor has restarted the exited processes.
 //!
-//! They are checked in this order: the container's outcome (its exit code is known, or it is reported as unknown, or
-//! the container does not exist and the client saw an error); the same request again under the same id; the deletion; a
-//! new run under the same id; and then, with no container running, leftovers on the host and in memory.
+//! The order of the checks is:
+//! - the container's outcome: its exit code is known or reported as unknown, or the container does not exist and the
+//!   client saw an error
+//! - the same request again under the same id
+//! - the deletion
+//! - a new run under the same id
+//! - leftovers on the host and in memory, when no container is running
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +23,11 @@ use crate::sweep::HostNetwork;
 
 /// Timeout for the last steps of a shim and of the kernel.
 pub(crate) const TIDY: Duration = Duration::from_secs(30);
-/// Maximum time after an exit during which a copy of a secret may stay in a buffer that is about to be overwritten.
+/// Maximum time after an exit for which a copy of a secret may stay in memory: it is in a buffer that is about to be
+/// overwritten.
 const RESIDUE: Duration = Duration::from_secs(1);
 
-/// Reported state of a container's exit.
+/// Outcome of a container after a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// The exit code is known.
@@ -45,12 +50,12 @@ impl Fate {
     }
 }
 
-/// Judgement of one kill.
+/// Result of the checks after one kill.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     /// Outcome of the container, if it was determined.
     pub(crate) fate: Option<Fate>,
-    /// True if the result has a receipt of the wipe; `None` without a result.
+    /// True if the result contains a wipe receipt; `None` if there is no result.
     pub(crate) receipt: Option<bool>,
     /// Every violated condition.
     pub(crate) wrong: Vec<String>,
@@ -62,13 +67,13 @@ pub(crate) struct KilledLife<'a> {
     pub(crate) before: &'a Footprint,
     pub(crate) request: &'a RunRequest,
     pub(crate) secrets: &'a Secrets,
-    /// Needles for these secrets and for those of earlier lives.
+    /// Needles for the secrets of this life and of earlier lives.
     pub(crate) needles: &'a Needles,
-    /// Host of the node, if its containers are on a network.
+    /// Simulated host of the node, if its containers are on a network.
     pub(crate) host: Option<&'a HostNetwork>,
-    /// True if the container's shim was not affected: the exit code must be known.
+    /// True if the container's shim was not killed, so the exit code must be known.
     pub(crate) shim_lived: bool,
-    /// True if the key of request digests is lost because both the launcher and executord were killed.
+    /// True if both the launcher and executord were killed, so that the key for request digests is lost.
     pub(crate) key_lost: bool,
 }
 
@@ -93,7 +98,7 @@ impl KilledLife<'_> {
         verdict
     }
 
-    /// Checks that no call of the client hung, and that the answers are correct.
+    /// Checks that no call of the client hung, and that the responses are correct.
     fn check_client(&self, answers: &ClientAnswers, verdict: &mut Verdict) {
         let calls = [
             ("Run", answers.run.as_ref().and_then(|run| run.as_ref().err())),
@@ -144,7 +149,7 @@ impl KilledLife<'_> {
                 }
                 match drive(&self.node.api, async |mut rpc| life::wait(&mut rpc, id).await) {
                     Ok(container) => self.check_result(&container, waited, verdict),
-                    // The container existed during its creation, and then its start failed.
+                    // The container existed while it was being created, and then its start failed.
                     Err(status) if run_failed && refused(&status) => {
                         verdict.fate = Some(Fate::Refused);
                         return false;
@@ -168,14 +173,15 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Checks that a completed container reports its exit correctly, with the same result for every caller.
+    /// Checks that a completed container reports its exit correctly, with the same result for all callers.
     fn check_result(&self, container: &Container, earlier: Option<&Container>, verdict: &mut Verdict) {
         let Some(ending) = container.result.as_ref().filter(|_| container.state() == State::Completed) else {
             verdict.wrong.push(format!("Wait returned a container in state {}", container.state().as_str_name()));
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process that starts the steps of a tree was killed: the running step ended with it, and this is reported.
+        // The process that starts the steps of a tree was killed. The running step ended with it, and the failure
+        // reports this.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
         if is_cut && exit_code(ending) != Some(CODE) {
             verdict.fate = Some(Fate::Known);
@@ -183,7 +189,7 @@ impl KilledLife<'_> {
         }
         match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
-            // For a tree of actions, a failure is reported in addition.
+            // A tree of actions reports a failure in addition to the exit code.
             (Some(CODE), Some(failure)) if failure.kind() == failure::Kind::Action => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
             _ => verdict.wrong.push(format!("the result has exit {:?}, failure {:?}", ending.exit, ending.failure)),
@@ -207,7 +213,7 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Checks that the same request under the same id finds the same container.
+    /// Checks that the same request under the same id returns the existing container.
     fn check_same_request(&self, verdict: &mut Verdict) {
         match self.run() {
             Ok(false) => {}
@@ -266,13 +272,13 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Makes the request again.
+    /// Makes the request again. Returns whether a container was created.
     fn run(&self) -> Result<bool, Status> {
         run(self.node, self.request).map(|run| run.created)
     }
 }
 
-/// Makes a request after a kill. executord may not have noticed yet that a killed launcher is gone. It then answers
+/// Makes a request after a kill. executord may not have detected yet that the launcher was killed. It then returns
 /// UNAVAILABLE, as documented, and this function repeats the call.
 pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse, Status> {
     let answer = wait::within(TIDY, || {
@@ -297,7 +303,7 @@ pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
             let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
             return vec![format!("the secret is left: {}", hits.join("; "))];
         }
-        // The owner's next step overwrites the buffer.
+        // The process overwrites the buffer in its next step.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

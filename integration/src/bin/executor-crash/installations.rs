@@ -1,10 +1,10 @@
-//! Kills `agent-cli bundle` at each of its calls that changes something, and lets the next command finish or undo the
-//! work.
+//! Kills `agent-cli bundle` at each of its calls that changes something. The next command must finish or undo the work.
 //!
-//! A life is one command on an installation in the command's initial state: none for an install, one revision for an
-//! upgrade and an uninstallation, two for a rollback. After the kill the same command is run again. Then one revision
-//! is the current one and its containers are the only ones, or none is left after an uninstallation. No file of the
-//! client or of executord contains the value of the bundle's Secret, neither right after the kill nor later.
+//! A life is one command on an installation in the command's initial state: no installation for an install, one
+//! revision for an upgrade and an uninstallation, two revisions for a rollback. After the kill the same command is run
+//! again. Then one revision must be current, and only its containers may exist. After an uninstallation no revision and
+//! no container may exist. No file of the client or of executord may contain the value of the bundle's Secret, neither
+//! right after the kill nor later.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -33,7 +33,8 @@ const NAME: &str = "demo";
 const CANARY: usize = 64;
 /// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Waits for a line and then executes the command. Its parent prints the pid and, at the end, the exit status.
+/// Script that waits for a line and then executes the command. The parent prints the command's pid and, at the end, its
+/// exit status.
 const WAITING: &str =
     r#"exec 3<&0; sh -c 'read go; exec "$0" "$@"' "$@" <&3 >"$OUT" 2>&1 & echo $!; exec 3<&-; wait $!; echo $?"#;
 
@@ -56,7 +57,7 @@ pub(crate) struct Installations {
     rootfs: Rootfs,
     dir: tempfile::TempDir,
     secret: Canary,
-    /// Selects which of the two bundles comes next.
+    /// Selects which of the two bundles is used next.
     turn: bool,
 }
 
@@ -130,7 +131,7 @@ impl Installations {
         Ok(())
     }
 
-    /// Returns the record as shown by `status`; `None` if there is no installation.
+    /// Returns the record from `status`, or `None` if there is no installation.
     fn status(&self) -> anyhow::Result<Option<Value>> {
         match self.run(&["status".to_owned(), NAME.to_owned(), "--json".to_owned()])? {
             (true, printed) => Ok(Some(serde_json::from_str(&printed).context(printed)?)),
@@ -179,7 +180,7 @@ impl Installations {
         }
     }
 
-    /// Lists the containers, without those of a play that has been taken down.
+    /// Lists the containers of the daemon.
     fn containers(&self) -> anyhow::Result<Vec<String>> {
         let listed = self.daemon.api.list(ListRequest::default()).map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(listed.containers.into_iter().map(|container| container.id).collect())
@@ -191,8 +192,8 @@ impl Installations {
         let done = match operation {
             Operation::Install => printed.contains("is installed already"),
             Operation::Uninstall => printed.contains("there is no installation"),
-            // If the command completed just before the kill, a rollback has no revision left to return to, and an
-            // upgrade is one like any other.
+            // The command may have completed just before the kill. Then a rollback has no earlier revision left, and an
+            // upgrade must succeed.
             Operation::Upgrade | Operation::Rollback => false,
         };
         if !good && !done {
@@ -236,7 +237,7 @@ impl Installations {
         Ok(())
     }
 
-    /// Starts a command that waits until it is released. Returns its parent and its pid.
+    /// Starts a command that waits until it is released. Returns the parent process, its output, and the command's pid.
     fn waiting(&self, operation: Operation) -> anyhow::Result<(Child, BufReader<std::process::ChildStdout>, i32)> {
         let out = self.dir.path().join("out");
         fs::create_dir_all(&out)?;

@@ -1,4 +1,4 @@
-//! Runs one container as a client: Run, the output, UpdateFiles, Wait, GetOutputs, Delete.
+//! Runs one container as a client: Run, StreamLogs, UpdateFiles, Wait, GetOutputs, Delete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,7 +16,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::shelf::{LARGE, Shelf};
 
-/// Timeout of a call. It includes a supervisor's restart and expires only after a fault.
+/// Timeout of a call. It includes a supervisor's restart and expires only after an error.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
@@ -39,7 +39,7 @@ impl Step {
     }
 }
 
-/// Answers that a client received; `None` for a call that was not made.
+/// Responses that a client received; `None` for a call that was not made.
 #[derive(Debug, Default)]
 pub(crate) struct ClientAnswers {
     pub(crate) run: Option<Result<RunResponse, Status>>,
@@ -52,32 +52,33 @@ pub(crate) struct ClientAnswers {
     pub(crate) delete: Option<Result<(), Status>>,
 }
 
-/// Secrets of a container: the initial ones and those of the update.
+/// Secrets of a container: initial secrets, and secrets of the update.
 #[derive(Clone, Debug)]
 pub(crate) struct Secrets {
     pub(crate) first: String,
     pub(crate) second: String,
-    /// Provider directory if requests refer to the secrets; if `None`, the requests contain them.
+    /// Provider directory if requests refer to the secrets. `None` if the requests contain the secrets.
     pub(crate) shelf: Option<Arc<Shelf>>,
 }
 
 impl Secrets {
-    /// Puts the initial secrets into the provider directory, if there is one.
+    /// Writes the initial secrets into the provider directory, if there is one.
     pub(crate) fn offer_first(&self) {
         self.shelf.iter().for_each(|shelf| shelf.put(&self.first));
     }
 
-    /// Puts the secrets of the update into the provider directory. Returns false if a request has to contain them.
+    /// Writes the secrets of the update into the provider directory. Returns false if there is none; then a request
+    /// must contain them.
     fn offer_second(&self) -> bool {
         self.shelf.iter().for_each(|shelf| shelf.put(&self.second));
         self.shelf.is_some()
     }
 }
 
-/// Builds the request of a life: every kind of secret input, a captured file, an exit code. The process reports that it
-/// has read its secrets, waits for the second generation of its files, and exits.
-/// If `is_tree`, the process is the last of six steps of a tree of actions, which have two or more secrets each. If
-/// `has_token`, the container has a runtime token, so that a helper writes the files, even if it was a warm container.
+/// Builds the request of a life. It has every kind of secret input, a captured file, and an exit code. The process
+/// reports that it has read its secrets, waits for the second generation of its files, and exits. If `is_tree`, the
+/// process is the last of six steps of a tree of actions. Each step has two or more secrets. If `has_token`, the
+/// container has a runtime token. A helper then writes the files even if it was a warm container.
 pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_token): (bool, bool)) -> RunRequest {
     let secret = &secrets.first;
     let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();
@@ -100,7 +101,7 @@ pub(crate) fn on_network(request: RunRequest) -> RunRequest {
     RunRequest { network: Network::Cni.into(), network_name: "bridge".into(), ports: vec![port], ..request }
 }
 
-/// Replaces every secret of a request by a reference. The files of an update exist from the start.
+/// Replaces every secret of a request by a reference. Files that an update would add exist from the start.
 fn by_reference(request: RunRequest) -> RunRequest {
     request.file("db/next", b"").action(|run| {
         for file in &mut run.volume_mounted_files {
@@ -119,8 +120,8 @@ fn by_reference(request: RunRequest) -> RunRequest {
     })
 }
 
-/// Makes the program of a request the last step of a tree. Its files become those of the container, because only these
-/// are updated.
+/// Makes the program of a request the last step of a tree. The program's files become the container's files, because
+/// only the container's files can be updated.
 fn in_a_tree(mut request: RunRequest, secret: &str) -> RunRequest {
     let step = |number: u32, status: i32| {
         let path = format!("/etc/crash-steps/{number}");
@@ -176,7 +177,7 @@ pub(crate) async fn live(mut rpc: Rpc, request: RunRequest, secrets: Secrets, st
     answers
 }
 
-/// A call has failed; its error is in the answers.
+/// A call has failed; the error is in the [`ClientAnswers`].
 struct CallFailed;
 
 async fn make_calls(
@@ -221,7 +222,7 @@ struct Output {
 }
 
 impl Output {
-    /// Reads the first line, or the whole output if there is none.
+    /// Reads until the first line of standard output, or to the end if there is none.
     async fn start(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
         let request = StreamLogsRequest { id: id.to_owned(), follow: true, ..StreamLogsRequest::default() };
         self.stream = Some(bounded(rpc.stream_logs(request)).await?.into_inner());
@@ -260,9 +261,9 @@ pub(crate) async fn wait_until_up(rpc: &mut Rpc, id: &str) -> Result<(), Status>
     Output::default().start(rpc, id).await
 }
 
-/// Lets a running container continue to its exit, by an update of its files or by new values of its references, even if
-/// that was done before. If possible, waits first until the container has read the initial values, because the last of
-/// several steps may not have started.
+/// Lets a running container continue to its exit, by an update of its files or by new values of its references. Can be
+/// called several times. First waits until the container has read the initial values, because the last of several steps
+/// may not have started.
 pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> Result<(), Status> {
     let up = wait_until_up(rpc, id).await;
     if secrets.offer_second() {
@@ -283,7 +284,7 @@ pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> R
                 if container.as_ref().is_ok_and(|it| it.state() >= State::Wiping) || container.is_err() {
                     return Ok(());
                 }
-                // Not running yet: the container exists during its creation.
+                // Not running yet: the container exists while it is being created.
                 if tokio::time::Instant::now() > deadline {
                     return Err(status);
                 }
@@ -329,7 +330,7 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) ->
 /// Prefix of the error message for a call that hung, to distinguish it from the daemon's errors.
 const HANGS: &str = "hangs";
 
-/// Returns whether an error comes from [`bounded`], for a call that hung.
+/// Returns whether an error comes from a timeout in [`bounded`].
 pub(crate) fn hung(status: &Status) -> bool {
     status.message().starts_with(HANGS)
 }

@@ -1,17 +1,18 @@
 //! `executor-crash`: runs a container's life repeatedly, and kills one of the executor's processes at each system call.
 //!
-//! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST), and the process and calls at
-//! which to kill. A life is Run, the output, UpdateFiles, Wait, GetOutputs and Delete of a container with secret files,
-//! a secret in its environment and exit code 7, through executord's interface. With `--references` executord fetches
-//! these secrets from a directory, and fetches them again instead of UpdateFiles. In each life one process is stopped
-//! by ptrace at the beginning of its N-th system call and killed there, processes that a supervisor would restart are
-//! restarted on the same directories, and then the conditions of [`evaluate`] must hold. A sweep continues with N + 1
-//! until two consecutive lives have ended before the N-th call. The number of calls differs slightly between lives
-//! (most of all in executord's threads), so a replay (`--target shim --at 412`) hits the same call in a single-threaded
-//! process, and a nearby call in executord.
+//! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST), the processes to kill, and
+//! the calls at which to kill them. In a life, a client makes the calls Run, StreamLogs, UpdateFiles, Wait, GetOutputs
+//! and Delete for a container with secret files, a secret in its environment, and exit code 7. With `--references`,
+//! executord fetches these secrets from a directory, and fetches new values in place of UpdateFiles.
 //!
-//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at those of its calls that change
-//! something. With `--renewals` the calls are those of the renewal of a container's certificate ([`renewals`]).
+//! In each life, ptrace stops one process at the beginning of its N-th system call, and the process is killed there.
+//! Exited processes are restarted on the same directories, as by a supervisor. Then the conditions of [`evaluate`] must
+//! hold. A sweep continues with N + 1 until two consecutive lives have ended before the N-th call. The number of calls
+//! differs slightly between lives, mostly in executord's threads. Therefore a replay (`--target shim --at 412`) stops
+//! at the same call in a single-threaded process, and at a nearby call in executord.
+//!
+//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at each of its calls that changes
+//! something. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]).
 //!
 //! Limits: processes are killed at the beginning of calls, not between two instructions, because the difference is not
 //! visible outside a process. The machine itself is not stopped, so unsynced data survives.
@@ -115,28 +116,28 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     Run::over(TestNode::new(lives)?).all(&targets, options)
 }
 
-/// Environment on which lives are run, one after the other.
+/// Environment in which lives are run, one after the other.
 pub(crate) trait Node {
     /// Process or command that is killed.
     type Target: Copy;
 
-    /// Name of a target in the figures.
+    /// Name of a target in the report.
     fn name(target: Self::Target) -> &'static str;
 
-    /// Options that repeat a life.
+    /// Returns the options that repeat a life.
     fn replay(target: Self::Target, at: u64) -> String;
 
-    /// Runs one life with a kill at call `at`.
+    /// Runs one life and kills the target at call `at`.
     fn kill_at(&mut self, target: Self::Target, at: u64) -> anyhow::Result<Outcome>;
 
     /// Log of the node's processes.
     fn logged(&self) -> String;
 
-    /// Sets up the node anew, so that leftovers of this life are not attributed to the next life.
+    /// Recreates the node, so that leftovers of this life are not attributed to the next life.
     fn renew(&mut self) -> anyhow::Result<()>;
 }
 
-/// Run of the program: a node and the current figures.
+/// One run of the program: a node and the figures so far.
 struct Run<N> {
     node: N,
     report: Report,
@@ -183,7 +184,7 @@ impl<N: Node> Run<N> {
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut lives = Vec::new();
         for target in targets {
-            // Only counts the calls. A process to be traced may have been created just before tracing started.
+            // Only count the calls. The process to be traced may have been created just before tracing started.
             for _ in 0..5 {
                 self.kill_at(*target, u64::MAX)?;
                 if self.row(*target).calls > 0 {
@@ -215,7 +216,7 @@ impl<N: Node> Run<N> {
     fn kill_at(&mut self, target: N::Target, at: u64) -> anyhow::Result<bool> {
         let begun = Instant::now();
         let outcome = self.node.kill_at(target, at);
-        // Effects of an interrupt on a life or on the daemons are no findings.
+        // After an interrupt, errors of the life or of the daemons are not findings.
         interrupt::go_on()?;
         let outcome = outcome?;
         let killed = outcome.kill.is_some();

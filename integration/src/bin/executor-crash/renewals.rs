@@ -1,16 +1,18 @@
 //! Kills a process at each call that it makes while a container's certificate is renewed.
 //!
-//! Containers with certificates of the shortest lifetime run on one daemon, so that about every second a certificate is
-//! due. A life is the next renewal: tracing starts just before the certificate is due, the process is killed at its
-//! N-th call from then on, exited processes are restarted as by a supervisor, and the container must get the next
-//! certificate and key without an error. Then the container is stopped and deleted, and another container is started
-//! under its id. Meanwhile a thread constantly reads the certificates and keys of all containers, which must match at
-//! any time. As soon as a key is replaced, executord, the launcher, the signer and all files are searched for it, and
-//! after its container's exit also the shims (a shim masks old values in the output), in each later life as well. A
-//! container whose shim was killed is lost, and its keys with it.
+//! Containers whose certificates have the shortest lifetime run on one daemon, so about every second a certificate is
+//! due. A life is the next renewal. Tracing starts just before the certificate is due, and the process is killed at its
+//! N-th call after that. Exited processes are restarted as by a supervisor. The container must then get the next
+//! certificate and key without an error. Then the container is stopped and deleted, and a new container is started
+//! under its id.
 //!
-//! Limits: a key that was made and never reached a file, or was gone before the next reading, is unknown to this
-//! program, so it is not searched for.
+//! A thread constantly reads the certificates and keys of all containers, which must match at any time. After a key is
+//! replaced, executord, the launcher, the signer and all files are searched for the key. After its container's exit,
+//! the shims are searched too; before that, a shim has old values to mask them in the output. The search is repeated in
+//! each later life. If a shim is killed, its container is lost, and its keys are gone too.
+//!
+//! Limits: this program does not search for keys that it does not know. A key is unknown if it never reached a file, or
+//! was replaced before the next reading.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,16 +40,16 @@ use crate::{Node, calls};
 
 /// Number of running containers.
 const STANDING: usize = 8;
-/// Certificate lifetime in seconds: the minimum. Each further container has a second more, so that the certificates are
-/// not due at the same time.
+/// Certificate lifetime in seconds: the minimum. Each further container has one second more, so that the certificates
+/// are due at different times.
 const TTL: i64 = 10;
 /// Time before the renewal at which tracing starts.
 const AHEAD: Duration = Duration::from_millis(60);
 /// Timeout of a renewal, including a restart and further attempts.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum time from the moment at which a killed process has no files any more to its exit.
+/// Maximum time from the moment when a killed process has no open files any more to its exit.
 const LAST_STEPS: Duration = Duration::from_secs(1);
-/// Delay between two readings of all certificates and keys, and polling interval of a renewal.
+/// Pause between two readings of all certificates and keys, and polling interval of a renewal.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The process that is killed.
@@ -95,7 +97,7 @@ impl Renewals {
         Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
     }
 
-    /// Returns the next container whose certificate is due, just before that time.
+    /// Returns the container whose certificate is due next. Waits until just before that time.
     fn next(&self) -> anyhow::Result<Container> {
         let moment = SystemTime::now() + 2 * AHEAD;
         let ids: Vec<String> = self.watch.locked().containers.keys().cloned().collect();
@@ -106,12 +108,12 @@ impl Renewals {
         Ok(next)
     }
 
-    /// Returns the process to trace, after it was triggered.
+    /// Starts the process to trace, if necessary, and returns it.
     fn target(&self, target: Renewing, id: &str) -> anyhow::Result<TraceTarget> {
         let launcher = self.node.pid(Part::Launcher);
         let signers = || identity::signers(launcher);
         if matches!(target, Renewing::NextSigner | Renewing::Launcher) {
-            // Another certificate may be due meanwhile, for which executord requests the next signer.
+            // Another certificate may become due meanwhile, and executord then requests the next signer.
             wait::until("no signer runs", || {
                 let left = signers();
                 left.iter().for_each(|pid| kill(*pid, 9));
@@ -261,7 +263,7 @@ impl Node for Renewals {
         let mut killed = None;
         while killed.is_none() && begun.elapsed() < PATIENCE {
             killed = kills.recv_timeout(PAUSE).ok();
-            // Not before the files exist: each Get causes system calls of executord.
+            // Check this only after the files exist, because each Get causes system calls of executord.
             if killed.is_none() && self.watch.has_other(&id, &old) && self.replaced(&since, &id).is_ok() {
                 break;
             }
@@ -345,12 +347,12 @@ struct RetiredKey {
     /// Id of the key's container.
     of: String,
     pem: String,
-    /// True if the key is searched for everywhere except in shims.
+    /// True if the key is already searched for everywhere except in shims.
     searched: bool,
 }
 
 impl Watched {
-    /// Evaluates a reading of a container's certificate and key.
+    /// Evaluates one reading of a container's certificate and key.
     fn record_read(&mut self, id: &str, pid: i32, read: Result<Pair, String>) {
         let Some(container) = self.containers.get_mut(id).filter(|container| container.pid == pid) else { return };
         match read.and_then(|pair| pair.check().map(|()| pair)) {
@@ -395,7 +397,7 @@ impl Watch {
         lock(&self.watched)
     }
 
-    /// Starts reading the certificate and key of a container.
+    /// Starts to read the certificate and key of a container.
     fn add(&self, container: &Container) -> anyhow::Result<()> {
         let pid = api::pid(container);
         let pair = Pair::read(pid).with_context(|| format!("the pair of {}", container.id))?;
@@ -403,7 +405,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Stops reading. The container's key is no longer in use.
+    /// Stops reading the certificate and key of a container. Its key is then no longer in use.
     fn remove(&self, id: &str) {
         let mut watched = self.locked();
         if let Some(container) = watched.containers.remove(id) {

@@ -23,13 +23,13 @@ pub(crate) struct Report {
 #[derive(Default)]
 pub(crate) struct Row {
     target: &'static str,
-    /// Number of system calls of a whole life: the maximum seen.
+    /// Number of system calls of a whole life: the maximum of all lives.
     pub(crate) calls: u64,
     /// Number of lives with a kill.
     pub(crate) kills: u64,
     /// Outcomes of the containers in those lives.
     fates: [u64; Fate::ALL.len()],
-    /// Number of results with and without a receipt of the wipe.
+    /// Number of results with and without a wipe receipt.
     receipts: [u64; 2],
     /// Number of lives that violated a condition.
     pub(crate) wrong: u64,

@@ -1,4 +1,4 @@
-//! A directory that requests refer to: a provider of secrets whose values change.
+//! A secret provider for lives with references: a directory whose values change.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,14 +9,14 @@ use executor_proto::v1::SecretReference;
 /// Size of the larger value, in bytes.
 pub(crate) const LARGE: usize = 9000;
 
-/// The provider directory. It is outside of the node's directories, which must contain no secret.
+/// The provider directory. It is not in the node's directories, because these must contain no secret.
 #[derive(Debug)]
 pub(crate) struct Shelf(tempfile::TempDir);
 
 impl Shelf {
-    /// Path of the value itself.
+    /// Path of the secret value.
     pub(crate) const SMALL: &str = "small";
-    /// Path of the value repeated to a length of [`LARGE`] bytes.
+    /// Path of the secret value, repeated to a length of [`LARGE`] bytes.
     pub(crate) const LARGE: &str = "large";
     const NAME: &str = "shelf";
 
@@ -39,7 +39,7 @@ impl Shelf {
         SecretReference { provider: Self::NAME.into(), path: path.into(), ..SecretReference::default() }
     }
 
-    /// Replaces the values, each atomically.
+    /// Replaces each value atomically.
     ///
     /// # Panics
     /// Panics if a file of a few kilobytes cannot be written.

@@ -1,4 +1,5 @@
-//! One kill: a life in which one of the executor's processes is traced, the supervisor's restart, and the judgement.
+//! Runs one life in which one of the executor's processes is traced and killed, restarts processes as a supervisor
+//! does, and checks the conditions.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -48,7 +49,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Returns every target of nodes with or without shells.
+    /// Returns every target of nodes with or without a warm pool.
     pub(crate) fn all(warm_pool: bool) -> Vec<Self> {
         let all = [
             Self::Executord,
@@ -78,7 +79,7 @@ impl Target {
     }
 
     /// Returns the process to trace. With a warm pool, the current warm container becomes the shim, and the next fork
-    /// is the next warm container.
+    /// of the launcher creates the next warm container.
     fn trace_target(self, node: &Supervised, shell: Option<i32>) -> TraceTarget {
         let launcher = node.pid(Part::Launcher);
         match (self, shell) {
@@ -130,28 +131,28 @@ pub(crate) struct TestNode {
     needles: Needles,
     lives: u64,
     kind: Lives,
-    /// Root file system of containers from the warm pool; the others use the host's.
+    /// Root file system of containers from the warm pool. Other containers use the host's root file system.
     rootfs: Rootfs,
     /// Provider of secrets that requests refer to.
     shelf: Option<Arc<Shelf>>,
-    /// Host of the node, if its containers are on a network. Dropped last.
+    /// Simulated host of the node, if its containers are on a network. Dropped last.
     host: Option<HostNetwork>,
 }
 
-/// A simulated host, and the objects of its built-in network while no container exists.
+/// A simulated host, and the objects of its built-in network that exist without a container.
 pub(crate) struct HostNetwork {
     network: Network,
     at_rest: Vec<String>,
 }
 
 impl HostNetwork {
-    /// Returns the objects that are there while no container exists, and should not be.
+    /// Checks for network objects that should not exist while no container exists.
     ///
     /// # Errors
-    /// Returns them if there are more than at the start.
+    /// Returns all objects if there are more than at the start.
     pub(crate) fn check(&self, node: &Supervised) -> Result<(), Vec<String>> {
         let objects = self.network.bridge_objects(&node.run_dir(), &node.state_dir());
-        // With a warm pool one container waits on the network, each time with another address.
+        // With a warm pool, one warm container is on the network, each time with another address.
         if objects.len() <= self.at_rest.len() { Ok(()) } else { Err(objects) }
     }
 }
@@ -165,7 +166,7 @@ pub(crate) struct Lives {
     pub(crate) warm_pool: bool,
     /// True if the containers are on a built-in network.
     pub(crate) network: bool,
-    /// True if requests refer to their secrets.
+    /// True if requests refer to secrets instead of containing them.
     pub(crate) references: bool,
 }
 
@@ -200,7 +201,7 @@ impl TestNode {
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.warm_pool { self.rootfs.reference() } else { "host".to_owned() };
-        // A former warm container gets its files without a helper if nothing but files is injected.
+        // A container from the warm pool gets its files without a helper if nothing but files is injected.
         let request = life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool));
         if self.kind.network { life::on_network(request) } else { request }
     }
@@ -214,14 +215,14 @@ impl TestNode {
         let waiting = || {
             let warm_pool = self.node.api.try_info().ok()?.warm_pool?;
             let launcher = self.node.pid(Part::Launcher);
-            // With a network a second one waits for containers without one.
+            // With a network, there is a second warm container, for requests without a network.
             let wanted = if self.kind.network { 2 } else { 1 };
             (warm_pool.ready >= wanted).then(|| integration::host::descendants(launcher).into_iter().find(named))?
         };
         self.kind.warm_pool.then(|| integration::wait::until("a warm container is ready", waiting))
     }
 
-    /// Creates an id, and secrets that are part of all later searches.
+    /// Creates an id and secrets. The secrets are part of all later searches.
     fn next_life(&mut self) -> anyhow::Result<(String, Secrets)> {
         self.lives += 1;
         let mut secret = |which| -> anyhow::Result<String> {
@@ -234,7 +235,7 @@ impl TestNode {
         Ok((format!("life-{}", self.lives), secrets))
     }
 
-    /// Waits until the killed processes have exited, which a supervisor learns from the kernel.
+    /// Waits until the killed processes have exited. A supervisor gets this information from the kernel.
     fn await_deaths(&mut self, target: Target) {
         let parts: &[Part] = match target {
             Target::Executord => &[Part::Executord],
@@ -294,7 +295,7 @@ impl Node for TestNode {
         let trace =
             Trace::start(target.trace_target(&self.node, shell), (Counted::All, at), act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
-        // Either the process is killed, and the supervisor restarts exited processes while the client continues, or the
+        // Either the process is killed, and the supervisor restarts exited processes while the client continues; or the
         // life ends without a kill.
         let (mut kill, mut revived) = (None, Ok(()));
         while kill.is_none() && !life.is_finished() {
@@ -308,7 +309,7 @@ impl Node for TestNode {
         let answers = api.block_on(life).context("the client")?;
         let seen = trace.end().context("tracing")?;
         if kill.is_none() && seen.shot.is_some() {
-            // The kill happened after the client's last answer.
+            // The kill happened after the client's last call.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();
             self.await_deaths(target);
             revived = revived.and_then(|()| self.node.revive());

@@ -1,9 +1,9 @@
 //! Counts the system calls of one of the executor's processes on entry, and stops the process at one of them.
 //!
-//! The tracer is a thread: the kernel lets only the attached thread make ptrace calls and wait. It attaches with
-//! PTRACE_SEIZE, which does not stop a process, and detaches by exiting, which releases every remaining tracee. A shim
-//! and its helpers are reached through their fork. A container's init is never traced, because no fork-following option
-//! is set where it is cloned.
+//! The tracer is a thread, because the kernel accepts ptrace calls and waits only from the attached thread. It attaches
+//! with PTRACE_SEIZE, which does not stop a process. It detaches by exiting, which releases every remaining tracee. A
+//! shim and its helpers are traced from their fork on. A container's init is never traced, because the process that
+//! clones it is traced without options that follow forks.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -32,7 +32,7 @@ pub(crate) enum TraceTarget {
         /// Pid of the launcher.
         launcher: i32,
     },
-    /// Helpers that a warm container's shim forks once it is activated.
+    /// Helpers that the shim of a warm container forks after its activation.
     OfShell {
         /// Pid of the warm container's shim.
         shell: i32,
@@ -48,7 +48,7 @@ pub(crate) enum TraceTarget {
 /// Kinds of helpers, in the order in which a shim forks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
-    /// First child, from which the user namespace is made.
+    /// First child, from which the user namespace is created.
     Namespace,
     /// Second child: libcontainer's own process, which clones init.
     Cloner,
@@ -67,21 +67,21 @@ impl Helper {
     }
 }
 
-/// Which calls are counted.
+/// Calls that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// Every call.
     All,
-    /// Calls with effects that outlive the process: a kill before any other call has the same result.
+    /// Calls with effects that outlive the process. A kill before any other call has the same result.
     Changes,
 }
 
 /// Action on a process at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopAction {
-    /// SIGKILL before the call is carried out.
+    /// Kill the process with SIGKILL before the call is executed.
     Kill,
-    /// The process continues untraced.
+    /// Let the process continue untraced.
     LetGo,
 }
 
@@ -107,16 +107,16 @@ pub(crate) struct TraceResult {
 pub(crate) struct Trace {
     thread: JoinHandle<Result<TraceResult, Errno>>,
     stop: Arc<AtomicBool>,
-    /// The tracees, which are signalled to wake the tracer.
+    /// The tracees. They are signalled to wake the tracer.
     held: Held,
 }
 
-/// Ids of the threads that a tracer holds.
+/// Ids of the threads that a tracer is attached to.
 type Held = Arc<Mutex<BTreeSet<i32>>>;
 
 impl Trace {
-    /// Starts counting. At the target's call `at`, while the process is stopped, `act` is called and decides how the
-    /// process continues.
+    /// Starts counting. At call `at` of the target, `act` is called while the process is stopped. Its result determines
+    /// how the process continues.
     pub(crate) fn start(
         target: TraceTarget,
         (counted, at): (Counted, u64),
@@ -149,11 +149,11 @@ impl Trace {
         }
     }
 
-    /// Ends the trace at the end of a life: releases the remaining tracees and returns the result.
+    /// Ends the trace at the end of a life. Releases the remaining tracees and returns the result.
     pub(crate) fn end(self) -> Result<TraceResult, Errno> {
         self.stop.store(true, Ordering::SeqCst);
         while !self.thread.is_finished() {
-            // SIGURG is ignored by default. A tracee still stops for it, and that wakes the tracer.
+            // SIGURG is ignored by default, but a tracee still stops for it, which wakes the tracer.
             for pid in locked(&self.held).iter() {
                 let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGURG); // sent to the process, which may have ended
             }
@@ -163,7 +163,7 @@ impl Trace {
     }
 }
 
-/// Purpose of tracing a process.
+/// Events to trace in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TraceMode {
     /// Forks only.
@@ -201,7 +201,7 @@ impl Tracer {
         }
     }
 
-    /// Attaches to all threads, including those that are started meanwhile.
+    /// Attaches to all threads, including threads that are started meanwhile.
     fn attach_threads(&mut self, pid: i32) -> Result<(), Errno> {
         locked(&self.held).insert(pid);
         loop {
@@ -299,7 +299,7 @@ impl Tracer {
                 locked(&self.held).insert(child);
             }
         }
-        // The first stop of the child: already seen, or next.
+        // The first stop of the child was already seen, or is its next event.
         let stopped = match self.early.iter().position(|early| *early == child) {
             Some(index) => {
                 self.early.swap_remove(index);
@@ -339,7 +339,7 @@ impl Tracer {
     }
 
     fn go_on(&self, pid: Pid, signal: Option<Signal>) {
-        // A process that was killed meanwhile is handled when its exit is reported.
+        // If the process was killed meanwhile, it is handled when its exit is reported.
         let _ = match self.tracees.get(&pid.as_raw()) {
             Some(TraceMode::Calls) => ptrace::syscall(pid, signal),
             _ => ptrace::cont(pid, signal),
@@ -355,8 +355,8 @@ fn follow_forks() -> Options {
     Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK | Options::PTRACE_O_TRACECLONE
 }
 
-/// Attaches to a process. An earlier tracer may still hold it, because a thread can be joined just before it releases
-/// its tracees.
+/// Attaches to a process. An earlier tracer may still be attached, because a thread can be joined just before it
+/// releases its tracees.
 fn seize(pid: i32, options: Options) -> Result<(), Errno> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
