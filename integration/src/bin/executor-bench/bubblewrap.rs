@@ -1,8 +1,8 @@
-//! bubblewrap, which creates a sandbox and is not a container runtime: one call runs one program to its exit, without a
-//! cgroup, limits or a filter.
+//! Runs containers with bubblewrap, which creates a sandbox and is not a container runtime: one call runs one program
+//! to its exit, without a cgroup, limits or a filter.
 //!
-//! The program is root without capabilities: bubblewrap changes the user only in a user namespace, which the other
-//! peers do not create either.
+//! The program is root without capabilities. bubblewrap can change the user only in a user namespace, and the other
+//! peers do not create one.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! Many containers requested at the same moment: the time until the first, the middle and the last container has
-//! exited.
+//! Requests many containers at the same moment, and measures the times until the first, the median and the last
+//! container has exited.
 
 use std::time::{Duration, Instant};
 
@@ -19,15 +19,15 @@ pub(crate) const BURSTS: u32 = 5;
 /// Figures of one contestant over all bursts.
 pub(crate) struct Burst {
     pub(crate) name: String,
-    /// Times from the request to the exit of the first, the middle and the last container.
+    /// Times from the request to the exit of the first, the median and the last container.
     pub(crate) first: Sample,
     pub(crate) median: Sample,
     pub(crate) last: Sample,
-    /// Processor time, including the deletions.
+    /// CPU time, including the deletions.
     pub(crate) used: Used,
 }
 
-/// Figures of all contestants, and the load of the machine at rest.
+/// Figures of all contestants, and the load of the idle machine.
 pub(crate) struct Bursts {
     pub(crate) containers: u32,
     pub(crate) all: Vec<Burst>,
@@ -57,7 +57,7 @@ impl Contestant<'_> {
     }
 }
 
-/// Measures the programs and the executor, in turn in each round.
+/// Measures the peers that are programs, and the executor. In each round every contestant runs one burst.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Bursts> {
     let mut rest = Rest::wait().await?;
     let peers = stage.peers.iter().filter(|peer| peer.runs_several()).map(Contestant::Peer);

@@ -1,6 +1,6 @@
-//! The measured client: one connection for the event stream and all calls except Run, and one for Run.
+//! The measured client. It has one connection for the event stream and all calls except Run, and another one for Run.
 //!
-//! The measurement includes the work of the daemon to keep secrets out of its buffers.
+//! The measurement includes the daemon's work to remove secrets from its buffers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::oci;
 use crate::rootfs::Rootfs;
 use crate::run::Run;
 
-/// Published port of the host.
+/// Published host port.
 const PORT: u32 = 18_080;
 /// Timeout of one container, from call to event.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,9 +42,9 @@ pub(crate) enum ShapeNetwork {
     Published,
 }
 
-/// Container of the headline figures without its secret file.
+/// Container of the main figures, but without its secret file.
 pub(crate) const TRUE: Shape = Shape { program: "/bin/true", files: 0, file_bytes: 0, network: None };
-/// Container of the headline figures.
+/// Container of the main figures.
 pub(crate) const TRUE_WITH_SECRET: Shape = Shape { files: 1, file_bytes: 1024, ..TRUE };
 /// Container with as many secrets as a large application.
 pub(crate) const TRUE_WITH_FIFTY: Shape = Shape { files: 50, file_bytes: 10_000, ..TRUE };
@@ -102,7 +102,7 @@ impl Client {
         let request = self.request(id, shape);
         let start = Instant::now();
         let outcome = self.until_exit(id, &request, shape).await;
-        // Delete a failed container, too.
+        // Delete the container even if it failed.
         let deleted = self.delete(id, outcome.is_err()).await;
         let gone = start.elapsed();
         let (ended, result) = outcome.with_context(|| id.to_owned())?;
@@ -175,11 +175,11 @@ impl Waiting {
             let now = Instant::now();
             let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
             if let Some(waiter) = self.lock().remove(&event.container_id) {
-                // A missing waiter has given up and reported the error itself.
+                // If the waiter is missing, it has timed out and has reported the error itself.
                 let _ = waiter.send((now, event.result.unwrap_or_default()));
             }
         }
-        // No further event can arrive: dropping the senders returns errors to the receivers.
+        // No further event can arrive. Dropping the senders returns errors to the receivers.
         self.lock().clear();
     }
 
@@ -189,14 +189,14 @@ impl Waiting {
 }
 
 impl Shape {
-    /// Creates the content of a secret file, different for each.
+    /// Creates the content of a secret file. Each file has different content.
     fn secret(self, number: u32) -> Secret {
         let letter = |at: u32| b'a' + ((at * 7 + at / 26 + number * 11) % 26) as u8;
         Secret::from((0..self.file_bytes).map(letter).collect::<Vec<u8>>())
     }
 }
 
-/// Checks that a run was correct in every respect; only such runs count.
+/// Checks that a run was completely correct. Only correct runs are counted.
 fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
     ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container exited with {result:?}");

@@ -26,15 +26,15 @@ pub(crate) struct Daemon {
 pub(crate) struct Setup<'a> {
     /// Directory of the product's binaries.
     pub(crate) dist: &'a Path,
-    /// Parent directory of its state directory, on a disk.
+    /// Parent directory of the daemon's state directory, on a disk.
     pub(crate) scratch: &'a Path,
-    /// Parent directory of its run directory.
+    /// Parent directory of the daemon's run directory.
     pub(crate) run: &'a Path,
-    /// Name of its directories in `scratch` and `run`.
+    /// Name of the daemon's directories in `scratch` and `run`.
     pub(crate) name: &'a str,
-    /// Content of its configuration file.
+    /// Content of the daemon's configuration file.
     pub(crate) config: &'a str,
-    /// Path of its network namespace; if unset, that of this process.
+    /// Path of the daemon's network namespace; if unset, the daemon runs in that of this process.
     pub(crate) network: Option<&'a str>,
 }
 
@@ -51,7 +51,8 @@ impl Daemon {
         let (run, state) = (setup.run.join(setup.name), setup.scratch.join(setup.name));
         let [log, config] = ["log", "toml"].map(|kind| setup.scratch.join(format!("{}.{kind}", setup.name)));
         std::fs::write(&config, setup.config)?;
-        // Each daemon has its own copy of the programs, so that daemons share no file pages: their memory is compared.
+        // Each daemon has its own copy of the programs. Otherwise daemons would share file pages, which would distort
+        // the comparison of their memory.
         let programs = setup.scratch.join(format!("{}.bin", setup.name));
         std::fs::create_dir(&programs)?;
         for name in ["executord", "executor-launcher"] {
@@ -62,7 +63,7 @@ impl Daemon {
         let mut command = match setup.network {
             None => Command::new(&program),
             Some(namespace) => {
-                // nsenter executes the program without a fork, so the pid is that of executord.
+                // nsenter executes the program without a fork, so the child's pid is the pid of executord.
                 let mut entered = Command::new("nsenter");
                 entered.arg(format!("--net={namespace}")).arg(&program);
                 entered
@@ -109,8 +110,8 @@ impl Daemon {
         &self.state
     }
 
-    /// Sends SIGTERM and waits for the exit of executord and then of the launcher, which removes the run directory
-    /// last.
+    /// Sends SIGTERM, waits until executord exits, and then until the launcher exits. The launcher removes the run
+    /// directory last.
     pub(crate) fn end(&mut self) -> anyhow::Result<()> {
         if self.child.try_wait()?.is_some() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Many runs, eight at a time: the number of failed ones, and the processor time of each.
+//! Runs many containers, eight at a time, and counts the failed runs and the CPU time per run.
 
 use crate::client::TRUE_WITH_SECRET;
 use crate::processor::{Meter, Rest, Used, Watched};
@@ -15,7 +15,7 @@ pub(crate) struct Failures {
     /// Failures, one per line.
     pub(crate) lines: Vec<String>,
     pub(crate) used: Used,
-    /// Load of the machine at rest.
+    /// Load of the idle machine.
     pub(crate) rest: Rest,
 }
 

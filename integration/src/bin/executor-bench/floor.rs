@@ -1,8 +1,8 @@
-//! The floor: the minimum work of any runtime for a container. One clone3 into new pid, mount, network, ipc, uts and
-//! cgroup namespaces, pivot_root into the rootfs, exec, wait.
+//! The floor: the minimum work of any runtime for a container. It consists of one clone3 into new pid, mount, network,
+//! ipc, uts and cgroup namespaces, pivot_root into the rootfs, exec and wait.
 //!
-//! There are no cgroup, no limits, no mounts inside, no filter and no protocol: no runtime can be faster on this
-//! kernel, and none should be this fast. This file contains the benchmark's only unsafe code.
+//! There are no cgroup, limits, mounts inside, filter or protocol. No runtime can be faster on this kernel, and a
+//! complete runtime must be slower. This file contains the benchmark's only unsafe code.
 
 use std::ffi::CStr;
 use std::ptr::null;
@@ -54,14 +54,14 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
         // SAFETY: this is the child of the clone above.
         unsafe { become_true(rootfs) }
     }
-    // A result of zero or less is an error; errno has its number.
+    // A result of zero or less is an error; errno has the error number.
     i32::try_from(result).ok().filter(|pid| *pid > 0).map(Pid::from_raw).ok_or_else(nix::Error::last)
 }
 
 /// # Safety
 ///
-/// Call this only in a fresh child that shares no memory with its parent: it changes the root directory of the process
-/// and never returns. It makes system calls only; it does not allocate or lock.
+/// Call this only in a fresh child that shares no memory with its parent: this changes the root directory of the
+/// process and never returns. It only makes system calls; it does not allocate or lock.
 unsafe fn become_true(rootfs: &CStr) -> ! {
     let arguments = [c"/bin/true".as_ptr(), null()];
     let environment = [null()];

@@ -1,5 +1,5 @@
-//! Environment of a measurement: a private mount namespace without the cgroup2 mount of a hybrid host, adoption of the
-//! containers' init processes, a runtime directory on a tmpfs, and removal of all cgroups at the end.
+//! Environment of a measurement. It has a private mount namespace without the cgroup2 mount of a hybrid host, adopts
+//! the containers' init processes, mounts a tmpfs as runtime directory, and removes all cgroups at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Moves this process into the namespace. Call this before any thread is started.
+    /// Moves this process into a new mount namespace. Call this before any thread is started.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS).context("unsharing the mount namespace")?;
         let none = None::<&str>;
@@ -28,7 +28,7 @@ impl Host {
         for path in v2.iter().filter(|_| !v1.is_empty()) {
             umount2(path, MntFlags::MNT_DETACH).with_context(|| format!("detaching {}", path.display()))?;
         }
-        // The init of a container is orphaned when `create` exits; a subreaper adopts it and can wait for it.
+        // The init of a container is orphaned when `create` exits. A subreaper adopts the init and can wait for it.
         nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
         let cgroups = match (v1.is_empty(), v2.is_empty()) {
             (true, _) => "v2",
@@ -83,7 +83,7 @@ impl Drop for Host {
     }
 }
 
-/// Removes a cgroup and its children with rmdir; their files cannot be unlinked.
+/// Removes a cgroup and its children with rmdir. The files of a cgroup cannot be unlinked.
 fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
     if !directory.exists() {
         return Ok(());

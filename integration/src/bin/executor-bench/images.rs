@@ -1,4 +1,4 @@
-//! Images with the content of the root file system, made by umoci and served by Debian's registry.
+//! Images with the content of the root file system. umoci creates them, and Debian's registry serves them.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Creates two images: one with a single layer, one with a layer for each directory. The registry runs on the host
-    /// of the daemons. Prints a message and returns `None` if a program is missing.
+    /// Creates two images: one with a single layer, and one with a layer for each directory. The registry runs in the
+    /// network namespace of the daemons. Prints a message and returns `None` if a program is missing.
     pub(crate) fn make(rootfs: &Rootfs, network: Option<&Network>) -> anyhow::Result<Option<Self>> {
         if ["umoci", "skopeo", "docker-registry"].iter().any(|name| program(name).is_none()) {
             eprintln!("executor-bench: skipping images, which require umoci, skopeo and docker-registry");

@@ -1,6 +1,5 @@
-//! Latency of single containers: every contestant runs in every round, in an order that is shuffled for each round.
-//! Then their processor time, measured in blocks of consecutive containers, because work after an answer counts for the
-//! contestant as well.
+//! Latency of single containers. Every contestant runs in every round, and the order is shuffled in each round. Then
+//! the CPU time is measured in blocks of consecutive containers, because work after the last response must count too.
 
 use std::time::Duration;
 
@@ -11,28 +10,29 @@ use crate::run::Run;
 use crate::stage::{Ours, Stage};
 use crate::stats::{Sample, Shuffle};
 
-/// Number of rounds that do not count: caches fill, and the daemon fills its warm pool.
+/// Number of warm-up rounds, which are not counted. In these rounds caches are filled, and the daemon fills its warm
+/// pool.
 const WARM_UP: u32 = 5;
 /// Number of rounds between two checks of the machine's load.
 const ROUNDS: u32 = 10;
-/// Number of consecutive containers of a contestant whose processor time is measured together.
+/// Number of consecutive containers of a contestant whose CPU time is measured together.
 const BLOCK: u32 = 20;
 
 /// Figures of one contestant.
 pub(crate) struct Latency {
     pub(crate) name: String,
-    /// Time until the exit is known: the exit of the process to a runtime's driver, or the exit of the container
-    /// (wiped, its record on disk) to the executor's client.
+    /// Time until the exit is known. For a runtime, the driver knows the exit of the process. For the executor, the
+    /// client knows the exit of the container, which is then wiped and recorded on disk.
     pub(crate) exit: Sample,
     /// Time until the container is also deleted. The floor and bubblewrap have nothing to delete.
     pub(crate) gone: Sample,
     /// Durations of the phases that the contestant reports, and of the remaining time until the exit is known.
     pub(crate) phases: Vec<(&'static str, Sample)>,
-    /// Processor time until the container is deleted.
+    /// CPU time until the container is deleted.
     pub(crate) used: Used,
 }
 
-/// Figures of all contestants, and the load of the machine at rest.
+/// Figures of all contestants, and the load of the idle machine.
 pub(crate) struct Latencies {
     pub(crate) all: Vec<Latency>,
     pub(crate) rest: Rest,
@@ -83,7 +83,7 @@ impl Contestant<'_> {
         }
     }
 
-    /// Returns the processor time of consecutive containers.
+    /// Returns the CPU time of a block of consecutive containers.
     async fn block(&self, rest: Rest, prefix: &str) -> anyhow::Result<Used> {
         match self {
             Self::Peer(peer) => {
@@ -114,8 +114,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     rounds(options, "bench", &contestants).await
 }
 
-/// Runs all rounds and blocks. The first failure ends the measurement, because figures of only some of the runs are not
-/// usable.
+/// Runs all rounds and blocks. The first failure ends the measurement, because incomplete figures are not usable.
 pub(crate) async fn rounds(
     options: &Options,
     prefix: &str,

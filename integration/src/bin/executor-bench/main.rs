@@ -4,16 +4,18 @@
 //! bubblewrap, crun and runc. Output is a table for people and, with `--json`, the same numbers for programs.
 //!
 //! Method:
-//! - All contestants are measured in one process, interleaved: in each round every contestant runs once, in a newly
-//!   shuffled order, so that other load of the machine affects all alike. Compare ratios of medians of one run, not
-//!   milliseconds of two.
+//! - All contestants are measured in one process and interleaved: in each round every contestant runs once, in a newly
+//!   shuffled order. Other load of the machine then affects all contestants alike. Compare ratios of medians from one
+//!   run, not milliseconds from two runs.
 //! - Rootfs, static `true`, namespaces, limits, capabilities and user are the same. The executor's containers also have
 //!   a user namespace and an id-mapped root.
-//! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it. The
+//! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a container manager calls it. The
 //!   executor is timed from the client's call to the arrival of the exit event, on a persistent connection.
-//! - Processor time is that of the whole machine, including kernel threads, minus its load at rest just before.
-//! - All run in one private mount namespace, from which the cgroup2 mount of a hybrid host is removed: crun 1.8 refuses
-//!   such a host otherwise.
+//! - CPU time is the CPU time of the whole machine, including kernel threads, minus the load of the idle machine just
+//!   before.
+//! - All contestants run in one private mount namespace. The cgroup2 mount of a hybrid host is removed there, because
+//!   crun
+//!   1.8 refuses such a host.
 
 mod bubblewrap;
 mod burst;
@@ -57,7 +59,7 @@ use crate::report::Report;
 use crate::settings::Settings;
 use crate::stage::Stage;
 
-/// Exit status if the machine was not at rest during a part.
+/// Exit status if the machine was not idle during a part.
 const NOT_AT_REST: u8 = 3;
 
 #[derive(Parser)]
@@ -131,7 +133,7 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|part| *part != Part::Redaction)
     }
 
-    /// Returns whether a part has a contestant for each kind of container.
+    /// Returns whether a selected part has a contestant for each kind of container.
     fn wants_shapes(&self) -> bool {
         self.wants(Part::Latency) || self.wants(Part::Throughput)
     }
@@ -160,7 +162,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(rustix::process::geteuid().is_root(), "run as root: the benchmark creates namespaces and cgroups");
-    // Before any thread is started, because a thread would keep the old mount namespace.
+    // Do this before any thread is started, because threads would stay in the old mount namespace.
     let host = Host::prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
     runtime.block_on(measure(options, &host))

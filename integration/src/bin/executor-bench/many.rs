@@ -1,4 +1,4 @@
-//! Many simultaneous idle containers: the time to start and to delete them, their memory, and leftovers on the host.
+//! Many simultaneous idle containers: the time to start and delete them, their memory, and leftovers on the host.
 
 use std::time::{Duration, Instant};
 
@@ -15,28 +15,28 @@ use crate::stage::Executor;
 
 /// Number of concurrent calls.
 pub(crate) const LANES: u32 = 8;
-/// Number of the first and of the last starts that are reported separately.
+/// Number of starts at the beginning, and at the end, whose average time is reported separately.
 const PART: u32 = 100;
-/// Timeout for resources that are released after the answer.
+/// Timeout for resources that are released after the response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Many {
     pub(crate) name: String,
     pub(crate) containers: u32,
-    /// Number of the first and of the last starts that are reported separately.
+    /// Number of starts at the beginning, and at the end, whose average time is reported separately.
     pub(crate) part: u32,
     pub(crate) start: Duration,
-    /// Average time of the first and of the last starts.
+    /// Average time of the first starts and of the last starts.
     pub(crate) first: Duration,
     pub(crate) last: Duration,
-    /// Processor time of the starts and of the deletions. The time of a shim is known only after its exit.
+    /// CPU time of the starts and of the deletions. The CPU time of a shim is known only after its exit.
     pub(crate) start_used: Used,
     pub(crate) delete_used: Used,
     pub(crate) delete: Duration,
     /// Memory while all containers are idle.
     pub(crate) memory: Memory,
     pub(crate) left: Left,
-    /// Load of the machine at rest.
+    /// Load of the idle machine.
     pub(crate) rest: Rest,
 }
 
@@ -75,7 +75,7 @@ impl Left {
         }
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether all counts are 0.
     pub(crate) fn is_nothing(self) -> bool {
         self.named().iter().all(|(_, count)| *count == 0)
     }
@@ -84,7 +84,7 @@ impl Left {
 /// Starts the containers, measures, and deletes them.
 pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::Result<Many> {
     let (count, daemon) = (options.many, &executor.daemon);
-    // The first container creates directories that are kept.
+    // The first container creates directories that remain afterwards.
     executor.client.start("many-first", PAUSE).await?;
     executor.client.delete("many-first", true).await?;
     let mut rest = Rest::wait().await?;
@@ -125,7 +125,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     Ok(Many { name, containers, part, start, first, last, start_used, delete_used, delete, memory, left, rest })
 }
 
-/// Waits until nothing is left, and returns the leftovers after the timeout.
+/// Waits until nothing is left. Returns the leftovers after the timeout.
 async fn left_at_last(daemon: &Daemon, before: Left) -> anyhow::Result<Left> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -143,8 +143,8 @@ enum Call {
     Delete,
 }
 
-/// Makes a call for each container, [`LANES`] at a time. Returns the times of the answers. The first error is returned
-/// after all lanes have ended.
+/// Makes a call for each container, [`LANES`] at a time. Returns the times of the responses. An error is returned after
+/// all lanes have ended.
 async fn for_all(executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
     integration::interrupt::go_on()?;
     let mut lanes = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The bundle for crun and runc, as similar to the executor's own container as config.json can express.
+//! The bundle for crun and runc. It is as similar to the executor's own container as config.json allows.
 
 use serde_json::{Value, json};
 

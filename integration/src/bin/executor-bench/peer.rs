@@ -1,4 +1,4 @@
-//! The peers of the executor in the comparison. Each creates a container on the calling thread.
+//! The peers with which the executor is compared. Each peer creates containers on the calling thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Peer {
         }
     }
 
-    /// Runs `count` containers, `lanes` at once. Returns the sorted times of their exits since the common start, and
+    /// Runs `count` containers, `lanes` at a time. Returns the sorted times of their exits since the common start, and
     /// the time until the last container was deleted.
     pub(crate) fn run_at_once(
         &self,
@@ -112,7 +112,7 @@ impl Peer {
             let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            // All threads are joined before the first failure is returned.
+            // Join all threads before the first failure is returned.
             threads.into_iter().map(join).collect()
         });
         let took = start.elapsed();

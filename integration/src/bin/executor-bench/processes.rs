@@ -1,7 +1,7 @@
 //! The executor's own processes and their memory: the proportional set size (PSS) reported by the kernel.
 //!
 //! Own processes are executord, its workers, the launcher, and all descendants of the launcher that run the launcher's
-//! program: shims, helpers, waiting inits. A container's program does not count.
+//! program: shims, helpers and waiting inits. Programs of containers are not counted.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -35,7 +35,7 @@ impl Memory {
         let mut pss = BTreeMap::from([("executord", 0), ("launcher", 0), ("shims", 0)]);
         for (role, pid) in &roles {
             let text = match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-                // A warm container was being created, and the parent of its first process has exited.
+                // A warm container was just being created, and the parent of its first process has exited.
                 Err(error) if [Some(libc::ENOENT), Some(libc::ESRCH)].contains(&error.raw_os_error()) => continue,
                 text => text.with_context(|| format!("the memory map of process {pid}"))?,
             };
@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// Number of descendants of a launcher that run another program: the processes of containers.
+/// Number of descendants of a launcher that run another program. These are the processes of containers.
 pub(crate) fn contained(daemon: &Daemon) -> anyhow::Result<usize> {
     let launcher = daemon.launcher()?.cast_signed();
     let own = program(launcher).context("the launcher has exited")?;

@@ -1,7 +1,7 @@
-//! Processor time of the whole machine, including kernel threads, minus its load at rest; and of each of the executor's
-//! processes, from /proc.
+//! CPU time of the whole machine, including kernel threads, minus the load of the idle machine; and CPU time of each of
+//! the executor's processes, from /proc.
 //!
-//! The kernel counts in steps of 10 ms, so a figure for one container requires many containers.
+//! The kernel counts in steps of 10 ms, so the CPU time of one container must be measured over many containers.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,29 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::daemon::Daemon;
 
-/// Duration of the measurement at rest.
+/// Duration of the load measurement on the idle machine.
 const REST: Duration = Duration::from_secs(2);
-/// Duration of a load check between measurements. The kernel counts in steps of 10 ms: [`BUSY`] is five of them.
+/// Duration of a load check between measurements. The kernel counts in steps of 10 ms; [`BUSY`] corresponds to five
+/// steps.
 const LOOK: Duration = Duration::from_millis(500);
-/// Longest wait for the machine to be at rest.
+/// Maximum time to wait until the machine is idle.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Load of the machine above which it is not at rest, in processor seconds per second: the subtracted load is then not
+/// Load above which the machine is not idle, in CPU seconds per second. Above this limit, the subtracted load is not
 /// small in comparison with the measured time, and varies from second to second.
 const BUSY: f64 = 0.1;
-/// Delay after the last container for work that follows the answer: the executor's own, and the kernel's removal of
+/// Delay after the last container for work that follows the response: work of the executor, and the kernel's removal of
 /// namespaces and cgroups.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Name of this process (the client) in the figures.
 const CLIENT: &str = "client";
 
-/// Load of the machine by everything but the benchmark, in processor seconds per second.
+/// Load of the machine without the benchmark, in CPU seconds per second.
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
-    /// Load before the measurement, which is subtracted from processor times.
+    /// Load before the measurement, which is subtracted from CPU times.
     load: f64,
-    /// Highest load that was seen before the measurement or in a pause of it.
+    /// Highest load that was measured before the measurement or in its pauses.
     highest: f64,
 }
 
@@ -53,18 +54,18 @@ pub(crate) struct Meter<'a> {
     processes: Vec<(&'static str, Duration)>,
 }
 
-/// Processor time of a number of containers.
+/// CPU time of a number of containers.
 #[derive(Clone, Default)]
 pub(crate) struct Used {
     lives: u32,
-    /// Processor time of the whole machine.
+    /// CPU time of the whole machine.
     machine: Duration,
-    /// Processor time by process.
+    /// CPU time by process.
     processes: Vec<(&'static str, Duration)>,
 }
 
 impl Rest {
-    /// Waits until the machine is at rest, for a minute at most, and measures its load.
+    /// Waits until the machine is idle, for a minute at most, and measures its load.
     pub(crate) async fn wait() -> anyhow::Result<Self> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -80,7 +81,7 @@ impl Rest {
         }
     }
 
-    /// Waits and measures again, before a later part of the same measurement.
+    /// Waits and measures the load again, before a later part of the same measurement.
     pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
         let now = Self::wait().await?;
         *self = Self { load: now.load, highest: self.highest.max(now.highest) };
@@ -93,23 +94,23 @@ impl Rest {
         Ok(())
     }
 
-    /// Returns the load that is subtracted from processor times.
+    /// Returns the load that is subtracted from CPU times.
     pub(crate) fn load(self) -> f64 {
         self.load
     }
 
-    /// Returns the highest load that was seen.
+    /// Returns the highest measured load.
     pub(crate) fn highest(self) -> f64 {
         self.highest
     }
 
-    /// Returns true if the machine was at rest in every load check.
+    /// Returns true if the machine was idle in every load check.
     pub(crate) fn is_quiet(self) -> bool {
         self.highest <= BUSY
     }
 }
 
-/// Measures the load of the machine for this long, after the work of the last container is done.
+/// Measures the load of the machine for this period, after the work of the last container is done.
 async fn load(period: Duration) -> anyhow::Result<f64> {
     tokio::time::sleep(SETTLE).await; // the kernel does not report when it has removed namespaces and cgroups
     let (began, before) = (Instant::now(), machine()?);
@@ -118,13 +119,14 @@ async fn load(period: Duration) -> anyhow::Result<f64> {
 }
 
 impl Watched<'_> {
-    /// Reads the processor time of each process so far.
+    /// Reads the current CPU time of each process.
     fn read(self) -> anyhow::Result<Vec<(&'static str, Duration)>> {
         let (client, programs) = counters(std::process::id())?;
         Ok(match self {
             Self::Daemon(daemon) => {
                 let (executord, workers) = counters(daemon.pid())?;
-                // Reaped children: shims, including their own reaped children (init, helpers and the program).
+                // The second value is for reaped children: shims, including their own reaped children (init, helpers
+                // and the program).
                 let (launcher, shims) = counters(daemon.launcher()?)?;
                 vec![("executord", executord + workers), ("launcher", launcher), ("shims", shims), (CLIENT, client)]
             }
@@ -138,7 +140,8 @@ impl<'a> Meter<'a> {
         Ok(Self { rest, watched, began: Instant::now(), processes: watched.read()?, machine: machine()? })
     }
 
-    /// Waits until the work after the last answer is done. The load at rest is subtracted from the machine's time.
+    /// Waits until the work after the last response is done, and returns the CPU times. The load of the idle machine is
+    /// subtracted from the machine's CPU time.
     pub(crate) async fn stop(self, lives: u32) -> anyhow::Result<Used> {
         tokio::time::sleep(SETTLE).await;
         let machine = machine()?.saturating_sub(self.machine);
@@ -167,19 +170,19 @@ impl Used {
         self.lives
     }
 
-    /// Returns the machine's time per container.
+    /// Returns the machine's CPU time per container.
     pub(crate) fn machine(&self) -> Duration {
         self.machine / self.lives.max(1)
     }
 
-    /// Returns the time of the contestant's processes per container, without the client.
+    /// Returns the CPU time of the contestant's processes per container, without the client.
     pub(crate) fn own(&self) -> Duration {
         let own = self.processes.iter().filter(|(name, _)| *name != CLIENT);
         own.map(|(_, time)| *time).sum::<Duration>() / self.lives.max(1)
     }
 
-    /// Returns the time per container by process. The last entry is the remainder of the machine's time: kernel threads
-    /// and interrupts.
+    /// Returns the CPU time per container by process. The last entry is the remainder of the machine's CPU time: kernel
+    /// threads and interrupts.
     pub(crate) fn by_process(&self) -> Vec<(&'static str, Duration)> {
         let known: Duration = self.processes.iter().map(|(_, time)| *time).sum();
         let other = ("other", self.machine.saturating_sub(known));
@@ -188,16 +191,16 @@ impl Used {
     }
 }
 
-/// Processor time of the machine so far, including kernel threads.
+/// Current CPU time of the machine, including kernel threads.
 fn machine() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no total")?;
     let fields: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    // user, nice, system and, after idle and iowait, irq and softirq.
+    // user, nice, system, irq and softirq. The fields idle and iowait are skipped.
     ticks([0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum())
 }
 
-/// Returns the processor time of a process and of its reaped children.
+/// Returns the CPU time of a process, and of its reaped children.
 fn counters(pid: u32) -> anyhow::Result<(Duration, Duration)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
     // The name is in parentheses and may contain anything; the state is the third field, `utime` the 14th.

@@ -1,4 +1,4 @@
-//! Records the whole machine with `perf` during a part: a recording with call chains, and text reports of it.
+//! Records the whole machine with `perf` during a part, with call chains, and writes text reports of the recording.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,18 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::program;
 
-/// Samples per second on each processor; not a divisor of the kernel's tick rate.
+/// Samples per second on each CPU. The number is not a divisor of the kernel's tick rate.
 const FREQUENCY: &str = "997";
 /// Timeout of perf's start and exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Text reports of each recording, with their sort keys.
 const TEXTS: [(&str, &str); 2] = [("by-process", "comm"), ("by-symbol", "comm,dso,symbol")];
 
-/// Records parts into a directory, or does nothing.
+/// Records parts into a directory. Does nothing if no directory is given.
 pub(crate) struct Profiler(Option<(PathBuf, PathBuf)>);
 
-/// A recording that continues until [`Recording::end`]; dropping it stops perf without text reports.
+/// A running recording. [`Recording::end`] stops it and writes text reports. Dropping it stops perf without text
+/// reports.
 pub(crate) struct Recording(Option<(Perf, PathBuf)>);
 
 struct Perf {
@@ -29,7 +30,7 @@ struct Perf {
 }
 
 impl Profiler {
-    /// Creates the directory, if one is given and perf is installed.
+    /// Creates the directory if one is given and perf is installed.
     pub(crate) fn new(directory: Option<&Path>) -> anyhow::Result<Self> {
         let Some(directory) = directory else { return Ok(Self(None)) };
         let Some(perf) = program("perf") else {
@@ -40,7 +41,7 @@ impl Profiler {
         Ok(Self(Some((perf, directory.to_owned()))))
     }
 
-    /// Returns whether parts are recorded; recording itself costs processor time.
+    /// Returns whether parts are recorded. Recording costs CPU time.
     pub(crate) fn records(&self) -> bool {
         self.0.is_some()
     }
@@ -97,7 +98,7 @@ impl Recording {
 }
 
 impl Perf {
-    /// Stops perf with the signal that makes it complete its file.
+    /// Stops perf with SIGINT, after which perf completes its file.
     fn stop(&mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::INT)?;
         let start = Instant::now();

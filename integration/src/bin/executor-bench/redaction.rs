@@ -1,10 +1,10 @@
-//! Speed of masking secret values in output: the redactor compared with a plain copy and with the `aho-corasick` crate
-//! on the same forms.
+//! Speed of masking secret values in output. Compares the redactor with a plain copy and with the `aho-corasick` crate,
+//! which searches for the same forms of the values.
 //!
 //! The masked values are 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON. The
-//! output is lines of a log, of which one in a thousand contains a value, in parts of the size in which a shim reads
-//! them. In hostile output every byte looks like the beginning of a value. `aho-corasick` gets each part separately and
-//! masks no value that crosses parts, so it does less work. Time is processor time.
+//! output consists of log lines, of which one in a thousand contains a value. It is processed in chunks of the size in
+//! which a shim reads output. In hostile output every byte looks like the beginning of a value. `aho-corasick` gets
+//! each chunk separately and does not mask values that cross chunks, so it does less work. All times are CPU times.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ const VALUES: u32 = 100;
 pub(crate) struct Speeds {
     /// Number of masked values.
     pub(crate) values: usize,
-    /// Number of forms of the values.
+    /// Number of encoded forms of the values.
     pub(crate) forms: usize,
     /// Memory of the redactor in bytes.
     pub(crate) bytes: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Speeds {
     pub(crate) rates: Vec<(&'static str, f64)>,
 }
 
-/// Masks a part of the output and appends the result.
+/// Masks a chunk of the output and appends the result.
 type Run<'a> = Box<dyn Fn(&[u8], &mut Vec<u8>) + 'a>;
 
 /// A method to process the output.
@@ -65,7 +65,7 @@ pub(crate) fn measure() -> anyhow::Result<Speeds> {
     let forms: Vec<_> = redactor.forms().collect();
     let peer = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&forms)?;
 
-    // Long values that differ only at their end; the hostile output repeats their common prefix.
+    // Long values that differ only at their end. The hostile output repeats their common prefix.
     let hostile: Vec<_> = (0..VALUES).map(|number| format!("{}{number}", "a".repeat(220))).collect();
     let hostile = Redactor::new(Redaction::Auto, hostile.iter().map(|value| watched("hostile", value)));
     let letters = vec![b'a'; HOSTILE];
@@ -106,7 +106,7 @@ impl<'a> Contestant<'a> {
         Self { name, output, run: Box::new(run), took: Sample::default() }
     }
 
-    /// Processes the whole output once, in parts.
+    /// Processes the whole output once, in chunks.
     fn go(&mut self, out: &mut Vec<u8>) {
         out.clear();
         let start = processor_time();
@@ -115,7 +115,7 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Masks with the redactor. The rest that it keeps after the last part is shorter than a form.
+/// Masks with the redactor. After the last chunk, the redactor may keep some bytes, fewer than a form has.
 fn mask(redactor: &Redactor) -> impl Fn(&[u8], &mut Vec<u8>) {
     let stream = RefCell::new(Stream::default());
     move |part, out| stream.borrow_mut().push(redactor, part, out)
@@ -173,7 +173,7 @@ fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     (output.into_bytes(), printed)
 }
 
-/// Processor time of this thread: other load of the machine affects a contestant only through caches.
+/// CPU time of this thread. Other load of the machine affects this time only through caches.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -185,7 +185,7 @@ fn rate(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / 1e6 / took.as_secs_f64()
 }
 
-/// xorshift generator: the output is the same in each run.
+/// xorshift generator. The output is the same in each run.
 struct Random(u64);
 
 impl Random {

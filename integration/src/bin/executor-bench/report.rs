@@ -26,7 +26,7 @@ const METHOD: &str = "interleaved: every contestant once a round, in an order sh
 pub(crate) struct Report {
     json: Value,
     failed: bool,
-    /// Parts during which the machine was not at rest.
+    /// Parts during which the machine was not idle.
     disturbed: Vec<&'static str>,
 }
 
@@ -63,7 +63,7 @@ impl Report {
         }
     }
 
-    /// Reports the load of the machine at rest, before the table of a part.
+    /// Reports the load of the idle machine, before the table of a part.
     fn rest(&mut self, part: &'static str, rest: Rest) {
         let [load, highest] = [rest.load(), rest.highest()].map(|load| load * 1e3);
         println!();
@@ -147,7 +147,7 @@ impl Report {
         format!("{json:#}\n")
     }
 
-    /// Returns the parts during which the machine was not at rest.
+    /// Returns the parts during which the machine was not idle.
     pub(crate) fn disturbed(&self) -> &[&'static str] {
         &self.disturbed
     }

@@ -1,7 +1,7 @@
-//! The rootfs of every contestant: a directory with two static programs of a few instructions.
+//! The rootfs of all contestants: a directory with two static programs of a few instructions.
 //!
-//! `true` exits at once, so that the container is measured and not the program. `pause` sleeps until it is killed: an
-//! idle container.
+//! `true` exits at once, so that the container is measured and not the program. `pause` sleeps until it is killed, and
+//! is used for idle containers.
 
 use std::ffi::CString;
 use std::io::Write as _;
@@ -36,7 +36,7 @@ impl Rootfs {
         for (name, source) in [("true", TRUE), ("pause", PAUSE)] {
             compile(source, &path.join("bin").join(name))?;
         }
-        // Containers run as another user than the owner of the temporary directory.
+        // Containers do not run as the owner of the temporary directory.
         for directory in [below, &path] {
             std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
         }

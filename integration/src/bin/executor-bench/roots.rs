@@ -1,4 +1,4 @@
-//! Starts from images in the store, compared with starts from `dir:` with the same content.
+//! Compares starts from images in the store with starts from `dir:` with the same content.
 //!
 //! Each image is fetched before the measured runs.
 

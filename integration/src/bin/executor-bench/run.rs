@@ -22,8 +22,8 @@ impl Run {
     }
 }
 
-/// Runs a command and returns its error output as the error. The output goes to a file, because the container's process
-/// would inherit a pipe and keep it open.
+/// Runs a command and returns its error output as the error. The output goes to a file and not to a pipe, because the
+/// container's process would inherit the pipe and keep it open.
 pub(crate) fn call(command: &mut Command) -> anyhow::Result<()> {
     let complaint = rustix::fs::memfd_create("complaint", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut reader = std::fs::File::from(complaint);

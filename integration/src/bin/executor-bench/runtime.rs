@@ -26,7 +26,7 @@ pub(crate) struct Runtime {
     cgroup: String,
 }
 
-/// Finds crun and runc. Each is measured without a filter and, if there is a profile, with it.
+/// Finds crun and runc. Each runtime is measured without a filter and, if there is a profile, also with the profile.
 pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Vec<Runtime>> {
     let mut found = Vec::new();
     for name in ["crun", "runc"] {
@@ -85,7 +85,7 @@ impl Runtime {
         let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file does not contain a pid")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
         call(&mut self.command(&["start", &bundle.id]))?;
-        // This process is the subreaper, so the container's init is now its child.
+        // This process is the subreaper, so the container's init has become its child.
         let status = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED)?;
         let exit = start.elapsed();
         let code = status.and_then(|status| status.exit_status());

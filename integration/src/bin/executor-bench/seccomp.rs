@@ -1,7 +1,7 @@
-//! Seccomp profiles of Docker and podman, converted to the `linux.seccomp` of the OCI runtime specification.
+//! Converts seccomp profiles of Docker and podman to `linux.seccomp` of the OCI runtime specification.
 //!
 //! The profiles are conditional: a rule applies to some architectures, capabilities or kernels (`includes`,
-//! `excludes`). Engines resolve these conditions for each container, and this module does so for the benchmark's
+//! `excludes`). Engines resolve these conditions for each container. This module resolves them for the benchmark's
 //! container.
 
 use std::path::Path;
@@ -82,7 +82,7 @@ impl Condition<'_> {
     }
 }
 
-/// Major and minor number of a release such as `6.18.44-something`.
+/// Returns the major and minor version of a release such as `6.18.44-something`.
 fn version(release: &str) -> [u32; 2] {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
     [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]

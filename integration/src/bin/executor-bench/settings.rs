@@ -1,5 +1,5 @@
-//! Configuration of the measured daemons: the keys that the benchmark requires, and with `--settings` the keys that the
-//! user wants to compare.
+//! Configuration of the measured daemons: keys that the benchmark requires, and keys from `--settings` that the user
+//! wants to compare.
 
 use std::str::FromStr;
 
@@ -48,16 +48,16 @@ pub(crate) fn check_names(settings: &[Settings]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration file of the executord with this index for `containers` simultaneous containers: the benchmark's own keys,
-/// overridden by those of `settings`.
+/// Returns the configuration file of the executord with this index, for `containers` simultaneous containers. It
+/// contains the benchmark's own keys, overridden by the keys of `settings`.
 pub(crate) fn file(
     containers: u32,
     (network, index): (Option<&Network>, usize),
     settings: Option<&Settings>,
 ) -> anyhow::Result<String> {
-    // The memory limit is one that no contestant approaches; no memory is reserved for it. The ids suffice for several
-    // daemons, each with the benchmark's maximum number of containers.
-    // Each has its own built-in network: the interfaces are on one host.
+    // No contestant comes near the memory limit, and no memory is reserved for it. The ids suffice for several daemons
+    // with the maximum number of containers. Each daemon has its own built-in network, because all interfaces are on
+    // one host.
     let bridge = format!(
         "[warm_pool]\nnetwork = \"bridge\"\n[networks.bridge]\ninterface = \"ex-bench{index}\"\nipv4 = \"10.{}.0.0/16\"\n\
          ipv6 = \"fd00:bec:{index}::/64\"\n",

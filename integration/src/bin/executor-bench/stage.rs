@@ -1,5 +1,5 @@
-//! Environment of a measurement: the root file system, the peers, a daemon for each configuration, images and a host
-//! with a network.
+//! Environment of a measurement: root file system, peers, a daemon for each configuration, images, and a host with a
+//! network.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::rootfs::Rootfs;
 use crate::run::program;
 use crate::{Options, Part, podman, settings};
 
-/// Containers of the executor that are measured one at a time and several at once.
+/// Kinds of the executor's containers in the latency and throughput parts.
 const SHAPES: [(&str, Shape); 6] = [
     ("no file", client::TRUE),
     ("secret file", client::TRUE_WITH_SECRET),
@@ -29,7 +29,7 @@ const SHAPES: [(&str, Shape); 6] = [
 const ROOTS: [&str; 2] = ["", ", image"];
 
 pub(crate) struct Stage<'a> {
-    // Fields are dropped in this order: daemons stop before the network and the images that they use.
+    // Fields are dropped in this order, so daemons stop before the network and the images that they use.
     pub(crate) executors: Vec<Executor>,
     pub(crate) images: Option<Images>,
     network: Option<Network>,
@@ -55,7 +55,7 @@ pub(crate) struct Ours<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Prepares what the selected parts and contestants require.
+    /// Prepares everything that the selected parts and contestants need.
     pub(crate) async fn set_up(
         options: &Options,
         host: &'a Host,
@@ -121,7 +121,7 @@ impl<'a> Stage<'a> {
         found
     }
 
-    /// Stops the daemons. A failed measurement does not call this: dropping the value stops them, too.
+    /// Stops the daemons and returns errors. After a failed measurement, dropping the value stops the daemons.
     pub(crate) fn end(mut self) -> anyhow::Result<()> {
         for executor in &mut self.executors {
             executor.daemon.end()?;
@@ -141,7 +141,7 @@ fn contestants(executor: &String) -> impl Iterator<Item = String> {
     ROOTS.into_iter().flat_map(move |root| SHAPES.map(|(what, _)| format!("{executor}, {what}{root}")))
 }
 
-/// Creates a host with a network, or prints why there is none.
+/// Creates a host with a network. If this is not possible, prints the reason and returns `None`.
 fn network() -> Option<Network> {
     let plugins = ["bridge", "portmap", "host-local"].map(|name| Path::new("/usr/lib/cni").join(name).is_file());
     let programs = ["ip", "iptables", "busybox", "nsenter"].map(|name| program(name).is_some());

@@ -20,7 +20,8 @@ impl Sample {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// Returns the smallest value that at least `percent` of the sample do not exceed (nearest rank).
+    /// Returns the smallest value in the sample that is not exceeded by at least `percent` of the values (nearest
+    /// rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or_default()
@@ -31,8 +32,8 @@ impl Sample {
     }
 }
 
-/// Shuffles the contestants' order, so that no contestant always runs after the same other contestant. It is xorshift
-/// from a fixed seed: quality does not matter, but runs can be repeated.
+/// Shuffles the contestants' order, so that no contestant always runs after the same other contestant. Uses xorshift
+/// with a fixed seed. The quality of the randomness does not matter, but runs can be repeated.
 pub(crate) struct Shuffle(u64);
 
 impl Default for Shuffle {

@@ -1,9 +1,9 @@
-//! Calls of a cell's own callers over TLS while unauthenticated clients (strangers) make handshakes: the duration of a
-//! call, and executord's memory.
+//! Measures calls over TLS while unauthenticated clients (strangers) make handshakes: the duration of a call, and
+//! executord's memory.
 //!
-//! Windows without and with strangers alternate. The strangers connect from their own address, 10,000 times a minute;
-//! half of them have a certificate of another authority, the others have none. They run on the same machine, so the
-//! figures include the load of their side of the handshakes.
+//! Windows without strangers and windows with strangers alternate. The strangers connect from their own address, 10,000
+//! times a minute. Half of them have a certificate of another authority, the others have none. They run on the same
+//! machine, so the figures include the load of the strangers' own handshake work.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(crate) const A_MINUTE: u32 = 10_000;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Number of windows of each kind.
 const WINDOWS: usize = 3;
-/// Delay between two calls of the own caller.
+/// Delay between two calls of the authenticated caller.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Number of calls after which one call is made on a new connection.
+/// One in this many calls is made on a new connection.
 const NEW: usize = 20;
 
 /// Figures without and with strangers.
@@ -97,7 +97,7 @@ fn measured() -> anyhow::Result<Strangers> {
     Ok(reported)
 }
 
-/// Strangers, in their own thread.
+/// Strangers that connect from a separate thread.
 struct Crowd {
     stop: tokio::sync::oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,

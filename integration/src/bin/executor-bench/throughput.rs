@@ -1,4 +1,4 @@
-//! Containers per second with several lanes: each lane runs one container after the other, from call to deletion.
+//! Containers per second with several lanes. Each lane runs one container after the other, from call to deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,10 +22,10 @@ pub(crate) struct Throughput {
     pub(crate) used: Vec<Used>,
 }
 
-/// Figures of all contestants, and the load of the machine at rest.
+/// Figures of all contestants, and the load of the idle machine.
 pub(crate) struct Throughputs {
     pub(crate) all: Vec<Throughput>,
-    /// Number of containers in each measurement, a multiple of every number of lanes.
+    /// Number of containers in each measurement. It is a multiple of every number of lanes.
     pub(crate) containers: u32,
     pub(crate) rest: Rest,
 }
@@ -73,7 +73,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     Ok(Throughputs { all: peer_figures, containers, rest })
 }
 
-/// Runs a container that is not measured: the first container of an image fetches the image.
+/// Runs a container that is not measured, because the first container of an image fetches the image.
 async fn warm_up(ours: &Ours<'_>, id: &str) -> anyhow::Result<()> {
     ours.client.run(id, ours.shape).await.map(drop)
 }

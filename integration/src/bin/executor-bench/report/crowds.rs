@@ -1,4 +1,4 @@
-//! Tables of many containers: bursts, idle containers, a thousand containers, and failure counts.
+//! Tables for measurements with many containers: bursts, idle containers, a thousand containers, and failure counts.
 
 use serde_json::json;
 
@@ -148,7 +148,7 @@ impl Report {
     }
 }
 
-/// Processor time by process per container, in milliseconds.
+/// CPU time by process per container, in milliseconds.
 fn reported(used: &Used) -> String {
     let reported: Vec<_> =
         used.by_process().iter().map(|(name, time)| format!("{name} {}", milliseconds(*time))).collect();

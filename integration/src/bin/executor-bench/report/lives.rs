@@ -12,7 +12,7 @@ use crate::processor::Used;
 use crate::stats::Sample;
 use crate::throughput::{self, Throughputs};
 
-/// Contestants that all others are compared with, if they were measured.
+/// Contestants with which all others are compared, if they were measured.
 const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 
 impl Report {
@@ -120,7 +120,7 @@ impl Report {
 }
 
 impl Latency {
-    /// Returns whether the work ends with the exit event: by then the executor has done what a runtime does in
+    /// Returns whether the work ends with the exit event. By then the executor has done the work that a runtime does in
     /// `delete`, except for the removal of the record.
     fn counts_to_exit(&self) -> bool {
         self.name.starts_with("executor")
@@ -131,7 +131,7 @@ impl Latency {
     }
 }
 
-/// Prints the duration of each phase and the processor time of each process, for contestants that report them.
+/// Prints the duration of each phase and the CPU time of each process, for contestants that report phases.
 fn report_where_time_goes(latencies: &[Latency]) {
     let reported: Vec<_> = latencies.iter().filter(|latency| !latency.phases.is_empty()).collect();
     let Some(first) = reported.first() else { return };
@@ -163,7 +163,7 @@ fn figures(latency: &Latency) -> Value {
     })
 }
 
-/// Processor time per container: of the whole machine, and by process.
+/// CPU time per container: of the whole machine, and by process.
 pub(super) fn processor(used: &Used) -> Value {
     let each = |(name, time): (&'static str, Duration)| (name, micros(time));
     json!({
