@@ -135,7 +135,7 @@ impl Api {
         self.run(request).expect("Run").container.expect("a container")
     }
 
-    /// Calls Run and waits until the process has printed `up`, which it does after it installed its traps.
+    /// Calls Run and waits until the process has printed `up`, which a script prints after it has installed its traps.
     pub fn up(&self, request: RunRequest) -> Container {
         let container = self.started(request);
         self.follow(&container.id).until(|entry| entry.data == b"up\n");
@@ -180,10 +180,7 @@ impl Api {
             .map(|got| got.container.expect("the answer has a container"))
     }
 
-    /// Calls Stop, with `grace_ms` in place of the container's own grace period if given.
-    ///
-    /// # Errors
-    /// Returns the daemon's status.
+    /// Calls Stop. `grace_ms` replaces the container's own grace period.
     pub fn stop(&self, id: &str, grace_ms: Option<i64>) -> Result<Container, Status> {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
@@ -222,11 +219,11 @@ impl Api {
         self.try_info().expect("Info")
     }
 
-    /// Waits until the warm pool has its configured size. After that no warm container is created, and the state
-    /// directory grows for other reasons only. Returns the response of Info.
+    /// Waits until the warm pool has its configured size, and returns the response of Info. After that no warm
+    /// container is created, so warm containers do not change the state directory.
     ///
     /// # Panics
-    /// Panics if fewer are ready after [`wait::PATIENCE`].
+    /// Panics if fewer warm containers are ready after [`wait::PATIENCE`].
     pub fn wait_until_warm_pool_is_ready(&self) -> InfoResponse {
         wait::until("the warm pool is full", || {
             let info = self.info();
@@ -305,7 +302,7 @@ impl<T> Incoming<T> {
     /// Returns the next message, or `None` at the end of the stream.
     ///
     /// # Errors
-    /// Returns the daemon's status, or that of the broken connection.
+    /// Returns the daemon's status, or a status for a broken connection.
     pub fn message(&mut self) -> Result<Option<T>, Status> {
         self.api.block_on(self.stream.message())
     }

@@ -32,7 +32,7 @@ impl Drop for World {
     }
 }
 
-/// Line of a registration that has no CA bundle.
+/// Placeholder line for a registration without a CA bundle.
 pub const SYSTEM: &str = "# the system's certificates";
 
 /// Certificate of a server.

@@ -1,6 +1,6 @@
-//! A daemon for one test: executord and its launcher in a directory of their own below /run.
+//! A daemon for one test: executord and its launcher, with their own directories below /run.
 //!
-//! Dropping the daemon also stops its containers and its launcher and removes its directories, whatever their state.
+//! Dropping the daemon also stops its containers and its launcher and removes its directories, in any state.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -23,15 +23,15 @@ pub const USER: u32 = 61_000;
 
 /// Configuration of a daemon that has not been started.
 pub struct Setup {
-    /// Separate tmpfs for the state directory. Declared before the directory that it is mounted in, so that it is
-    /// dropped first.
+    /// Separate tmpfs for the state directory. Declared before the directory that contains its mount point, so that the
+    /// tmpfs is dropped first.
     disk: Option<Tmpfs>,
-    /// State directory on another file system. Dropped before the directory, too.
+    /// State directory on another file system. Declared before the directory too, so that it is dropped first.
     state: Option<RelocatedDirectory>,
     home: TempDir,
     arguments: Vec<OsString>,
     binaries: Option<PathBuf>,
-    /// Network namespace for the daemon; if unset, that of the test.
+    /// Network namespace for the daemon. If unset, the daemon runs in the test's network namespace.
     network: Option<OsString>,
     /// Value of executord's option `--user`.
     user: Option<u32>,
@@ -69,13 +69,13 @@ impl Setup {
         self
     }
 
-    /// Starts executord without an option that names a user.
+    /// Starts executord without the option `--user`.
     pub fn without_user(mut self) -> Self {
         self.user = None;
         self
     }
 
-    /// Uses the control binaries, which wipe nothing, to verify that a search finds residue.
+    /// Uses the control binaries, which do not wipe secrets. With them a test verifies that a search finds residue.
     pub fn control(mut self) -> Self {
         self.binaries = Some(dist::control());
         self
@@ -255,8 +255,8 @@ impl Daemon {
         (self.child, self.api) = self.setup.spawn();
     }
 
-    /// Waits until a container whose exit is reported has released all host resources. Its run directory is removed
-    /// last.
+    /// Waits until a container has released all host resources after its exit was reported. Its run directory is
+    /// removed last.
     pub fn wait_until_removed(&self, id: &str) {
         let path = self.setup.run_dir().join("containers").join(id);
         wait::until("the container is removed", || (!path.exists()).then_some(()));
@@ -266,11 +266,11 @@ impl Daemon {
         Footprint::take(self.setup.home(), self.pid(), self.launcher(), &self.api)
     }
 
-    /// Waits until the daemon's footprint has nothing that was not in `before`. Entries of `before` may be gone: a
-    /// shim, for example, exits just after its container.
+    /// Waits until the daemon's footprint has no resources that were not in `before`. Resources in `before` may be
+    /// gone: for example, a shim exits just after its container.
     ///
     /// # Panics
-    /// Panics if something remains after [`wait::PATIENCE`]; the message lists it.
+    /// Panics if something remains after [`wait::PATIENCE`]; the message lists the remaining resources.
     pub fn wait_until_back_at(&self, before: &Footprint) {
         wait::until_ok("all resources that the daemon added are gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
@@ -298,13 +298,13 @@ impl Drop for Daemon {
     }
 }
 
-/// Pid of the launcher that serves a run directory, which is the holder of its lock. This makes no connection, because
-/// that would show in the launcher's descriptors.
+/// Returns the pid of the launcher that serves a run directory: the process that holds its lock. This makes no
+/// connection, because a connection would appear among the launcher's descriptors.
 pub fn launcher_of(run_dir: &Path) -> Option<i32> {
     let lock = fs::metadata(run_dir.join("launcher.lock")).ok()?;
     let device = lock.dev();
     let file = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), lock.ino());
-    // The kernel returns its list in pieces, which can miss a lock if other processes lock or unlock meanwhile.
+    // The kernel returns its list in pieces. A lock can be missing if other processes lock or unlock meanwhile.
     (0..3).find_map(|_| holder_of_lock(&file))
 }
 
@@ -316,8 +316,8 @@ fn holder_of_lock(file: &str) -> Option<i32> {
     lock[4].parse().ok().filter(|pid| *pid > 0)
 }
 
-/// Stops the shims and processes of a daemon whose launcher was killed and is not restarted: otherwise only a launcher
-/// cleans them up.
+/// Stops the shims and processes of a daemon whose launcher was killed. Needed only if the launcher is not restarted,
+/// because a new launcher would clean up.
 pub fn clear(run_dir: &Path) {
     for pid in footprint::processes(run_dir, None) {
         kill(pid, 9);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Directory of the control binaries, which wipe nothing.
+/// Directory of the control binaries, which do not wipe secrets.
 ///
 /// # Panics
 /// Panics if the binaries are missing; `cargo xtask test` builds them.

@@ -28,8 +28,9 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Moves the calling thread into new namespaces, adds `addresses` to loopback, and starts a server that answers
-    /// with the results of `answer`. Its arguments are the name and the number of earlier requests for IPv4 addresses.
+    /// Moves the calling thread into new namespaces, adds `addresses` to loopback, and starts a server that responds
+    /// with the results of `answer`. The arguments of `answer` are the name and the number of earlier requests for IPv4
+    /// addresses.
     ///
     /// # Panics
     /// Panics if the process is not root, or iproute2 is missing.
@@ -72,7 +73,7 @@ impl Drop for NameServer {
     }
 }
 
-/// Answers a request with one question (RFC 1035, section 4.1). Addresses of the other family are left out.
+/// Answers a request with one question (RFC 1035, section 4.1). Only addresses of the requested family are returned.
 fn reply(request: &[u8], asked: &AtomicUsize, answer: &impl Fn(&str, usize) -> Vec<IpAddr>) -> Option<Vec<u8>> {
     let (mut labels, mut at) = (Vec::new(), 12);
     loop {
@@ -92,7 +93,7 @@ fn reply(request: &[u8], asked: &AtomicUsize, answer: &impl Fn(&str, usize) -> V
     let addresses = answer(&labels.join(".").to_lowercase(), number).into_iter();
     let addresses: Vec<IpAddr> = addresses.filter(|one| kind == if one.is_ipv4() { A } else { AAAA }).collect();
     let mut reply = request.get(..2)?.to_vec();
-    // Recursive answer without error, one question.
+    // Recursive response without error, one question.
     reply.extend([0x81, 0x80, 0, 1]);
     reply.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
     reply.extend([0; 4]);

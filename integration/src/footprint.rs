@@ -1,5 +1,5 @@
-//! All host resources of a daemon and its children. A test takes the footprint before and after, to check that nothing
-//! is left.
+//! All host resources of a daemon and its children. A test takes the footprint before and after an operation, to check
+//! for leftovers.
 //!
 //! Only resources of this daemon count (its directories, its launcher, its cgroup), because other daemons may run on
 //! the same machine.
@@ -23,12 +23,11 @@ pub struct Footprint {
     pub mounts: BTreeSet<String>,
     /// Directories of the daemon's own cgroup, in each hierarchy.
     pub cgroups: BTreeSet<PathBuf>,
-    /// All of the daemon's processes except executord and the launcher: shims, processes of containers and zombies of
-    /// either.
+    /// All of the daemon's processes except executord and the launcher: shims, processes of containers, and zombies.
     pub processes: BTreeSet<i32>,
     /// Targets of the open descriptors of executord and of the launcher, sorted.
     pub descriptors: [Vec<String>; 2],
-    /// Files and directories below the run and state directories, except those of the ledger.
+    /// Files and directories below the run and state directories, except the files of the ledger.
     pub files: BTreeSet<PathBuf>,
     /// Number of warm containers. Their other resources are not listed, because the pool changes at any time.
     pub warm_pool: usize,
@@ -57,7 +56,7 @@ impl Footprint {
         }
     }
 
-    /// Describes what is in this footprint but not in `before`. Empty if nothing was added.
+    /// Describes resources in this footprint that are not in `before`. Empty if nothing was added.
     pub fn added_since(&self, before: &Self) -> String {
         let mut left = String::new();
         let mut tell = |what: &str, more: &dyn Debug| {
@@ -92,7 +91,7 @@ impl Footprint {
     }
 }
 
-/// Mounts of the host and cgroups of one launcher.
+/// Mounts on the host, and cgroups of one launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
     /// Lines of mountinfo without their varying numbers.
@@ -100,7 +99,7 @@ pub struct Inventory {
     pub cgroups: BTreeSet<PathBuf>,
 }
 
-/// Lists the mounts of the host and the cgroups of one launcher. Cgroups of other launchers change at any time.
+/// Lists the mounts on the host and the cgroups of one launcher. Cgroups of other launchers change at any time.
 pub fn inventory_of(run_dir: &Path) -> Inventory {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
@@ -118,7 +117,7 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Directories of the daemon's own cgroup, without those of warm containers.
+/// Directories of the daemon's own cgroup, without cgroups of warm containers.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     // The second scan finds warm containers that were created between the first scan and the cgroup listing.
     let mut waiting = warm_pool::waiting(run_dir);
@@ -157,7 +156,7 @@ pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
     found
 }
 
-/// Mounts that the launcher has and the host does not have, and the host's mounts below `home`.
+/// Mounts in the launcher's mount namespace that the host does not have, and the host's mounts below `home`.
 pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     let home = home.display().to_string();
     let host = mount_table("self");
@@ -180,8 +179,8 @@ fn mount_table(pid: &str) -> BTreeSet<String> {
     table.lines().filter_map(facts).collect()
 }
 
-/// Files and directories below the two directories, except those of the ledger, the daemon's logs, kept answers of CNI
-/// plugins, and those of warm containers, which change at any time.
+/// Files and directories below the two directories. Excludes files that change at any time: the ledger, the daemon's
+/// logs, cached responses of CNI plugins, and files of warm containers.
 pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for dir in [run_dir, state_dir] {

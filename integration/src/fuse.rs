@@ -1,8 +1,8 @@
-//! A file system that can stop answering. A process that waits for it is in uninterruptible sleep, and even SIGKILL
-//! does not end it.
+//! A file system that can stop responding. A process that waits for it is in uninterruptible sleep, and even SIGKILL
+//! does not end the process.
 //!
-//! It speaks FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse and has one
-//! file, `file`. Held requests are answered later, or fail when the file system is dropped, which ends every wait.
+//! It implements FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse and has one
+//! file, `file`. Held requests get a response later. When the file system is dropped, they fail, which ends every wait.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ const REQUEST: usize = 1 << 17;
 /// Polling interval for the release of held requests.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Which requests are held, that is, not answered.
+/// Requests that are held, that is, get no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Held {
@@ -66,12 +66,13 @@ impl Fuse {
         Self { at: at.to_owned(), held, waiting, ends, server: Some(server) }
     }
 
-    /// From now on holds requests of kind `held` and answers all others, including those that wait.
+    /// Holds requests of kind `held` from now on. Responds to all other requests, including those that were held
+    /// before.
     pub fn hold(&self, held: Held) {
         self.held.store(held as u8, Ordering::SeqCst);
     }
 
-    /// Number of requests that wait for an answer.
+    /// Number of requests that wait for a response.
     pub fn waiting(&self) -> usize {
         *self.waiting.lock().expect("a lock")
     }
@@ -80,7 +81,7 @@ impl Fuse {
 impl Drop for Fuse {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::SeqCst);
-        // The device closes when the thread ends, and waiting requests fail.
+        // When the thread ends, the device is closed and waiting requests fail.
         self.server.take().map(JoinHandle::join);
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
@@ -152,7 +153,7 @@ impl Server {
     }
 }
 
-/// Parses a request. Returns `None` if it expects no answer (FORGET, INTERRUPT, BATCH_FORGET).
+/// Parses a request. Returns `None` if it requires no response (FORGET, INTERRUPT, BATCH_FORGET).
 fn parse(bytes: &[u8]) -> Option<Request> {
     let number =
         |at: usize| bytes.get(at..at + 8).map(|number| u64::from_ne_bytes(number.try_into().expect("8 bytes")));

@@ -81,7 +81,7 @@ impl Guide {
     /// Runs all steps.
     ///
     /// # Panics
-    /// Panics if a command has another exit status or output; the message lists every difference.
+    /// Panics if a command's exit status or output differs from the guide; the message lists every difference.
     pub fn run(&self, shell: &GuideShell) {
         let mut wrong = String::new();
         for step in &self.steps {
@@ -174,7 +174,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Returns whether the printed lines match the expected ones. Trailing spaces do not count.
+/// Returns whether the printed lines match the expected ones. Trailing spaces are ignored.
 fn fits(expected: &[String], printed: &[&str]) -> bool {
     match expected.split_first() {
         None => printed.is_empty(),
@@ -273,7 +273,7 @@ out
         }
     }
 
-    /// A wrong guide fails: this is the control for all guide tests.
+    /// If a guide is wrong, its test fails. This is the control for all guide tests.
     #[test]
     fn a_guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! A low-level HTTP/2 client that sends frames which no library sends. It keeps its connection open regardless of the
-//! server's answers.
+//! A low-level HTTP/2 client that can send frames which no library sends. It keeps its connection open regardless of
+//! the server's responses.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -32,7 +32,7 @@ pub const END_HEADERS: u8 = 4;
 /// See [`END_STREAM`].
 pub const PADDED: u8 = 8;
 
-/// Duration of silence after which the peer is considered done.
+/// Duration of silence after which all data from the peer is considered received.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Stream that carries a connection.
@@ -140,13 +140,13 @@ pub fn fields(method: &str) -> Vec<u8> {
 impl RawClient {
     /// Connects and sends the connection preface. The client never acknowledges the server's settings.
     pub fn connect(socket: &Path) -> Self {
-        // Large enough for every answer.
+        // Large enough for every response.
         let mut raw = Self::with_window(socket, 0x7fff_ffff).expect("a socket that is served");
         raw.frame(8, 0, 0, &[0x7f, 0, 0, 0]);
         raw
     }
 
-    /// Connects with a flow-control window of `window` bytes for each answer's body; 0 allows none.
+    /// Connects with a flow-control window of `window` bytes for the body of each response; 0 allows no data.
     ///
     /// # Errors
     /// Returns an error if the socket cannot be connected or written.
@@ -192,7 +192,7 @@ impl RawClient {
     /// Returns an error if a write fails.
     ///
     /// # Panics
-    /// Panics if the connection closes before each call is answered.
+    /// Panics if the connection closes before all calls have a response.
     pub fn open_streams(&mut self, method: &str, count: usize) -> io::Result<usize> {
         for _ in 0..count {
             self.try_call(method, &[])?;
@@ -243,7 +243,8 @@ impl RawClient {
         self.stream.write_all(&frame(kind, flags, on, payload))
     }
 
-    /// Waits for the peer's settings and acknowledges them. The peer closes a connection that does not do this in time.
+    /// Waits for the peer's settings and acknowledges them. The peer closes connections without a timely
+    /// acknowledgement.
     pub fn settle(&mut self) {
         self.until(|kind, flags, _, _| kind == SETTINGS && flags == 0);
         self.frame(SETTINGS, 1, 0, &[]);
@@ -301,14 +302,15 @@ impl RawClient {
         }
     }
 
-    /// Waits until a stream is answered or reset.
+    /// Waits until a stream has a complete response or is reset.
     pub fn wait_for_answer(&mut self, stream: u32) {
         self.until(|kind, flags, on, _| {
             on == stream && (kind == RST_STREAM || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0))
         });
     }
 
-    /// Waits until the peer has read everything written so far. It answers a PING by then, and the connection is open.
+    /// Sends a PING and waits for its acknowledgement. By then the peer has read all earlier frames, and the connection
+    /// is open.
     pub fn wait_until_read(&mut self) {
         self.pings += 1;
         let payload = self.pings.to_be_bytes();

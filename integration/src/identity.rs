@@ -1,5 +1,5 @@
-//! Instance identity for tests: the operator's CA, requests with an identity, a container's certificate and key, and
-//! every form in which a process can have a key in memory.
+//! Instance identity for tests: the operator's CA, requests with an identity, and a container's certificate and key.
+//! Also searches memory for a key, in every encoding in which a process can have it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,8 +38,8 @@ impl Ca {
         ca
     }
 
-    /// Makes a new certificate and key. The subject has two organizational units, which the issuer field of issued
-    /// certificates must repeat byte by byte.
+    /// Creates a new certificate and key. The subject has two organizational units, because issued certificates must
+    /// repeat it byte by byte in their issuer field.
     ///
     /// # Panics
     /// Panics if OpenSSL fails.
@@ -120,8 +120,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Reads the pair. The key is read between two readings of the certificate, which must be equal, so that both
-    /// belong to the same generation.
+    /// Reads the pair. The certificate is read before and after the key and must be unchanged, so that both belong to
+    /// the same generation.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, for example because the container has exited.
@@ -141,7 +141,7 @@ impl Pair {
     /// Checks that the key belongs to the certificate.
     ///
     /// # Errors
-    /// Returns a text that names the mismatch.
+    /// Returns a description of the mismatch.
     pub fn check(&self) -> Result<(), String> {
         let key = KeyPair::from_pem(&self.key).map_err(|error| format!("the key: {error}"))?;
         let (public, certificate) = (key.public_key_raw(), der(&self.certificate));
@@ -156,7 +156,7 @@ impl Pair {
     }
 }
 
-/// Decodes the first object of a PEM text.
+/// Decodes the first object of a PEM string.
 fn der(pem: &str) -> Vec<u8> {
     let lines = pem.lines().skip(1).take_while(|line| !line.starts_with('-'));
     STANDARD.decode(lines.collect::<String>()).unwrap_or_default()
@@ -172,15 +172,15 @@ const ORDER: [u8; LENGTH] = [
     0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
 ];
 
-/// Adds a P-256 key in every form in which a process can have it: the text of its file, the private number in both byte
-/// orders, and the form that ring computes with (Montgomery form).
+/// Adds a P-256 key in every encoding in which a process can have it: the PEM text of its file, the private number in
+/// both byte orders, and the Montgomery form that ring computes with.
 ///
 /// # Panics
-/// Panics if the text is not a P-256 key.
+/// Panics if the PEM text is not a P-256 key.
 pub fn add_key(needles: &mut Needles, label: &str, pem: &str) {
     let whole = der(pem);
     assert!(whole.len() >= HEAD + LENGTH, "{label} is a key of P-256: {} bytes", whole.len());
-    // Text of the private number, which contains a line break; the public key follows.
+    // PEM text of the private number. It contains a line break; the public key follows.
     let text = pem.split_once('\n').map_or(pem, |(_, text)| text).as_bytes();
     needles.add(&format!("{label}, its text"), &text[HEAD * 4 / 3..=(HEAD + LENGTH) * 4 / 3]);
     let mut number: [u8; LENGTH] = std::array::from_fn(|index| whole[HEAD + index]);

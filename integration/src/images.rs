@@ -1,4 +1,4 @@
-//! Images made by other tools: umoci builds, skopeo copies, and Debian's docker-registry serves them.
+//! Images created by other tools: umoci builds them, skopeo copies them, and Debian's docker-registry serves them.
 
 mod app;
 mod debian;
@@ -27,7 +27,7 @@ pub use registry::{PASSWORD, Registry, USER};
 
 use crate::layers::Blob;
 
-/// Image in an OCI layout, and the tree that its next layer is made from.
+/// Image in an OCI layout, and the tree from which its next layer is created.
 pub struct Image {
     /// Directory with the trees, the archives and, unless it is shared, the layout.
     home: TempDir,
@@ -98,7 +98,7 @@ impl Image {
         self.home.path().join(name).display().to_string()
     }
 
-    /// Tree that the next layer is made from.
+    /// Tree from which the next layer is created.
     pub fn root(&self) -> PathBuf {
         self.home.path().join("bundle/rootfs")
     }
@@ -115,7 +115,7 @@ impl Image {
         tool("cp", &["-a", &format!("{}/.", from.display()), &to.display().to_string()]);
     }
 
-    /// Makes a layer from the changes in the tree.
+    /// Creates a layer from the changes in the tree.
     pub fn commit(&self) {
         tool("umoci", &["repack", "--refresh-bundle", "--image", &self.tagged(), &self.path("bundle")]);
     }

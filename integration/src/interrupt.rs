@@ -1,4 +1,4 @@
-//! Turns Ctrl-C and SIGTERM into an error, so that a run unwinds and leaves no daemon, container or mount.
+//! Converts Ctrl-C and SIGTERM into an error, so that a run unwinds and leaves no daemon, container or mount behind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,11 +7,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Exit code of a program that Ctrl-C ends, by the convention of shells: 128 plus the number of SIGINT.
+/// Exit code of a program that was ended by Ctrl-C. By convention of shells this is 128 plus the number of SIGINT.
 const EXIT_CODE: i32 = 130;
 
-/// Makes Ctrl-C and SIGTERM fail the next [`go_on`] instead of ending this process. A second signal ends the process at
-/// once.
+/// Catches Ctrl-C and SIGTERM. After the first signal, the next [`go_on`] returns an error. A second signal ends the
+/// process at once.
 ///
 /// Starts a thread. A process with several threads cannot enter a mount namespace, so enter it before this call.
 ///

@@ -1,4 +1,5 @@
-//! A launcher for one test, driven directly by the daemon's protocol, for requests that a daemon never sends.
+//! A launcher for one test. The test sends requests in the daemon's protocol, including requests that a daemon never
+//! sends.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +25,7 @@ use crate::{dist, wait, warm_pool};
 /// A running launcher and a connection to it.
 pub struct Launcher {
     pub child: Child,
-    /// Connection that acts as the daemon's.
+    /// Connection on which the test acts as the daemon.
     pub connection: Seqpacket,
     _state: Option<RelocatedDirectory>,
     dir: TempDir,
@@ -49,7 +50,7 @@ pub struct Parts {
     pub files: MemFile,
 }
 
-/// Shim of a launched container. Holds the connection that came with the launch.
+/// Shim of a launched container, with the connection that was passed at the launch.
 pub struct Shim(pub Seqpacket);
 
 impl Launcher {
@@ -95,7 +96,7 @@ impl Launcher {
         self.dir.path().join("state")
     }
 
-    /// Makes a call and returns the answer.
+    /// Makes a call and returns the response.
     pub fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> LauncherAnswer {
         let request = LauncherRequest { sequence: 7, call: Some(call) };
         self.connection.send(&request.encode_to_vec(), fds).expect("the launcher listens");
@@ -164,14 +165,14 @@ impl Launcher {
         serde_json::from_slice(&bytes).expect("an exit record")
     }
 
-    /// Waits until a container whose exit is reported has released all host resources. Its run directory is removed
-    /// last.
+    /// Waits until a container has released all host resources after its exit was reported. Its run directory is
+    /// removed last.
     pub fn wait_until_removed(&self, id: &str) {
         let path = self.run_dir().join("containers").join(id);
         wait::until("the container is removed", || (!path.exists()).then_some(()));
     }
 
-    /// Output of a container from its log file. Parts of a split line (`P`, ending with `F`) are joined.
+    /// Output of a container from its log file. The parts of a split line (`P`, the last one `F`) are joined.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");
         let (mut lines, mut part_of) = (Vec::<String>::new(), None);
@@ -188,7 +189,7 @@ impl Launcher {
 }
 
 impl Parts {
-    /// Encodes a plan and a payload in the form that a daemon sends.
+    /// Encodes a plan and a payload as a daemon does.
     pub fn new(plan: &Plan, payload: &Payload<'_>) -> Self {
         let main = plan.main().expect("a process");
         let count = payload.args.len().to_string();
@@ -213,7 +214,7 @@ impl Parts {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Stop the containers of a failed test first, so that the launcher leaves nothing behind.
+        // Stop the containers of a failed test first, so that the launcher leaves no resources behind.
         end_containers(&self.run_dir());
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.child.id() as i32),
@@ -253,7 +254,7 @@ impl Shim {
         self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), fds).expect("the shim listens");
     }
 
-    /// Waits for the answer to the last call.
+    /// Waits for the response to the last call.
     ///
     /// # Errors
     /// Returns the shim's refusal.

@@ -1,4 +1,4 @@
-//! Image layers that a test makes and passes to a launcher.
+//! Image layers that a test creates and passes to a launcher.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,13 +14,13 @@ use crate::launcher::Launcher;
 /// Media type of an uncompressed archive.
 pub const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// A layer in the form of a blob.
+/// A layer as a blob.
 pub struct Blob {
     /// Digest of the uncompressed archive.
     pub diff_id: String,
     /// Media type, which determines the compression.
     pub media_type: String,
-    /// File of the blob, in the form that a launcher receives.
+    /// File of the blob, as a launcher receives it.
     pub file: File,
 }
 
@@ -56,7 +56,7 @@ impl Blob {
         Self::from_archive(&builder.into_inner().expect("an archive"))
     }
 
-    /// Call that requests a launcher to unpack the blob.
+    /// Returns the call that unpacks the blob.
     pub fn request(&self, parents: &[&Self]) -> LauncherCall {
         let digest = |blob: &&Self| hex::decode(&blob.diff_id[7..]).expect("digits");
         LauncherCall::UnpackLayer(UnpackLayer {
@@ -73,7 +73,7 @@ impl Launcher {
         self.call(blob.request(parents), &[blob.file.as_fd()])
     }
 
-    /// Unpacks all layers of an image and returns the image in the form of a plan.
+    /// Unpacks all layers of an image and returns the image as part of a plan.
     pub fn unpack_image(&self, blobs: &[Blob]) -> PlannedImage {
         let blobs: Vec<&Blob> = blobs.iter().collect();
         for (index, blob) in blobs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! File systems for one test: small ones to fill, and directories that are on another file system.
+//! File systems for one test: small file systems that can be filled, and directories on another file system.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
-/// File system type of secret files on this machine: tmpfs if the kernel can exclude it from swap (Linux 6.4), else
-/// ramfs, which is never swapped.
+/// Returns the file system type of secret files on this machine. This is tmpfs if the kernel can exclude it from swap
+/// (Linux 6.4). Otherwise it is ramfs, which is never swapped.
 ///
 /// # Panics
 /// Panics if the kernel's version cannot be read.
@@ -49,7 +49,7 @@ impl Tmpfs {
         }
     }
 
-    /// Creates files until no more can be made.
+    /// Creates files until no more can be created.
     pub fn fill_with_files(&self) {
         let dir = self.files();
         fs::create_dir(&dir).expect("mkdir");
@@ -93,7 +93,7 @@ pub struct RelocatedDirectory {
 }
 
 impl RelocatedDirectory {
-    /// Creates a directory in `below` and mounts it at `at`, which is created.
+    /// Creates a directory in `below` and mounts it at `at`. Also creates `at`.
     pub fn mount(at: &Path, below: &Path) -> Self {
         fs::create_dir_all(at).expect("mkdir");
         let dir = directory_below(below);
@@ -135,8 +135,8 @@ impl Drop for OwnMount {
     }
 }
 
-/// State directory for a daemon or launcher in `home`, on the file system that `EXECUTOR_STATE_BELOW` names: /run is a
-/// tmpfs, and before Linux 6.3 a tmpfs cannot be id-mapped.
+/// State directory for a daemon or launcher in `home`, on the file system that `EXECUTOR_STATE_BELOW` names. By default
+/// it is in /run, which is a tmpfs; before Linux 6.3 a tmpfs cannot be id-mapped.
 pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {
     let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
     Some(RelocatedDirectory::mount(&home.join("state"), Path::new(&below)))

@@ -1,8 +1,8 @@
-//! A simulated host for one test's networks: a network namespace in which executord, its launcher and the CNI plugins
-//! run, so that a test's bridges, rules and routes are separate from the machine's.
+//! A simulated host for the networks of one test: a network namespace in which executord, its launcher and the CNI
+//! plugins run. A test's bridges, rules and routes are then separate from the machine's.
 //!
-//! A second namespace is the outside world. The first namespace reaches it through a veth pair, and a container reaches
-//! it only through the first. Dropping the value removes both namespaces, with all leftovers of plugins.
+//! A second namespace is the outside world. The first namespace reaches it through a veth pair. A container reaches it
+//! only through the first namespace. Dropping the value removes both namespaces, with all leftovers of plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ use crate::wait;
 pub const BEYOND: &str = "192.0.2.2";
 /// Port of the server in the outside world.
 pub const BEYOND_PORT: u16 = 9000;
-/// Answer of the server in the outside world.
+/// Response of the server in the outside world.
 pub const BEYOND_SAYS: &str = "from-beyond";
 /// Address of the host on the link to the outside world.
 pub const HOST: &str = "192.0.2.1";
@@ -95,8 +95,8 @@ impl Network {
         self.write_list(file, name, &plugins);
     }
 
-    /// Creates both namespaces with IPv4 and IPv6 addresses, and lets this host forward packets, as built-in networks
-    /// need it.
+    /// Creates both namespaces with IPv4 and IPv6 addresses, and enables packet forwarding on this host, which built-in
+    /// networks need.
     pub fn forwarding() -> Self {
         let network = Self::new();
         network.add_ipv6();
@@ -108,7 +108,7 @@ impl Network {
         network
     }
 
-    /// Adds IPv6 addresses to the link to the outside world, which has a default route back.
+    /// Adds IPv6 addresses to the link to the outside world, and a default route from the outside world to this host.
     fn add_ipv6(&self) {
         let beyond = self.beyond();
         for (space, link, address) in [(&self.name, "out0", HOST_V6), (&beyond, "in0", BEYOND_V6)] {
@@ -131,7 +131,7 @@ impl Network {
         self.write_list(file, name, &[bridge]);
     }
 
-    /// The `ipam` section of a network with these subnets, each with the destination that is routed through it.
+    /// Returns the `ipam` section for a network with these subnets and route destinations.
     fn addresses(&self, networks: &[(&str, &str)]) -> Value {
         let ranges: Vec<Value> = networks.iter().map(|(subnet, _)| json!([{"subnet": subnet}])).collect();
         let routes: Vec<Value> = networks.iter().map(|(_, reached)| json!({"dst": reached})).collect();
@@ -155,7 +155,8 @@ impl Network {
         fs::remove_file(self.dir.path().join("net.d").join(file)).expect("the configuration exists");
     }
 
-    /// Writes a plugin that first logs each call with its command and whether a namespace was given.
+    /// Writes a plugin. It logs each call, with the CNI command and whether a namespace was given, and then runs
+    /// `script`.
     pub fn plugin(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         let note = format!("echo \"$CNI_COMMAND {name} ${{CNI_NETNS:+netns}}\" >> {}", self.calls_file().display());
@@ -167,7 +168,7 @@ impl Network {
         self.dir.path().join("calls")
     }
 
-    /// Logged calls of the plugins of [`Self::plugin`].
+    /// Logged calls of the plugins that [`Self::plugin`] wrote.
     pub fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.calls_file()).unwrap_or_default();
         text.lines().map(|line| line.trim().to_owned()).collect()
@@ -237,7 +238,7 @@ impl Network {
         inside(&self.name, command).stdin(Stdio::null()).spawn().expect("ip")
     }
 
-    /// Runs a closure in this host's network namespace; sockets made in it stay there.
+    /// Runs a closure in this host's network namespace. Sockets that it creates stay in that namespace.
     pub fn enter<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         within(&self.name, what)
     }
@@ -247,8 +248,8 @@ impl Network {
         within(&self.beyond(), what)
     }
 
-    /// Lists objects that plugins made for containers and did not remove: rules of a container, addresses, interfaces,
-    /// and the launcher's records of them. Empty if nothing is left.
+    /// Lists objects that plugins created for containers and did not remove: rules, addresses, interfaces, and the
+    /// launcher's records of them. Empty if nothing is left.
     pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
         let mut left = Vec::new();
         for table in ["nat", "filter"] {
@@ -258,7 +259,7 @@ impl Network {
                 rules.lines().filter(|rule| rule.contains(" id: ") || rule.contains("CNI-DN-")).map(str::to_owned),
             );
             let chains = rules.lines().filter(|rule| rule.starts_with(":CNI-")).filter(|chain| {
-                // Chains that portmap and firewall use for themselves belong to no container.
+                // Chains that portmap and firewall create for themselves belong to no container.
                 !["HOSTPORT", "FORWARD", "ADMIN"].iter().any(|own| chain.contains(own))
             });
             left.extend(chains.map(str::to_owned));
@@ -275,20 +276,20 @@ impl Network {
         left
     }
 
-    /// Lists the veth links of containers. Warnings about namespaces of other hosts are left out.
+    /// Lists the veth links of containers. Ignores warnings about namespaces of other hosts.
     fn veth_links(&self) -> Vec<String> {
         let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
         let is_link = |line: &&str| line.starts_with(|first: char| first.is_ascii_digit()) && !line.contains("out0");
         links.lines().filter(is_link).map(str::to_owned).collect()
     }
 
-    /// Lists objects of containers on built-in networks that are left: ports of bridges, elements and chains of
-    /// nf_tables, leases and records. Empty if nothing is left.
+    /// Lists leftover objects of containers on built-in networks: bridge ports, elements and chains of nf_tables,
+    /// leases and records. Empty if nothing is left.
     pub fn bridge_leftovers(&self, daemon: &Setup) -> Vec<String> {
         self.bridge_objects(&daemon.run_dir(), &daemon.state_dir())
     }
 
-    /// Lists objects as [`Self::bridge_leftovers`] does, of the node with these directories.
+    /// Lists the same objects as [`Self::bridge_leftovers`] for the node with these directories.
     pub fn bridge_objects(&self, run_dir: &Path, state_dir: &Path) -> Vec<String> {
         let mut left = self.veth_links();
         let tables = self.on_host(&["nft", "list", "ruleset"]);
@@ -323,7 +324,7 @@ impl Drop for Network {
 
 fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     let namespace = fs::File::open(Path::new("/run/netns").join(name)).expect("a namespace");
-    // Only a new thread enters the namespace, and the thread then ends.
+    // Only a new thread enters the namespace. The thread ends afterwards.
     let entered = move || {
         setns(namespace, CloneFlags::CLONE_NEWNET).expect("the namespace can be entered");
         what()
@@ -331,15 +332,16 @@ fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(entered).join().expect("the closure panicked"))
 }
 
-/// Paths of the entries of a directory; none if it does not exist.
+/// Paths of the entries of a directory. Empty if the directory does not exist.
 fn files(dir: PathBuf) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Runs a command and returns its output, with its errors if it fails.
+/// Runs a command and returns its output. If the command fails, standard error is appended.
 fn output_of(mut command: Command) -> String {
     let Output { status, stdout, stderr } = command.output().expect("ip");
-    // A command that succeeds may warn, as `ip` does of names in /run/netns that other test programs have mounted.
+    // A successful command may print warnings. `ip` does this for names in /run/netns that other test programs have
+    // mounted.
     let errors = if status.success() { Vec::new() } else { stderr };
     format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&errors))
 }

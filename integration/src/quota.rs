@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Use and limits of a project; a limit of 0 means none.
+/// Usage and limits of a project. A limit of 0 means no limit.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Project {
     /// Used blocks of 1024 bytes.
@@ -16,7 +16,8 @@ pub struct Project {
     pub inodes_max: u64,
 }
 
-/// Reads a project of the file system mounted at `mount_point`; all zero for an unknown project.
+/// Reads the quota of a project on the file system mounted at `mount_point`. All values are zero for an unknown
+/// project.
 ///
 /// # Panics
 /// Panics if the file system has no project quotas.

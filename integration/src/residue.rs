@@ -1,5 +1,5 @@
-//! A container with canaries in every kind of secret input, a process that keeps its files open, and a search for
-//! residue.
+//! A container with canaries in every kind of secret input, a process that keeps the container's secret files open, and
+//! a search for residue.
 //!
 //! The container prints all its secrets, so that its log contains them. The sizes are those of the claim in
 //! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of each kind.
@@ -18,10 +18,10 @@ use crate::daemon::Daemon;
 use crate::request::{RequestBuilder, program};
 use crate::{footprint, wait};
 
-/// Prefix of a restarted process's script: it exits with 1 at the first start.
+/// Prefix of a restarted process's script. The process exits with 1 at its first start.
 const FAILS_ONCE: &str = "[ -e /tmp/again ] || { echo >/tmp/again; exit 1; }; ";
 
-/// Directory of the secrets, which exists in no image.
+/// Directory of the secrets. It exists in no image.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
 /// File sizes in bytes. Each generation may have 1,048,576 bytes in total.
@@ -40,8 +40,8 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
-/// Writes further secrets, derived from the container's secrets by swapping letters: next to the container's files, in
-/// a new directory, over and after the given content. Deletes one file and replaces one.
+/// Writes further secrets: next to the container's files, in a new directory, over the given content, and after it.
+/// They are derived from the container's secrets by swapping letters. Deletes one file and replaces one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }
@@ -54,7 +54,7 @@ rm file-4096
 mv made/new file-65536
 cd /
 "#;
-/// SIGWINCH: makes the script print the files again.
+/// Signal (SIGWINCH) after which the script prints the files again.
 const SHOW_AGAIN: u32 = 28;
 
 /// Secrets of one container, and the needles to find them.
@@ -64,7 +64,7 @@ pub struct ContainerSecrets {
     variables: Vec<Canary>,
     arguments: Vec<Canary>,
     needles: Needles,
-    /// True if the process may change its files and does.
+    /// True if the process may change its files and does so.
     writes: bool,
     /// True if the process is a step of a tree of actions.
     is_step: bool,
@@ -206,7 +206,7 @@ impl ContainerSecrets {
     }
 }
 
-/// Swaps a letter as the process does.
+/// Swaps a letter as the script does.
 fn other(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' => (byte - b'A' + 13) % 26 + b'A',
@@ -234,8 +234,8 @@ fn files(canaries: &[Canary]) -> Vec<v1::File> {
 pub struct FileHolder(Child);
 
 impl FileHolder {
-    /// Starts a process that opens every secret file: those visible in the container, and those that its shim keeps
-    /// outside of the container.
+    /// Starts a process that opens every secret file: the files visible in the container, and the files that its shim
+    /// keeps open outside of the container.
     pub fn new(daemon: &Daemon, container: &Container) -> Self {
         let places = [GENERATIONS_DIR, DIR].map(|place| PathBuf::from(format!("/proc/{}/root{place}", pid(container))));
         let mut paths: Vec<PathBuf> = places.iter().flat_map(|place| regular(place)).collect();
@@ -275,7 +275,7 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for a container's exit, and then for one second, after which no residue may be left.
+/// Waits for a container's exit, and then for one second. After that no residue may remain.
 pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
     wait::until("the container's run directory is gone", || {

@@ -1,4 +1,4 @@
-//! Root file systems for `dir:`, made of busybox.
+//! Root file systems for `dir:`, built from busybox.
 
 use std::fs;
 use std::os::unix::fs::symlink;

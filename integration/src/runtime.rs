@@ -1,4 +1,4 @@
-//! The runtime socket and its only call, made as a container makes it.
+//! The runtime socket and its only call, GetSecrets, made in the same way as from a container.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ pub fn with_token(socket: &Path, token: &str) -> Result<GetSecretsResponse, (Cod
     get_secrets(socket, Some(&format!("Bearer {token}")), "")
 }
 
-/// Every value of an answer, as `NAME=VALUE`, `[INDEX]=VALUE` or `PATH=CONTENT`.
+/// Returns every value of a response, as `NAME=VALUE`, `[INDEX]=VALUE` or `PATH=CONTENT`.
 pub fn values(answer: &GetSecretsResponse) -> Vec<String> {
     let environment = answer.environment.iter().map(|variable| format!("{}={}", variable.name, variable.value));
     let arguments = answer.arguments.iter().map(|argument| format!("[{}]={}", argument.index, argument.value));

@@ -167,7 +167,7 @@ pub struct Attached {
     pub stdout: Vec<u8>,
     /// Standard error so far.
     pub stderr: Vec<u8>,
-    /// Position of the next output byte that the daemon has reported.
+    /// Stream position of the next output byte, as reported by the daemon.
     pub place: u64,
     /// Number of bytes that were skipped.
     pub missed: u64,

@@ -1,8 +1,8 @@
-//! Runs executord and its launcher as a supervisor such as systemd does: two processes that do not start each other,
-//! each restarted on the same directories after its exit.
+//! Runs executord and its launcher as a supervisor such as systemd does. The two processes do not start each other, and
+//! each is restarted on the same directories after its exit.
 //!
 //! [`crate::daemon::Daemon`] instead runs an executord that starts its launcher. Dropping the value stops the
-//! containers and both processes and removes the directories, whatever their state.
+//! containers and both processes and removes the directories, in any state.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,10 +21,10 @@ use crate::daemon::{clear, kill};
 use crate::footprint::Footprint;
 use crate::{dist, host, launcher, wait, warm_pool};
 
-/// Uid of executord; no user of the host has it.
+/// Uid of executord. No user on the host has this uid.
 const USER: &str = "64123";
 
-/// Startup timeout of either process.
+/// Startup timeout of each process.
 const COME_UP: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,21 +35,21 @@ pub enum Part {
     Launcher,
 }
 
-/// Node under supervision.
+/// A node that the test supervises.
 pub struct Supervised {
     /// Connection to executord, renewed at each restart.
     pub api: Api,
     home: TempDir,
-    /// Arguments that name the configuration file.
+    /// Command-line arguments, which include the path of the configuration file.
     arguments: Vec<String>,
-    /// Path of the network namespace that plays the host, if it is not the test's own.
+    /// Path of the network namespace of the simulated host. If unset, the node runs in the test's network namespace.
     network: Option<String>,
     executord: Process,
     launcher: Process,
 }
 
-/// A child that a thread of this process may trace. Its exit is detected by pidfd, because a wait would consume the
-/// tracer's stops.
+/// A child that a thread of this process may trace. Its exit is detected through a pidfd, because waiting for the child
+/// would consume the tracer's stops.
 struct Process {
     child: Child,
     pidfd: OwnedFd,
@@ -61,7 +61,8 @@ impl Process {
         Ok(Self { child, pidfd })
     }
 
-    /// Returns whether the process and all its threads exit within `within`. Reaps the process if no tracer has.
+    /// Returns whether the process and all its threads exit within `within`. Reaps the process if no tracer has reaped
+    /// it.
     fn has_ended(&mut self, within: PollTimeout) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         let ended = poll(&mut ended, within).is_ok_and(|ready| ready > 0);
@@ -148,7 +149,7 @@ impl Supervised {
         self.process(part).has_ended(PollTimeout::ZERO)
     }
 
-    /// Acts as a supervisor: restarts exited processes and waits until both serve and are connected.
+    /// Acts as a supervisor: restarts exited processes, and waits until both processes serve and are connected.
     ///
     /// # Errors
     /// Returns an error if a process does not serve in time.
@@ -177,7 +178,8 @@ impl Supervised {
     pub fn footprint(&self) -> Footprint {
         let mut footprint =
             Footprint::take(self.home(), self.pid(Part::Executord), Some(self.pid(Part::Launcher)), &self.api);
-        // On a host without mount propagation, a new launcher also has the mounts of others that existed at its start.
+        // On a host without mount propagation, a new launcher also has mounts of other daemons that existed at its
+        // start.
         let home = self.home().display().to_string();
         footprint.mounts.retain(|mount| mount.contains(&home));
         footprint
@@ -188,7 +190,7 @@ impl Supervised {
     /// # Errors
     /// Returns a description of what remains after `patience`.
     pub fn wait_until_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
-        // The shim's last steps and the kernel's cleanup follow the answer.
+        // The shim's last steps and the kernel's cleanup happen after the response.
         wait::within(patience, || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
@@ -210,7 +212,7 @@ impl Drop for Supervised {
     }
 }
 
-/// Directory of a node, arguments of its processes, and the network namespace that plays the host.
+/// Directory of a node, arguments of its processes, and the network namespace of the simulated host.
 type NodeInput<'a> = (&'a Path, &'a [String], Option<&'a str>);
 
 fn spawn((home, arguments, network): NodeInput<'_>, program: &str, user: &str) -> Result<Child, String> {
@@ -218,7 +220,7 @@ fn spawn((home, arguments, network): NodeInput<'_>, program: &str, user: &str) -
     let log = log.map_err(|error| format!("{}: {error}", home.join("log").display()))?;
     let mut command = match network {
         None => Command::new(dist::binary(program)),
-        // nsenter executes the program, which so has its pid.
+        // nsenter executes the program without a fork, so the program has the pid of nsenter.
         Some(namespace) => {
             let mut nsenter = Command::new("nsenter");
             nsenter.arg(format!("--net={namespace}")).arg(dist::binary(program));
@@ -240,8 +242,8 @@ fn start_launcher(input: NodeInput<'_>) -> Result<Process, String> {
     let home = input.0;
     let mut child = spawn(input, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
-    // Until the new process listens, connections are refused, or accepted on behalf of the earlier launcher: a process
-    // that the earlier launcher forked may still have the socket open.
+    // Until the new process listens, connections are refused or reach the earlier launcher's socket: a process that the
+    // earlier launcher forked may still have the socket open.
     let pid = child.id() as i32;
     come_up("executor-launcher", home, Some(&mut child), || {
         let connection = Seqpacket::connect(&socket).ok()?;

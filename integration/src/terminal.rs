@@ -1,4 +1,4 @@
-//! Runs agent-cli on a pseudo-terminal whose other end belongs to the test.
+//! Runs agent-cli on a pseudo-terminal. The test holds the other end.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -19,7 +19,7 @@ const END_OF_OUTPUT: u8 = 0x1e;
 /// Pseudo-terminal with agent-cli as the only process of its session.
 pub struct Terminal {
     keys: File,
-    /// Program end of the terminal, for its settings.
+    /// The program's end of the terminal, used to read its settings.
     other: OwnedFd,
     child: Child,
     written: Arc<Mutex<Vec<u8>>>,
@@ -98,7 +98,7 @@ impl Terminal {
     /// Waits for the exit of agent-cli and until its output is in [`Self::text`].
     pub fn wait(&mut self) -> ExitStatus {
         let status = wait::until("agent-cli exits", || self.child.try_wait().expect("wait"));
-        // A byte from this side comes after all of the program's.
+        // A byte written here arrives after all output of the program.
         rustix::io::write(&self.other, &[END_OF_OUTPUT]).expect("the terminal is open");
         wait::until("its output is read", || {
             let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@ use executor_sys::mount::{detach, open_dir};
 use executor_sys::overlay::overlay;
 use sha2::{Digest, Sha256};
 
-/// Line of an entry on which another file system is mounted.
+/// Description of an entry on which another file system is mounted.
 const MOUNTED: &str = "mounted";
 
 /// Describes each entry below a directory in one line.
@@ -102,7 +102,7 @@ fn xattrs(path: &Path) -> BTreeMap<String, String> {
     names.map(|name| (OsStr::from_bytes(name).to_string_lossy().into_owned(), value(name))).collect()
 }
 
-/// Returns the tree that a container sees initially with these layers of a store, bottom first.
+/// Returns the tree that a container initially sees with these layers of a store. The bottom layer is first.
 pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     let layers: Vec<_> = layers.iter().map(|layer| layer.parse().expect("a diffID")).collect();
     let store = Store::at(store);

@@ -1,4 +1,4 @@
-//! Waits for a condition, with a timeout that expires only if there is a fault.
+//! Waits for a condition. The timeout expires only if there is an error.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};

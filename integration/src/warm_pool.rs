@@ -1,6 +1,7 @@
-//! Tests with and without a warm pool.
+//! Runs tests with or without a warm pool.
 //!
-//! EXECUTOR_SHELLS is the size of the pool (`[shells] ready`). If it is unset, daemons use the shipped configuration.
+//! EXECUTOR_WARM_POOL is the size of the pool (`[warm_pool] size`). If it is unset, daemons use the shipped
+//! configuration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,7 @@ pub fn are_on() -> bool {
     std::env::var("EXECUTOR_WARM_POOL").map_or(true, |ready| ready != "0")
 }
 
-/// Adds the pool size of this test run to a configuration that sets none.
+/// Adds the pool size of this test run to a configuration that does not set a pool size.
 pub fn configured(toml: &str) -> String {
     match std::env::var("EXECUTOR_WARM_POOL") {
         Ok(ready) if !toml.contains("[warm_pool]") => format!("{toml}\n[warm_pool]\nsize = {ready}\n"),
@@ -21,7 +22,8 @@ pub fn configured(toml: &str) -> String {
     }
 }
 
-/// Writes such a configuration into a directory and returns the arguments that name it. Empty if nothing is configured.
+/// Writes the configuration file into a directory, and returns the arguments that pass it to the daemon. Returns no
+/// arguments if nothing is configured.
 ///
 /// # Panics
 /// Panics if the file cannot be written.
@@ -42,7 +44,7 @@ pub fn waiting(dir: &Path) -> BTreeSet<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Returns the processes in `among` that belong to warm containers: their shims and the descendants of these.
+/// Returns the processes in `among` that belong to warm containers: their shims and all descendants of the shims.
 pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
     let is_shell =
         |pid: &&i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n");
@@ -50,7 +52,7 @@ pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
     warm_pool.iter().flat_map(|pid| host::descendants(*pid)).chain(warm_pool.iter().copied()).collect()
 }
 
-/// Returns whether a path is the cgroup of a warm container or below it.
+/// Returns whether a path is the cgroup of a warm container, or is below such a cgroup.
 pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
     path.ancestors()
         .filter_map(Path::file_name)
@@ -58,7 +60,7 @@ pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
         .any(|name| waiting.contains(name))
 }
 
-/// Returns whether a path is a warm container's record of its network, or its lease of an address.
+/// Returns whether a path is a warm container's network record or its address lease.
 pub fn is_place_of(path: &Path) -> bool {
     let owner = fs::read_link(path).ok();
     let name = owner.as_deref().unwrap_or(path).file_name().unwrap_or_default();

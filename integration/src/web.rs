@@ -1,4 +1,4 @@
-//! A web server for one test that records each request and answers with a function.
+//! A web server for one test. It records each request and responds with the result of a function.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -32,12 +32,12 @@ impl WebRequest {
 pub enum WebAnswer {
     /// Status line, headers and body.
     Full(&'static str, Vec<(&'static str, String)>, Vec<u8>),
-    /// Sends the beginning of an answer, and nothing more until the server stops.
+    /// Sends the beginning of a response, and nothing more until the server stops.
     Never,
 }
 
 impl WebAnswer {
-    /// Builds a 200 answer with `body`.
+    /// Builds a 200 response with `body`.
     pub fn ok(body: &[u8]) -> Self {
         Self::Full("200 OK", Vec::new(), body.to_vec())
     }
@@ -65,13 +65,13 @@ impl Drop for WebServer {
 }
 
 impl WebServer {
-    /// Starts a server that answers each request with the result of `answer`. Its first argument is the request number,
-    /// from 0.
+    /// Starts a server that responds to each request with the result of `answer`. Its first argument is the request
+    /// number, from 0.
     pub fn start(answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
         Self::start_at("127.0.0.1:0", answer)
     }
 
-    /// Starts a server as [`Self::start`] does, at an address with a port.
+    /// Starts a server like [`Self::start`], at an address with a port.
     ///
     /// # Panics
     /// Panics if the address does not belong to this machine, or the port is in use.

@@ -1,4 +1,4 @@
-//! A Debian image: a tree made by mmdebstrap, and layers over it with every kind of entry that a layer can have.
+//! A Debian image: a tree created by mmdebstrap, and further layers with every kind of entry that a layer can have.
 
 use std::fs;
 use std::os::unix::fs::lchown;
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 
 use super::{Image, change, change_again, furnish, mode, tool};
 
-/// Packages with set-user-ID and set-group-ID programs, and with a group of their own (`shadow`).
+/// Packages that contain set-user-ID and set-group-ID programs, and a separate group (`shadow`).
 const PACKAGES: &str =
     "base-files,base-passwd,coreutils,dash,findutils,grep,hostname,libpam-modules,login,mount,passwd,util-linux";
-/// Options of mmdebstrap. Packages are unpacked but not configured, because configuration takes long and makes no other
-/// kind of file. Documentation is excluded; it is half of the size.
+/// Options of mmdebstrap. Packages are unpacked but not configured, because configuration takes long and creates no
+/// other kinds of files. Documentation is excluded, because it is half of the size.
 const OPTIONS: [&str; 9] = [
     "--quiet",
     "--mode=root",
@@ -26,7 +26,7 @@ const OPTIONS: [&str; 9] = [
 const SUITE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian";
 
-/// Changes made by the upper layers, with the expected content afterwards.
+/// Entries that the upper layers change, with the expected content.
 pub const CHANGED: [(&str, Option<&str>); 6] = [
     ("usr/bin/factor", None),
     ("usr/share/pam-configs", None),
@@ -36,7 +36,7 @@ pub const CHANGED: [(&str, Option<&str>); 6] = [
     ("usr/bin/passwd", Some("mode 104755, owner 0:0")),
 ];
 
-/// Debian's tree, made once per checkout.
+/// Returns Debian's tree, which is created once per checkout.
 fn tree() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -48,7 +48,7 @@ fn tree() -> &'static Path {
         }
         fs::create_dir_all(&target).expect("mkdir");
         let scratch = tempfile::tempdir_in(&target).expect("a directory");
-        // apt downloads as its own user.
+        // apt downloads packages as its own user.
         mode(scratch.path(), 0o755);
         let tree = scratch.path().join("tree");
         tool("mmdebstrap", &[&OPTIONS[..], &[&include, SUITE, &tree.display().to_string(), MIRROR]].concat());
@@ -85,7 +85,7 @@ impl Image {
     }
 }
 
-/// Layer in which one directory hides the directory below it, and a link hides another.
+/// Returns a layer in which one directory hides the directory below it, and a link hides another directory.
 fn replacing() -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |kind: tar::EntryType, path: &str, link: &str, content: &str| {

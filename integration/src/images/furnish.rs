@@ -1,4 +1,4 @@
-//! A tree with one entry of every kind, and changes to it in every form that a layer can express.
+//! A tree with one entry of every kind, and every kind of change that a layer can express.
 
 #![allow(clippy::unwrap_used)] // where a tree cannot be made, the test fails
 
@@ -68,8 +68,8 @@ pub fn furnish(root: &Path) {
     }
 }
 
-/// Changes that tree: removes a directory and a file, replaces a directory by a link and another by a file, recreates
-/// one, and removes access for other users from one.
+/// Changes that tree: removes a directory and a file, replaces one directory by a link and another one by a file,
+/// recreates a directory, and removes access for other users from a directory.
 pub fn change(root: &Path) {
     fs::remove_dir_all(root.join("gone")).unwrap();
     fs::remove_file(root.join("third")).unwrap();

@@ -1,5 +1,5 @@
-//! A registry with token authentication, which cloud registries have and Debian's registry lacks, and its token
-//! service.
+//! A registry with token authentication, and its token service. Cloud registries have such authentication, but Debian's
+//! registry does not.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -7,8 +7,8 @@ use std::thread;
 
 use super::{Endpoint, Registry, basic};
 
-/// Proxy in front of an open registry that passes on only requests with its token. The token service issues the token
-/// to [`super::USER`].
+/// Proxy in front of an open registry. It forwards only requests with its token. The token service issues the token to
+/// [`super::USER`].
 pub struct Gate {
     port: u16,
 }

@@ -1,4 +1,4 @@
-//! A proxy that pauses a registry's answers after a number of bytes.
+//! A proxy that pauses a registry's responses after a number of bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Endpoint;
 use crate::wait;
 
-/// Proxy between a client and a registry that pauses an answer after a number of bytes until it is released.
+/// Proxy between a client and a registry. It pauses a response after a number of bytes until the response is released.
 pub struct Holding {
     port: u16,
     shared: Arc<Shared>,
@@ -18,7 +18,7 @@ pub struct Holding {
 
 struct Shared {
     upstream: u16,
-    /// Number of bytes of an answer that are sent before it is paused.
+    /// Number of bytes of a response that are sent before the pause.
     after: usize,
     holds: AtomicBool,
     held: AtomicUsize,
@@ -46,17 +46,17 @@ impl Holding {
         Self { port, shared }
     }
 
-    /// Waits until an answer is paused.
+    /// Waits until a response is paused.
     pub fn until_held(&self) {
         wait::until("an answer is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
     }
 
-    /// Releases the paused answer and pauses no further answers.
+    /// Releases the paused response, and pauses no further responses.
     pub fn release(&self) {
         self.shared.holds.store(false, Ordering::SeqCst);
     }
 
-    /// Returns whether clients have sent a text.
+    /// Returns whether clients have sent a string.
     pub fn saw(&self, text: &str) -> bool {
         let asked = self.shared.asked.lock().expect("not poisoned");
         String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)

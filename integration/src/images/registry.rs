@@ -75,8 +75,8 @@ impl Registry {
         Self { child, port, closed, dir }
     }
 
-    /// Stores a signature as cosign does: the payload as a layer, the signature in its annotation, under a tag derived
-    /// from the digest.
+    /// Stores a signature as cosign does: the payload is a layer, the signature is an annotation of the layer, and the
+    /// tag is derived from the digest.
     pub fn put_signature(&self, repository: &str, digest: &str, payload: &[u8], signature: &[u8]) {
         let layout = self.dir.path().join("signature");
         let blobs = layout.join("blobs/sha256");
