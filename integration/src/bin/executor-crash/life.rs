@@ -177,7 +177,7 @@ pub(crate) async fn live(mut rpc: Rpc, request: RunRequest, secrets: Secrets, st
     answers
 }
 
-/// A call has failed; the error is in the [`ClientAnswers`].
+/// A call has failed; the error is in `ClientAnswers`.
 struct CallFailed;
 
 async fn make_calls(
