@@ -317,6 +317,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 41);
+        assert_eq!(methods, 42);
     }
 }

@@ -23,10 +23,12 @@ mod zone;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use executor_core::bridge::{BridgeNetwork, default_network};
+use executor_core::cni::is_config_name;
 use executor_core::ident::ContainerId;
 use executor_core::plan::Plan;
 use executor_sys::mutex::locked;
@@ -50,6 +52,8 @@ const KNOWN_SOON: Duration = Duration::from_secs(2);
 pub struct NameServers {
     networks: BTreeMap<String, Arc<ServedNetwork>>,
     default_network: Option<String>,
+    /// Directory of the configuration of CNI networks, the first of which is the default if there is any.
+    cni_conf_dir: PathBuf,
     registry: Arc<Registry>,
     launcher: Arc<Launcher>,
     metrics: Arc<Metrics>,
@@ -86,7 +90,7 @@ enum SocketState {
 impl NameServers {
     /// Creates the name servers. No socket is opened yet.
     pub(crate) fn new(
-        networks: &BTreeMap<String, BridgeNetwork>,
+        (networks, cni_conf_dir): (&BTreeMap<String, BridgeNetwork>, &Path),
         registry: Arc<Registry>,
         launcher: Arc<Launcher>,
         metrics: Arc<Metrics>,
@@ -99,6 +103,7 @@ impl NameServers {
         Arc::new(Self {
             networks: networks.iter().map(|(name, network)| (name.clone(), Arc::new(served(network)))).collect(),
             default_network: default_network(networks).map(|network| network.name.clone()),
+            cni_conf_dir: cni_conf_dir.to_owned(),
             registry,
             launcher,
             metrics,
@@ -115,6 +120,7 @@ impl NameServers {
     pub(crate) async fn open_for(self: &Arc<Self>, plan: &Plan) -> bool {
         let name = match plan.own_network() {
             None => return false,
+            Some("") if has_cni_network(&self.cni_conf_dir) => return false,
             Some("") => self.default_network.as_deref(),
             Some(name) => Some(name),
         };
@@ -234,4 +240,11 @@ impl NameServers {
         };
         timeout(KNOWN_SOON, known).await.ok().flatten()
     }
+}
+
+/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty: then the sockets
+/// are opened, and may not be needed.
+fn has_cni_network(dir: &Path) -> bool {
+    let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_str().is_some_and(is_config_name))
 }

@@ -142,8 +142,8 @@ impl Node {
         let metrics: Arc<Metrics> = Arc::default();
         let traces = Traces::start(config.traces.as_ref(), &metrics).map_err(NodeError::Traces)?;
         let registry = Arc::new(Registry::new(config.capacity, config.capacity.percent(config.reserved_percent)));
-        let names =
-            NameServers::new(&config.networks, Arc::clone(&registry), Arc::clone(&launcher), Arc::clone(&metrics));
+        let networks = (&config.networks, &*config.policy.cni_conf_dir);
+        let names = NameServers::new(networks, Arc::clone(&registry), Arc::clone(&launcher), Arc::clone(&metrics));
         let node = Self {
             names,
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
