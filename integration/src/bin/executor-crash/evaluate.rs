@@ -18,8 +18,8 @@ use integration::supervised::{Part, Supervised};
 use integration::{identity, wait};
 use tonic::{Code, Status};
 
+use crate::host_network::HostNetwork;
 use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
-use crate::sweep::HostNetwork;
 
 /// Timeout for the last steps of a shim and of the kernel.
 pub(crate) const TIDY: Duration = Duration::from_secs(30);

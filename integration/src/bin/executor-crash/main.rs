@@ -19,6 +19,7 @@
 
 mod calls;
 mod evaluate;
+mod host_network;
 mod installations;
 mod life;
 mod renewals;

@@ -17,6 +17,7 @@ use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
 use crate::evaluate::{Fate, KilledLife, Verdict};
+use crate::host_network::HostNetwork;
 use crate::life::{self, Secrets, Step};
 use crate::shelf::Shelf;
 use crate::tracer::{Counted, Helper, StopAction, Trace, TraceTarget};
@@ -137,24 +138,6 @@ pub(crate) struct TestNode {
     shelf: Option<Arc<Shelf>>,
     /// Simulated host of the node, if its containers are on a network. Dropped last.
     host: Option<HostNetwork>,
-}
-
-/// A simulated host, and the objects of its built-in network that exist without a container.
-pub(crate) struct HostNetwork {
-    network: Network,
-    at_rest: Vec<String>,
-}
-
-impl HostNetwork {
-    /// Checks for network objects that should not exist while no container exists.
-    ///
-    /// # Errors
-    /// Returns all objects if there are more than at the start.
-    pub(crate) fn check(&self, node: &Supervised) -> Result<(), Vec<String>> {
-        let objects = self.network.bridge_objects(&node.run_dir(), &node.state_dir());
-        // With a warm pool, one warm container is on the network, each time with another address.
-        if objects.len() <= self.at_rest.len() { Ok(()) } else { Err(objects) }
-    }
 }
 
 /// Kind of lives on a node.
