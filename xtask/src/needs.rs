@@ -171,14 +171,7 @@ pub(crate) const BENCH: [Need; 3] = [
 pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 
 /// Needed by `cargo xtask bench` for containers with a network. If they are missing, it continues with a message.
-pub(crate) const BENCH_NETWORK: [Need; 6] = [
-    BUSYBOX,
-    IPROUTE,
-    IPTABLES,
-    PLUGINS,
-    Need { package: "podman", reason: "an engine to compare networks with", sign: Sign::Program("podman") },
-    Need { package: "netavark", reason: "podman's networks", sign: Sign::File("/usr/lib/podman/netavark") },
-];
+pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
 /// Needed by `cargo xtask crash` for its containers' root file system.
 pub(crate) const CRASH: [Need; 1] = [BUSYBOX];
