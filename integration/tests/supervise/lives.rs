@@ -185,7 +185,7 @@ impl Node {
 /// Builds the request of a life.
 fn asked(request: RunRequest, number: usize, image: &str) -> RunRequest {
     let request = request.id(&id(number)).rootfs(image).user("app").file(SECRET, b"old");
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         return request;
     }
     // Containers that run at the same time have different ports.

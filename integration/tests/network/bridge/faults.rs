@@ -41,7 +41,7 @@ fn foreign_interfaces_are_not_used() {
         world.network.on_host(&["ip", "link", "add", "ex-bridge", "type", kind]);
         let before = world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]);
         let refused = world.api().run(sleeping("refused", false)).unwrap_err();
-        let words = "network `bridge`: interface `ex-bridge` of the host is not the executor's; remove it, or set \
+        let words = "network `bridge`: host interface `ex-bridge` is not the executor's; remove it, or set \
                      networks.bridge.interface";
         assert_refused(&refused, words);
         assert_eq!(world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]), before);
