@@ -319,7 +319,7 @@ mod tests {
             "action.serial.actions[1].run.path: is empty",
             "action.serial.actions[2].timeout.timeout_ms: is -3",
             "action.serial.actions[2].timeout.action: is not set",
-            "action.serial.actions[3]: has run, try set",
+            "action.serial.actions[3]: sets more than one action (run, try)",
             "action.serial.actions[3].try.action: is not set",
         ] {
             assert!(reported.contains(fault), "{fault}: {reported}");

@@ -224,7 +224,10 @@ fn secrets(table: &mut Table, spec: &ContainerSpec) {
         table.pair("runtime token", spec.runtime_token_path.clone());
     }
     if let Some(writable) = &spec.writable_files {
-        table.pair("secret files", format!("writable, at most {} more", bytes(writable.bytes_max)));
+        table.pair(
+            "secret files",
+            format!("writable, at most {} in addition to the files of the request", bytes(writable.bytes_max)),
+        );
     }
     match spec.redaction() {
         Redaction::Auto => {}

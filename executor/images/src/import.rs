@@ -80,7 +80,7 @@ impl Section {
             None => Ok(()),
             Some(most) => {
                 let what = format!("{what} (a sparse file)");
-                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes for the bytes it stores" })
+                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes for its stored bytes" })
             }
         }
     }

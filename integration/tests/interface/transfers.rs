@@ -270,7 +270,7 @@ fn cache_key_elsewhere_does_not_wait() {
     assert_eq!(slow.requests().len(), 1, "the control: a download of the same artifact waits");
     let container = daemon.api.wait("same").unwrap();
     let message = &ending(&container).failure.as_ref().unwrap().message;
-    assert!(message.contains("took longer than 20 s"), "{message}");
+    assert!(message.contains("exceeded its time limit of 20 s"), "{message}");
 }
 
 /// A worker has a CPU time limit, yields to other processes, and is the first process to be killed if memory is short.

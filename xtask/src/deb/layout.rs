@@ -71,7 +71,10 @@ impl<'a> Tree<'a> {
         generate::write_man(self.workspace, &pages)?;
         for page in fs::read_dir(&pages)? {
             let path = page?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).context("a manual page's name")?;
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .with_context(|| format!("{}: the file name of a manual page must be UTF-8", path.display()))?;
             let section = name.rsplit('.').next().unwrap_or("1");
             gzip(&fs::read(&path)?, &self.at(&format!("usr/share/man/man{section}/{name}.gz")))?;
         }

@@ -251,7 +251,7 @@ impl Transfer {
     /// Applies the time limit of a transfer.
     async fn in_time<T>(&self, transfer: impl Future<Output = Result<T, Missed>>) -> Result<T, Missed> {
         let limit = self.settings().time_max;
-        let late = |_| Failure::last(format!("it took longer than {} s", limit.as_secs()));
+        let late = |_| Failure::last(format!("the transfer exceeded its time limit of {} s", limit.as_secs()));
         timeout(limit, transfer).await.map_err(late)?
     }
 

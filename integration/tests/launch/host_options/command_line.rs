@@ -21,7 +21,7 @@ fn flags_arrive_and_are_shown() {
     assert_eq!(spec["devices"], serde_json::json!([{"name": "fuse", "path": "/dev/data", "permissions": "r"}]));
     assert_eq!(spec["ulimits"], serde_json::json!([{"name": "memlock", "soft": 4096, "hard": 8192}]));
     let shown = cli::run(&socket, &["inspect", "a"]).stdout;
-    for words in ["32 MiB in addition to memory", "memlock 4096, at most 8192", "+100", "/dev/data: fuse (r)"] {
+    for words in ["32 MiB in addition to memory", "memlock soft 4096, hard 8192", "+100", "/dev/data: fuse (r)"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     let info = cli::run(&socket, &["info"]).stdout;
