@@ -423,6 +423,10 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     }
     store::sweep(host, living);
     bridge::sweep(host);
+    if !host.networks.is_empty() {
+        // So that the launcher always holds it, and not only after it has detached a container of a lost shim.
+        let _ = netlink::with_host_netfilter(|_| Ok(())); // a kernel without nf_tables is reported when it is needed
+    }
 }
 
 /// Lets the plugins of CNI networks remove stale attachments.
