@@ -168,8 +168,8 @@ pub(crate) enum Direct {
     /// Show resource usage of containers on a screen that keys sort, filter and scroll
     ///
     /// The keys c, m, p, n, d and i sort by CPU, memory, processes, network, disk and id. The key r reverses the
-    /// order. The key / filters by a substring of the id: Enter applies the filter, Escape clears it. Arrows, Page Up
-    /// and Page Down scroll. Press q or Ctrl-C to quit.
+    /// order. The key / filters by a substring of the id: Enter applies the filter, Escape clears it. The list scrolls
+    /// with the arrow keys, Page Up and Page Down. Press q or Ctrl-C to quit.
     /// While executord is unavailable, the last reading stays. If standard output is not a terminal, and with --batch
     /// or --json, readings are printed one after the other.
     Top(TopArgs),
@@ -358,7 +358,7 @@ impl Work for Prepared {
     fn interruption(&self) -> Interruption {
         match self {
             Self::Run(_) | Self::Audit(_) | Self::Direct(Direct::Drain(_)) => Interruption::Heeded,
-            // They must remove a partly fetched file, or restore the terminal.
+            // `cp` removes a partly fetched file, and the others restore the terminal.
             Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
         }

@@ -260,7 +260,7 @@ pub fn left_behind(id: &str) -> String {
     format!("the container {id} may still exist; `agent-cli rm -f {id}` removes it")
 }
 
-/// Waits for an optional future. If there is none, never returns.
+/// Waits for an optional future. Waits forever if the option is `None`.
 async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match going_on {
         Some(going_on) => going_on.await,

@@ -116,8 +116,8 @@ impl Global {
         }
     }
 
-    /// Selects the executord of these flags, variables or contexts in the environment of a program. Changes nothing if
-    /// there is none.
+    /// Sets the environment of a program so that it uses the executord of these flags, variables or contexts. Changes
+    /// nothing if no executord is selected.
     ///
     /// # Errors
     /// See [`Self::server`].

@@ -38,7 +38,7 @@ impl Cell {
     ///
     /// # Errors
     /// Returns an error if there is not enough capacity or the id is in use. Returns [`Error::Lost`] if `id` is empty
-    /// and the connection broke: the reservation may exist.
+    /// and the connection broke; the reservation may exist in this case.
     pub async fn reserve(
         &self,
         id: &str,

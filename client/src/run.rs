@@ -271,8 +271,8 @@ impl Client {
         Ok(Started { container, created: created || made_by_this })
     }
 
-    /// Validates a request for a container, a pod, or a container of a pod that need not exist, also across a restart
-    /// of executord. Creates nothing. The field names of violations begin with `run.` or `pod.`.
+    /// Validates a request for a container or a pod, without creating anything. The pod of a container need not exist.
+    /// Retries during a restart of executord. The field names of violations begin with `run.` or `pod.`.
     ///
     /// # Errors
     /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] if executord does not list the

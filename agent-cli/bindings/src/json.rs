@@ -51,8 +51,8 @@ impl<'a> Document<'a> {
         json.map_err(|error| self.syntax(text, &error))
     }
 
-    /// Returns the error with its position in the whole document. The error does not use the message of serde_json,
-    /// which could repeat content.
+    /// Returns the error with its position in the whole document, without the message of serde_json: that message
+    /// can contain a part of the document.
     fn syntax(self, part: &str, error: &serde_json::Error) -> Violation {
         // A part is a slice of the document: values are borrowed from it.
         let begins = (part.as_ptr() as usize).checked_sub(self.0.as_ptr() as usize);

@@ -1,9 +1,9 @@
 //! JSON documents, with the names of the API. Every key is always present.
 //!
 //! Times are RFC 3339 in UTC with nanoseconds, durations are seconds in keys that end in `_seconds`, and sizes are
-//! bytes. Enums are lower-case words, permission bits are an octal string, and unknown values are null. `exit_status`
-//! of an ending is the exit status of `agent-cli wait`. `docs/agent-cli.schema.json` describes every document; the test
-//! `schema` compares its keys with the keys of the API.
+//! bytes. Enums are lower-case words, permission bits are an octal string, and unknown values are null. The
+//! `exit_status` of a result is the exit status of `agent-cli wait`. `docs/agent-cli.schema.json` describes every
+//! document. The test `schema` compares the keys of the schema with the keys of the API.
 
 mod bindings;
 mod cell;

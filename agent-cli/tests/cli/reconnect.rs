@@ -90,8 +90,8 @@ fn wait_logs_and_events_go_on() {
     assert_eq!((logs.status, logs.out().as_str(), logs.err().as_str()), (Some(0), "", "meanwhile\n"));
     let completed = events.next();
     assert!(completed.contains("\"kind\":\"completed\"") && completed.contains("\"exit_status\":7"), "{completed}");
-    // The reader closes the output. Send more than one event: a child started by another test may hold the pipe open
-    // for a moment.
+    // The reader closes the output. One event may not be enough: until its `execve`, a child started by another test
+    // also has the pipe open.
     drop(events);
     let mut number = 2;
     while watching.try_wait().unwrap().is_none() {

@@ -114,7 +114,7 @@ pub struct Monitor<'a> {
     health: Health,
     /// Times of the next checks, in the order of the lists in `health`.
     due: [Vec<Duration>; 3],
-    /// For each startup check: true if its newest result since the creation of this monitor is a failure.
+    /// One flag for each startup check: true if the newest result since the creation of this monitor is a failure.
     failed: Vec<bool>,
     /// Final round of liveness checks, which collects all failures. Unset until a liveness check has failed as often as
     /// its threshold.

@@ -45,8 +45,8 @@ impl IdMap {
 
 /// Maximum number of ranges in a block.
 const BLOCK_RANGES_MAX: u32 = 16;
-/// Target number of blocks of a pool. A pool with fewer ranges has one block per range; a large pool has more blocks,
-/// of [`BLOCK_RANGES_MAX`] ranges each.
+/// Target number of blocks of a pool. A pool with fewer ranges has one block per range. A large pool has more blocks,
+/// and each block has [`BLOCK_RANGES_MAX`] ranges.
 const BLOCKS: u32 = 16;
 
 /// Host ids that one launcher has claimed: the first id, and the end (exclusive).

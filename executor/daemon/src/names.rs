@@ -137,10 +137,12 @@ impl NameServers {
         loop {
             changes.borrow_and_update();
             greetings.borrow_and_update();
-            let zone = self.zone();
             let mut all_open = true;
-            for served in self.networks.values().filter(|served| zone.has_clients(&served.network.name)) {
-                all_open &= self.open(served).await;
+            for served in self.networks.values() {
+                let is_open = matches!(*served.state.lock().await, SocketState::Open);
+                if !is_open && self.zone().has_clients(&served.network.name) {
+                    all_open &= self.open(served).await;
+                }
             }
             let changed = async {
                 tokio::select! {

@@ -164,9 +164,10 @@ impl Remains {
         self.on_network &= leaves_a_network(&container.plan);
         // A client may request the ports again as soon as the exit is reported.
         if !container.plan.connectivity.ports.is_empty() && self.on_network {
-            let free = |id| network::free_ports(host, &id, self.patience(host));
-            if let Err(why) = id.parse().map_or(Ok(()), free) {
-                log::line(Level::Error, &id, format_args!("its ports are not free yet: {why}"));
+            match id.parse().map_or(Ok(false), |id| network::free_ports(host, &id)) {
+                Ok(true) => {}
+                Ok(false) => self.detach(host, &id),
+                Err(why) => log::line(Level::Error, &id, format_args!("its ports are not free yet: {why}")),
             }
         }
         let finish = now().since(ended_at);
@@ -248,13 +249,10 @@ impl Remains {
         if !std::mem::take(&mut self.on_network) {
             return;
         }
-        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, self.patience(host))) {
+        let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
+        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
             log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }
-    }
-
-    fn patience(&self, host: &Host) -> Patience {
-        if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) }
     }
 
     fn remove_leftovers(&mut self, host: &Host, id: &str) {

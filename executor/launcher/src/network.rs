@@ -376,15 +376,15 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
     limit_egress(init, plan, name, &addresses)
 }
 
-/// Frees the published ports of a container that has ended. On a built-in network, [`detach`] must still be called for
-/// the rest. On a CNI network this function detaches the container.
+/// Frees the published ports of a container that has ended; [`detach`] does the rest. Returns false on a network of CNI
+/// plugins, where only [`detach`] frees ports.
 ///
 /// # Errors
 /// Returns a description of the failure.
-pub(crate) fn free_ports(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
+pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> {
     match store::read(host, id.as_str()) {
-        Ok(Some(Stored::Bridge(attachment))) => bridge::leave(host, &attachment),
-        _ => detach(host, id, patience), // only the plugins know what a port needs
+        Ok(Some(Stored::Bridge(attachment))) => bridge::leave(host, &attachment).map(|()| true),
+        _ => Ok(false),
     }
 }
 

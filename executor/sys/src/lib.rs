@@ -8,6 +8,7 @@ pub mod capabilities;
 pub mod clock;
 pub mod entry;
 pub mod events;
+pub mod file_version;
 pub mod heap;
 pub mod heartbeat;
 pub mod holes;

@@ -365,7 +365,8 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         let mut client = Stubborn::call(&socket, METHOD, &tokens[0]);
         client.read_until(&argument.as_bytes()[4000..]); // the last value of the response
         let mut wrong = Stubborn::call(&socket, METHOD, &format!("{}x", tokens[0]));
-        std::thread::sleep(Duration::from_secs(1)); // the time limit in docs/security-claims.md
+        // The claim is a time: docs/security-claims.md says that nothing is left after one second.
+        std::thread::sleep(Duration::from_secs(1));
         assert_eq!(found(), [""; 0], "{}", socket.display());
         assert!(!client.is_closed() && !wrong.is_closed());
         let mut client = Stubborn::call(&socket, METHOD, &tokens[1]);
@@ -388,7 +389,8 @@ fn a_client_that_is_held_up_gets_its_answer() {
     let token = token(pid(&daemon.api.started(request)));
     for socket in [daemon.socket(), socket(&daemon)] {
         let mut client = Stubborn::call(&socket, "/executor.v1.Executor/GetSecrets", &token);
-        std::thread::sleep(Duration::from_millis(1500)); // longer than a response normally takes
+        // The pause is what is tested: it is longer than a response normally takes.
+        std::thread::sleep(Duration::from_millis(1500));
         client.ping();
         client.read_until(&content.as_bytes()[29_990..]);
     }

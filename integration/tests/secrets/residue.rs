@@ -186,7 +186,8 @@ fn after_a_program_that_cannot_be_executed() {
     // A request is refused after its secrets were received.
     let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
-    std::thread::sleep(std::time::Duration::from_secs(1)); // the time limit in docs/security-claims.md
+    // The claim is a time: docs/security-claims.md says that nothing is left after one second.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     is_clean(&refused.search(&daemon, &[]), "refused");
 }
 

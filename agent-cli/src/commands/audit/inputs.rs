@@ -192,8 +192,8 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
-/// Returns the kinds that executord accepted, except rotation and token. An older executord silently ignores kinds that
-/// it does not support.
+/// Returns the kinds that executord accepted, except rotation and token. An older executord ignores unsupported kinds
+/// without an error.
 pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];
@@ -206,8 +206,8 @@ pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     kinds
 }
 
-/// Adds the random part of the container's runtime token, if it has a token. The token begins with the container's id,
-/// which is not secret.
+/// Adds the random part of the container's runtime token, if it has a token. The other part is the container's id and is
+/// not secret.
 pub(crate) fn add_token(needles: &mut Needles, container: &Container) -> bool {
     let Some(path) = seen_from_host(container, TOKEN) else { return false };
     let Ok(token) = std::fs::read(path).map(zeroize::Zeroizing::new) else { return false };

@@ -21,8 +21,8 @@ use super::program::Program;
 use crate::actions;
 use crate::variables::environment;
 
-/// Reads the sources of files and variables and builds the request. The id is generated here and not by executord, so
-/// that the client can repeat the same request after a lost connection.
+/// Reads the sources of files and variables and builds the request. Generates the id, so that the client can repeat the
+/// same request after a lost connection.
 pub(super) fn lower(
     mut args: RunArgs,
     stdin: &mut dyn Read,

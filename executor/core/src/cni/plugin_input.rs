@@ -122,8 +122,8 @@ fn declares(plugin: &Plugin, capability: &str) -> bool {
     plugin.config.get("capabilities").and_then(|all| all.get(capability)).and_then(Value::as_bool) == Some(true)
 }
 
-/// Returns a plugin's own configuration with the network's name and version, the requested capabilities, and the result
-/// of the previous plugin (for ADD) or of all plugins (for CHECK and DEL).
+/// Returns the standard input of a plugin: its own configuration, the network's name and version, the requested
+/// capabilities, and a result. For ADD this is the result of the previous plugin, for CHECK and DEL the final result.
 pub fn stdin(
     network: &CniNetwork,
     plugin: &Plugin,

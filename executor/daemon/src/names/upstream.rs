@@ -1,13 +1,13 @@
 //! The host's name servers from `/etc/resolv.conf`. The file is read again when it has changed.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
 use executor_core::names::{HOST_FILE_MAX, servers};
+use executor_sys::file_version::FileVersion;
 use executor_sys::mutex::locked;
 
 /// Maximum number of name servers, as in resolv.conf(5).
@@ -23,12 +23,9 @@ pub(super) struct HostServers {
 /// Result of the last attempt to read the file.
 #[derive(Debug, Default)]
 struct LastRead {
-    found: Option<(Version, Vec<IpAddr>)>,
+    found: Option<(FileVersion, Vec<IpAddr>)>,
     has_failed: bool,
 }
-
-/// Device, inode, size and change time of a file.
-type Version = (u64, u64, u64, i64, i64);
 
 impl Default for HostServers {
     fn default() -> Self {
@@ -59,8 +56,8 @@ impl HostServers {
         }
     }
 
-    fn read(&self, last: Option<(Version, Vec<IpAddr>)>) -> io::Result<(Version, Vec<IpAddr>)> {
-        let version = version(&std::fs::metadata(&self.path)?);
+    fn read(&self, last: Option<(FileVersion, Vec<IpAddr>)>) -> io::Result<(FileVersion, Vec<IpAddr>)> {
+        let version = FileVersion::from(&std::fs::metadata(&self.path)?);
         if let Some(last) = last.filter(|(known, _)| *known == version) {
             return Ok(last);
         }
@@ -70,10 +67,6 @@ impl HostServers {
         found.truncate(SERVERS_MAX);
         Ok((version, found))
     }
-}
-
-fn version(metadata: &Metadata) -> Version {
-    (metadata.dev(), metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec())
 }
 
 #[cfg(test)]

@@ -210,7 +210,8 @@ fn starts_killed_at_random_leave_nothing() {
                 kill(*pid, 9);
                 kills += 1;
             }
-            std::thread::sleep(Duration::from_micros(u64::from(seed >> 16) % 40_000)); // another phase of the start
+            // Not a wait for a condition: each kill must come at a random moment of a start.
+            std::thread::sleep(Duration::from_micros(u64::from(seed >> 16) % 40_000));
         }
     });
     assert!(kills >= count / 8, "{kills} shims were killed, of {count}");

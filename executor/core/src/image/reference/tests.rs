@@ -121,7 +121,7 @@ fn everything_wrong_is_reported_at_once() {
 }
 
 proptest! {
-    /// For any input, a printed reference parses to the same reference.
+    /// Parsing a printed reference returns the same reference.
     #[test]
     fn printed_is_parsed_again(text in "(docker://|oci:|oci-archive:|docker-archive:|)[a-zA-Z0-9./:@_\\[\\]-]{0,40}") {
         if let Ok(reference) = ImageReference::parse_short(&text) {

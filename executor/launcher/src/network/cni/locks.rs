@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::host::Host;
 
-/// Interval between attempts.
+/// Interval between attempts. They are polled because the kernel has no locks with a time limit.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Byte for GC.
 const COLLECTION: i64 = 0;
@@ -97,7 +97,7 @@ fn lock(
     loop {
         match fcntl(file, FcntlArg::F_OFD_SETLK(&range)) {
             Ok(_) => return Ok(()),
-            Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < until => std::thread::sleep(PAUSE),
+            Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < until => std::thread::sleep(PAUSE), // see PAUSE
             Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::TimedOut.into()),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
