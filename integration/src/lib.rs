@@ -14,6 +14,7 @@ pub mod fuse;
 pub mod guide;
 pub mod host;
 pub mod http2;
+pub mod id_pool;
 pub mod identity;
 pub mod images;
 pub mod interrupt;

@@ -11,6 +11,7 @@ use executor_proto::v1::{Container, RunRequest, State, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
+use integration::id_pool::IdPool;
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{dist, wait};
@@ -178,8 +179,8 @@ fn a_secret_is_for_the_mapped_user_alone() {
 /// the first has exited. Containers with host ids need no range.
 #[test]
 fn a_pool_that_is_used_up_is_reported() {
-    let daemon =
-        Setup::default().config(&format!("{BOTH}userns_pool_start = 1207959552\nuserns_pool_ranges = 1\n")).start();
+    let pool = IdPool::reserve(1);
+    let daemon = Setup::default().config(&format!("{BOTH}{}", pool.policy())).start();
     let first = daemon.api.started(sleeper("first"));
     let before = daemon.footprint();
     let refused = daemon.api.run(sleeper("second")).unwrap_err();
@@ -198,8 +199,8 @@ fn a_pool_that_is_used_up_is_reported() {
 /// meanwhile are free.
 #[test]
 fn ranges_outlive_the_launcher() {
-    let mut daemon =
-        Setup::default().config("[policy]\nuserns_pool_start = 1073741824\nuserns_pool_ranges = 2\n").start();
+    let pool = IdPool::reserve(2);
+    let mut daemon = Setup::default().config(&format!("[policy]\n{}", pool.policy())).start();
     let stays = daemon.api.started(sleeper("stays"));
     daemon.api.started(sleeper("goes"));
     let launcher = daemon.launcher().unwrap();
@@ -221,8 +222,9 @@ fn ranges_outlive_the_launcher() {
 /// killed launcher keep their ids. When these containers have exited, the other launcher can assign the ids.
 #[test]
 fn launchers_on_one_host_never_share_ids() {
-    let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
-    let (mut one, other) = (Setup::default().config(config).start(), Setup::default().config(config).start());
+    let pool = IdPool::reserve(2);
+    let config = format!("[policy]\n{}", pool.policy());
+    let (mut one, other) = (Setup::default().config(&config).start(), Setup::default().config(&config).start());
     let (first, second) = (one.api.started(sleeper("first")), other.api.started(sleeper("second")));
     assert!(first.id_range_start.abs_diff(second.id_range_start) >= RANGE_IDS, "{first:?} {second:?}");
     for daemon in [&one, &other] {

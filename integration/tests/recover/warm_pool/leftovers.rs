@@ -5,6 +5,7 @@ use std::process::Command;
 
 use executor_proto::v1::RunRequest;
 use integration::daemon::{Setup, has_ended, kill};
+use integration::id_pool::IdPool;
 use integration::request::{RequestBuilder as _, sh};
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
@@ -151,8 +152,9 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
 /// ranges.
 #[test]
 fn warm_container_gives_up_its_ids() {
-    let config = "[warm_pool]\nsize = 2\n[policy]\nuserns_pool_start = 805306368\nuserns_pool_ranges = 5\n";
-    let (daemon, rootfs) = (Setup::default().config(config).start(), Rootfs::busybox());
+    let pool = IdPool::reserve(5);
+    let config = format!("[warm_pool]\nsize = 2\n[policy]\n{}", pool.policy());
+    let (daemon, rootfs) = (Setup::default().config(&config).start(), Rootfs::busybox());
     for number in 0..5 {
         let request = sh("sleep 1000").rootfs(&rootfs.reference()).id(&format!("c{number}"));
         daemon.api.started(request);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use integration::daemon::Setup;
+use integration::id_pool::IdPool;
 use integration::request::{RequestBuilder as _, program};
 use integration::rootfs::Rootfs;
 
@@ -28,9 +29,9 @@ fn with_perl() -> Rootfs {
 #[test]
 fn the_next_container_finds_nothing_of_the_one_before() {
     let rootfs = with_perl();
+    let pool = IdPool::reserve(2);
     for warm_pool in [0, 1] {
-        let pool = "userns_pool_start = 939524096\nuserns_pool_ranges = 2";
-        let config = format!("[policy]\n{pool}\n[warm_pool]\nsize = {warm_pool}\n");
+        let config = format!("[policy]\n{}[warm_pool]\nsize = {warm_pool}\n", pool.policy());
         let daemon = Setup::default().config(&config).start();
         daemon.api.wait_until_warm_pool_is_ready();
         let ended = |id: &str, what: &str| {
