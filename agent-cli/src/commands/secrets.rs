@@ -83,7 +83,10 @@ pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, 
 fn token(file: &Path) -> Result<Secret, Failure> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut token = Vec::with_capacity(TOKEN_MAX as usize + 1);
-        std::fs::File::open(file)?.take(TOKEN_MAX).read_to_end(&mut token)?;
+        std::fs::File::open(file)?.take(TOKEN_MAX + 1).read_to_end(&mut token)?;
+        if token.len() as u64 > TOKEN_MAX {
+            return Err(std::io::Error::other(format!("has more than {TOKEN_MAX} bytes, and is not a runtime token")));
+        }
         Ok(token)
     };
     let token = read().map_err(|error| Failure::Usage(format!("--token-file {}: {error}", file.display())))?;

@@ -1,13 +1,14 @@
 //! Files and directories of the executor: creates them with modes, reads and locks files, and removes trees.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use executor_sys::mount::open_dir;
+use executor_sys::open::read_whole;
 use executor_sys::tree;
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
@@ -75,12 +76,11 @@ pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 /// Reads a JSON file of at most `bytes_max` bytes. Does not follow a link.
 ///
 /// # Errors
-/// Returns an error if the file does not exist, is larger, or has unexpected content (`InvalidData`, `UnexpectedEof`).
+/// Returns an error if the file does not exist, or is larger or has unexpected content (`InvalidData`,
+/// `UnexpectedEof`).
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
-    let mut bytes = Vec::new();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    file.take(bytes_max).read_to_end(&mut bytes)?;
-    Ok(serde_json::from_slice(&bytes)?)
+    Ok(serde_json::from_slice(&read_whole(file, bytes_max)?)?)
 }
 
 /// Locks a file exclusively. If another process holds the lock, retries for `patience`.

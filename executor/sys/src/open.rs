@@ -1,6 +1,7 @@
 //! Opens files below a directory. Symbolic links and `..` cannot lead out of it.
 
 use std::ffi::OsStr;
+use std::io::{self, Read};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
@@ -16,6 +17,19 @@ pub enum Links {
     Refused,
     /// Follow symbolic links that do not lead out of the directory.
     Beneath,
+}
+
+/// Reads a whole file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// Returns an error that names the limit (`InvalidData`) if the file is longer, and otherwise the errors of read.
+pub fn read_whole(file: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("has more than {bytes_max} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// Calls openat2, and repeats the call while the kernel requests a retry, which it does if a rename raced with the
@@ -83,6 +97,14 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn longer_file_is_refused() {
+        assert_eq!(read_whole(&b"four"[..], 4).unwrap(), b"four");
+        let error = read_whole(&b"fives"[..], 4).unwrap_err();
+        assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::InvalidData, "has more than 4 bytes".to_owned()));
+        assert!(read_whole(io::empty(), 0).unwrap().is_empty());
+    }
+
     /// With and without openat2, only files beneath the directory are opened. Without openat2, no link is followed.
     #[test]
     fn opened_files_lie_beneath() {
@@ -96,8 +118,7 @@ mod tests {
         }
         let dir = File::open(&inside).unwrap();
         let dir = dir.as_fd();
-        let read =
-            |opened: Result<OwnedFd, Errno>| opened.map(|file| std::io::read_to_string(File::from(file)).unwrap());
+        let read = |opened: Result<OwnedFd, Errno>| opened.map(|file| io::read_to_string(File::from(file)).unwrap());
         let following = |path: &str| read(open_beneath(dir, Path::new(path), OFlags::RDONLY, Links::Beneath));
         let refusing = |path: &str| read(open_beneath(dir, Path::new(path), OFlags::RDONLY, Links::Refused));
         let stepwise = |path: &str| read(open_without_links(dir, Path::new(path), OFlags::RDONLY));

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use executor_core::plan::{Principal, UserRef};
 use executor_core::users::{self, FILE_MAX};
+use executor_sys::open::read_whole;
 
 use super::BootError;
 use crate::config::Config;
@@ -133,12 +134,11 @@ fn principal(name: &str) -> Principal {
 }
 
 fn read(path: &'static str) -> Result<Vec<u8>, BootError> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(FILE_MAX).read_to_end(&mut bytes))
-        .map_err(|source| BootError::Path { what: "read", path: path.into(), source })?;
-    Ok(bytes)
+    std::fs::File::open(path).and_then(|file| read_whole(file, FILE_MAX)).map_err(|source| BootError::Path {
+        what: "read",
+        path: path.into(),
+        source,
+    })
 }
 
 #[cfg(test)]

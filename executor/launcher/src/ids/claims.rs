@@ -12,12 +12,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::idmap::{Block, Pool};
+use executor_sys::open::read_whole;
 use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -179,9 +180,7 @@ impl Claims {
 
 fn read(path: &Path) -> io::Result<Claim> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let mut bytes = Vec::new();
-    file.take(CLAIM_MAX).read_to_end(&mut bytes)?;
-    Ok(serde_json::from_slice(&bytes)?)
+    Ok(serde_json::from_slice(&read_whole(file, CLAIM_MAX)?)?)
 }
 
 /// Returns true if a launcher uses the run directory or a container has a directory in it, and if this cannot be

@@ -1,7 +1,7 @@
 //! Resolves users and groups of a container with the user and group files of its root.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
 use executor_sys::mount::{Follow, open_in_root};
+use executor_sys::open::read_whole;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use super::Tree;
@@ -135,10 +136,5 @@ pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
         return Ok(Vec::new());
     }
-    let mut bytes = Vec::new();
-    std::fs::File::from(fd).take(users::FILE_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > users::FILE_MAX {
-        return Err(io::Error::other(format!("has more than {} bytes", users::FILE_MAX)));
-    }
-    Ok(bytes)
+    read_whole(std::fs::File::from(fd), users::FILE_MAX)
 }

@@ -3,11 +3,12 @@
 
 use crate::errors::plain;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use executor_core::cni::{CONFIG_MAX, CniNetwork, is_config_name};
+use executor_sys::open::read_whole;
 
 /// Maximum number of directory entries.
 const ENTRIES_MAX: usize = 1000;
@@ -81,12 +82,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
         return Err(io::Error::other("is writable by users other than root"));
     }
-    let mut bytes = Vec::new();
-    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > CONFIG_MAX {
-        return Err(io::Error::other(format!("has more than {CONFIG_MAX} bytes")));
-    }
-    Ok(bytes)
+    read_whole(file, CONFIG_MAX)
 }
 
 #[cfg(test)]

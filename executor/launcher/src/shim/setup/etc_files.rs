@@ -7,7 +7,7 @@
 //! warning.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -17,6 +17,7 @@ use executor_core::plan::{Network, Plan};
 use executor_core::protocol::Refused;
 use executor_core::{names, spec};
 use executor_sys::mount::{Follow, open_in_root};
+use executor_sys::open::read_whole;
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
 use rustix::io::Errno;
 
@@ -132,10 +133,6 @@ fn of_host(path: &str) -> io::Result<String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         file => file?,
     };
-    let mut bytes = Vec::new();
-    file.take(names::HOST_FILE_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > names::HOST_FILE_MAX {
-        return Err(io::Error::other(format!("has more than {} bytes", names::HOST_FILE_MAX)));
-    }
+    let bytes = read_whole(file, names::HOST_FILE_MAX)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
