@@ -13,7 +13,10 @@ use anyhow::Context as _;
 use crate::workspace::{Workspace, run, step};
 use crate::{elf, needs};
 
+/// Profile of the product.
 const PROFILE: &str = "dist";
+/// Profile of the daemons under test.
+const TESTED: &str = "tested";
 /// Programs of the product; package and binary have the same name.
 pub(crate) const PROGRAMS: [&str; 7] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS];
 const DAEMON: &str = "executord";
@@ -37,12 +40,12 @@ pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERA
 
 /// Builds the product. Returns a line with path, size and kind of each binary.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
-    build_daemons(workspace, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS])?;
+    build_daemons(workspace, PROFILE, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS])?;
     std::fs::create_dir_all(workspace.dist())?;
     let mut lines = Vec::new();
     for name in PROGRAMS {
         let kind = if name == LAUNCHER { "static" } else { "dynamic" };
-        let size = install(&built(workspace, name), &workspace.dist().join(name))?;
+        let size = install(&built(workspace, PROFILE, name), &workspace.dist().join(name))?;
         lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
     }
     for (name, program) in link(&workspace.dist())? {
@@ -51,35 +54,36 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Builds the programs under test, and returns their directory. The daemons and agent-cli are built like the release
-/// binaries, because an optimizer might remove a wipe. The programs of front ends are debug binaries, which saves
-/// minutes.
+/// Builds the programs under test, and returns their directory. The daemons and agent-cli are optimized, because an
+/// optimizer might remove a wipe. The programs of front ends are debug binaries, which saves minutes. The release
+/// binaries are tested by `vm-test`, `crash`, `adversary` and `soak`.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    build_daemons(workspace, &[CLI])?;
+    build_daemons(workspace, TESTED, &[CLI])?;
     step("Building the programs of front ends, not optimized");
     // Build all packages, so that the tests find their dependencies built with the same features.
     run(workspace.cargo(["build", "--workspace", "--bins"]).arg("--target-dir").arg(&workspace.target))?;
     let dir = workspace.target.join("tested");
     std::fs::create_dir_all(&dir)?;
     for name in PROGRAMS {
-        let as_it_ships = [DAEMON, LAUNCHER, CLI].contains(&name);
-        let from = if as_it_ships { built(workspace, name) } else { workspace.target.join("debug").join(name) };
+        let is_optimized = [DAEMON, LAUNCHER, CLI].contains(&name);
+        let from =
+            if is_optimized { built(workspace, TESTED, name) } else { workspace.target.join("debug").join(name) };
         install(&from, &dir.join(name))?;
     }
     link(&dir)?;
     Ok(dir)
 }
 
-/// Builds the daemons like the release binaries, together with these programs.
-fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()> {
+/// Builds the daemons, together with these programs.
+fn build_daemons(workspace: &Workspace, profile: &str, programs: &[&str]) -> anyhow::Result<()> {
     needs::require(&needs::BUILD)?;
     step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
     // Select all packages, so that the tests and the package share dependencies: cargo unites the features of the
     // selected packages.
     let packages = PROGRAMS.iter().flat_map(|name| ["-p", *name]);
     let binaries = [DAEMON, LAUNCHER].iter().chain(programs).flat_map(|name| ["--bin", *name]);
-    cargo(workspace, &packages.chain(binaries).collect::<Vec<_>>())?;
-    elf::require_static(&built(workspace, LAUNCHER))
+    cargo(workspace, profile, &packages.chain(binaries).collect::<Vec<_>>())?;
+    elf::require_static(&built(workspace, profile, LAUNCHER))
 }
 
 /// Creates the links next to the programs of a directory, and returns them.
@@ -97,8 +101,8 @@ fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
 /// Builds a program that is not part of the product, with the product's profile, and returns its path.
 pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
-    cargo(workspace, &["-p", package, "--bin", binary])?;
-    Ok(built(workspace, binary))
+    cargo(workspace, PROFILE, &["-p", package, "--bin", binary])?;
+    Ok(built(workspace, PROFILE, binary))
 }
 
 /// Builds executord and executor-launcher without wiping (feature `residue-control`), and returns their directory. A
@@ -147,8 +151,8 @@ pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(workspace.target.join(PROFILE))
 }
 
-fn cargo(workspace: &Workspace, what: &[&str]) -> anyhow::Result<()> {
-    let mut command = workspace.cargo(["build", "--profile", PROFILE, "--target", &workspace.host]);
+fn cargo(workspace: &Workspace, profile: &str, what: &[&str]) -> anyhow::Result<()> {
+    let mut command = workspace.cargo(["build", "--profile", profile, "--target", &workspace.host]);
     command.env("RUSTC_WORKSPACE_WRAPPER", workspace.root.join("xtask/rustc-wrapper"));
     run(command.arg("--target-dir").arg(build_dir(workspace)).args(what))
 }
@@ -157,8 +161,8 @@ fn build_dir(workspace: &Workspace) -> PathBuf {
     workspace.target.join("dist-build")
 }
 
-fn built(workspace: &Workspace, binary: &str) -> PathBuf {
-    build_dir(workspace).join(&workspace.host).join(PROFILE).join(binary)
+fn built(workspace: &Workspace, profile: &str, binary: &str) -> PathBuf {
+    build_dir(workspace).join(&workspace.host).join(profile).join(binary)
 }
 
 /// Copies to a new file and renames it, because the old program may be running.
