@@ -84,15 +84,15 @@ impl RegistryArgs {
             Some(Credentials::IdentityToken(token)) => {
                 Ok(Some(RegistryCredentials { identity_token: token.to_string(), ..RegistryCredentials::default() }))
             }
-            Some(Credentials::RegistryToken(_)) => {
-                Err(wrong(format!("has a registry token for {registry}, which is not supported")))
+            Some(Credentials::RegistryToken(token)) => {
+                Ok(Some(RegistryCredentials { registry_token: token.to_string(), ..RegistryCredentials::default() }))
             }
         }
     }
 }
 
 fn given(username: String, password: &Zeroizing<String>) -> RegistryCredentials {
-    RegistryCredentials { username, password: password.to_string(), identity_token: String::new() }
+    RegistryCredentials { username, password: password.to_string(), ..RegistryCredentials::default() }
 }
 
 /// Returns whether a reference has one of the schemes of images.

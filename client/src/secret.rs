@@ -77,6 +77,7 @@ impl Wipe for RegistryCredentials {
     fn wipe(&mut self) {
         self.password.zeroize();
         self.identity_token.zeroize();
+        self.registry_token.zeroize();
     }
 }
 
@@ -207,7 +208,12 @@ mod tests {
             secret_arguments: vec![SecretArgument { index: 0, value: "canary".into(), ..SecretArgument::default() }],
             ..RunAction::default()
         };
-        let credentials = RegistryCredentials { password: "canary".into(), ..RegistryCredentials::default() };
+        let credentials = RegistryCredentials {
+            username: String::new(),
+            password: "canary".into(),
+            identity_token: "canary".into(),
+            registry_token: "canary".into(),
+        };
         RunRequest {
             action: Some(Action { run: Some(run), ..Action::default() }),
             volume_mounted_files: vec![file()],

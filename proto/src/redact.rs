@@ -146,6 +146,7 @@ mod tests {
                 username: "user".into(),
                 password: CANARY.into(),
                 identity_token: CANARY.into(),
+                registry_token: CANARY.into(),
             }),
             ..Default::default()
         };

@@ -111,19 +111,26 @@ pub(crate) fn credentials(
     credentials: Option<v1::RegistryCredentials>,
     field: &str,
 ) -> Result<Option<Credentials>, ApiError> {
-    let Some(v1::RegistryCredentials { username, password, identity_token }) = credentials else { return Ok(None) };
-    let (password, token) = (Zeroizing::new(password), Zeroizing::new(identity_token));
-    match (username.is_empty() && password.is_empty(), token.is_empty()) {
-        (true, true) => Ok(None),
-        (true, false) => Ok(Some(Credentials::IdentityToken(token))),
-        (false, false) => {
-            let why = "has a user name or password and an identity token; exactly one kind of credentials may be set";
-            Err(ApiError::invalid_field(field, ViolationReason::Conflict.because(why)))
-        }
-        (false, true) => Credentials::basic(username, password).map(Some).map_err(|why| {
-            ApiError::invalid_field(format!("{field}.username"), ViolationReason::InvalidFormat.because(why))
-        }),
+    let Some(credentials) = credentials else { return Ok(None) };
+    let v1::RegistryCredentials { username, password, identity_token, registry_token } = credentials;
+    let [password, identity_token, registry_token] = [password, identity_token, registry_token].map(Zeroizing::new);
+    let has_user = !username.is_empty() || !password.is_empty();
+    if [has_user, !identity_token.is_empty(), !registry_token.is_empty()].into_iter().filter(|is_set| *is_set).count()
+        > 1
+    {
+        let why = "has more than one of: user name with password, identity token, registry token; only one may be set";
+        return Err(ApiError::invalid_field(field, ViolationReason::Conflict.because(why)));
     }
+    if has_user {
+        return Credentials::basic(username, password).map(Some).map_err(|why| {
+            ApiError::invalid_field(format!("{field}.username"), ViolationReason::InvalidFormat.because(why))
+        });
+    }
+    Ok(match (identity_token.is_empty(), registry_token.is_empty()) {
+        (true, true) => None,
+        (false, _) => Some(Credentials::IdentityToken(identity_token)),
+        (true, false) => Some(Credentials::RegistryToken(registry_token)),
+    })
 }
 
 /// Resolves a reference from the field `field` to an image that is ready for use. The image is kept while the result is
@@ -208,6 +215,35 @@ pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
             let reason = if length == 0 { ViolationReason::Required } else { ViolationReason::TooLong };
             let why = format!("has {length} bytes; 1 to 4700 are allowed");
             Err(ApiError::invalid_field("image", reason.because(why)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C39: one kind of credentials, and none is sent without being set.
+    #[test]
+    fn only_one_kind_of_credentials() {
+        let given = |[username, password, identity_token, registry_token]: [&str; 4]| {
+            let message = v1::RegistryCredentials {
+                username: username.into(),
+                password: password.into(),
+                identity_token: identity_token.into(),
+                registry_token: registry_token.into(),
+            };
+            credentials(Some(message), "credentials")
+        };
+        assert_eq!(given([""; 4]).unwrap(), None);
+        let basic = Credentials::basic("u", Zeroizing::new("p".to_owned())).unwrap();
+        assert_eq!(given(["u", "p", "", ""]).unwrap(), Some(basic));
+        let token = || Zeroizing::new("t".to_owned());
+        assert_eq!(given(["", "", "t", ""]).unwrap(), Some(Credentials::IdentityToken(token())));
+        assert_eq!(given(["", "", "", "t"]).unwrap(), Some(Credentials::RegistryToken(token())));
+        for several in [["u", "p", "t", ""], ["u", "p", "", "t"], ["", "p", "", "t"], ["", "", "t", "t"]] {
+            let refused = tonic::Status::from(given(several).unwrap_err());
+            assert!(refused.message().contains("more than one"), "{refused:?}");
         }
     }
 }

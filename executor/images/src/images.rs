@@ -1,10 +1,11 @@
 //! Manages the images of a node. This is the crate's interface to the daemon.
 
 use executor_core::text::printable;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use executor_core::image::{ImageDefaults, ImageReference, read_configuration};
+use executor_core::image::{Digest, ImageDefaults, ImageReference, read_configuration};
 use executor_registry_auth::Credentials;
 
 use crate::blocking::blocking;
@@ -227,10 +228,11 @@ impl<L: LayerStore> Images<L> {
         all
     }
 
-    /// Finds an image by reference, by digest, or by at least the first 8 digits of its digest.
+    /// Finds an image by reference, by the digest of its manifest or of its configuration, or by at least the first 8
+    /// digits of one. Among images with the same configuration, returns the one that was pulled last.
     ///
     /// # Errors
-    /// Fails if no image matches, or more than one.
+    /// Fails if no image matches, or several with different configurations.
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
         let all = self.intake.store.all();
@@ -238,8 +240,12 @@ impl<L: LayerStore> Images<L> {
             reference.as_ref().and_then(|reference| all.iter().find(|record| is_referred_to(record, reference)));
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
         let is_prefix = hex.len() >= PREFIX_MIN && hex.bytes().all(|b| b.is_ascii_hexdigit());
-        let by_digest: Vec<&ImageRecord> =
-            all.iter().filter(|record| is_prefix && record.digest.hex().starts_with(hex)).collect();
+        let begins = |digest: &Digest| is_prefix && digest.hex().starts_with(hex);
+        let mut by_digest: Vec<&ImageRecord> =
+            all.iter().filter(|record| begins(&record.digest) || begins(&record.config_digest)).collect();
+        by_digest.sort_by_key(|record| std::cmp::Reverse(record.pulled_at));
+        let mut configurations = BTreeSet::new();
+        by_digest.retain(|record| begins(&record.digest) || configurations.insert(&record.config_digest));
         match (named, &by_digest[..]) {
             (Some(record), _) => Ok(record.clone()),
             (None, [record]) => Ok((*record).clone()),

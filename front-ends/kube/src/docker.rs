@@ -102,8 +102,9 @@ pub fn credentials(image: &str, secrets: &[&Config]) -> Result<Option<RegistryCr
                 let identity_token = token.to_string();
                 return Ok(Some(RegistryCredentials { identity_token, ..RegistryCredentials::default() }));
             }
-            Some(Credentials::RegistryToken(_)) => {
-                return Err(wrong("has a registry token, which executord does not support".into()));
+            Some(Credentials::RegistryToken(token)) => {
+                let registry_token = token.to_string();
+                return Ok(Some(RegistryCredentials { registry_token, ..RegistryCredentials::default() }));
             }
         }
     }

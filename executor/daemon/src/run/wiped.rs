@@ -23,6 +23,7 @@ fn wipe(request: &mut v1::RunRequest) {
     if let Some(credentials) = request.registry_credentials.as_mut() {
         credentials.password.zeroize();
         credentials.identity_token.zeroize();
+        credentials.registry_token.zeroize();
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 pub(crate) const REPOSITORY: &str = "team/app";
 const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 pub(crate) fn sha256(bytes: &[u8]) -> String {

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use executor_images::{ImageError, Policy, Stage};
 
-use crate::fake::{Fake, arch, config, manifest, sha256};
+use crate::fake::{Fake, MANIFEST, arch, config, manifest, sha256};
 use crate::shelf::TestStore;
-
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 #[tokio::test]
 async fn an_image_comes_once_and_layer_by_layer() {

@@ -10,10 +10,9 @@ use executor_images::{ImageError, Policy};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SigningKey as _};
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, REPOSITORY, Reply, arch, sha256};
+use crate::fake::{Fake, MANIFEST, REPOSITORY, Reply, arch, sha256};
 use crate::shelf::TestStore;
 
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use executor_images::{ImageError, Policy, PruneRules};
 
-use crate::fake::Fake;
+use crate::fake::{Fake, MANIFEST, arch, config, manifest};
 use crate::shelf::TestStore;
 
 #[tokio::test]
@@ -31,6 +31,34 @@ async fn names_go_one_by_one_and_the_image_with_the_last() {
     assert_eq!(place.images.list().len(), 1);
     place.is_whole().await;
     assert!(matches!(place.images.remove("nope", |_| None).await, Err(ImageError::NotFound { .. })));
+}
+
+/// C38, C40: the digest of a configuration finds and removes an image with all its names.
+#[tokio::test]
+async fn digest_of_configuration_finds_image() {
+    let fake = Fake::honest().await;
+    let place = TestStore::new();
+    fake.put_image("1", &[b"a"]);
+    fake.put_image("same", &[b"a"]);
+    fake.put_image("other", &[b"b"]);
+    // Another manifest of the same configuration.
+    let manifest = manifest(config(&[b"a"], arch()).as_bytes(), &[b"a"]);
+    fake.put_manifest("again", MANIFEST, format!("{manifest} ").as_bytes());
+    let mut pulled = Vec::new();
+    for tag in [":1", ":same", ":other", ":again"] {
+        pulled.push(place.pull(&fake.reference(tag)).await.unwrap());
+    }
+    let id = pulled[0].config_digest.to_string();
+    assert!(pulled[3].config_digest == pulled[0].config_digest && pulled[3].digest != pulled[0].digest);
+    for text in [&id, &id[7..], &id[7..15]] {
+        assert_eq!(place.images.find(text).unwrap().digest, pulled[3].digest, "the last one");
+    }
+    for image in [&pulled[3], &pulled[0]] {
+        let (record, removed) = place.images.remove(&id, |_| None).await.unwrap();
+        assert!(removed && record.digest == image.digest, "{record:?}");
+    }
+    assert!(matches!(place.images.find(&id), Err(ImageError::NotFound { .. })));
+    assert_eq!(place.images.list().len(), 1, "the control: another configuration stays");
 }
 
 #[tokio::test]

@@ -237,6 +237,8 @@ fn p60_images() {
     let credentials = request(&plan(&text)).registry_credentials.unwrap();
     assert_eq!((credentials.username.as_str(), credentials.password.as_str()), ("u", "p-canary"));
     assert_eq!(plan(&text).pods[0].digest, plan(&text.replace("dTpwLWNhbmFyeQ==", "dTpvdGhlcg==")).pods[0].digest);
+    let token = text.replace("\"auth\":\"dTpwLWNhbmFyeQ==\"", "\"registrytoken\":\"t0ken\"");
+    assert_eq!(request(&plan(&token)).registry_credentials.unwrap().registry_token, "t0ken");
     let broken = text.replace("dTpwLWNhbmFyeQ==", "canary");
     assert!(
         refused(&broken)[0].starts_with("P60 spec.imagePullSecrets") && !refused(&broken).concat().contains("canary\"")
