@@ -19,6 +19,7 @@ mod deny;
 mod dist;
 mod docs;
 mod elf;
+mod engines;
 mod fuzz;
 mod generate;
 mod go;
@@ -62,6 +63,8 @@ enum Command {
     Soak(soak::Options),
     /// Attack from the positions of a client, a container, executord's user and an image
     Adversary(adversary::Options),
+    /// Run the conformance tests of the Kubernetes runtime interface (critest) against containerd
+    EnginesTest(engines::Options),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),
     /// Build the Debian package in target/deb/
@@ -104,6 +107,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Crash(options) => crash::run(&workspace, options),
         Command::Soak(options) => soak::run(&workspace, options),
         Command::Adversary(options) => adversary::run(&workspace, options),
+        Command::EnginesTest(options) => engines::run_command(&workspace, options),
         Command::Sanitize(options) => sanitize::run(&workspace, options),
         Command::Deb(options) => deb::run_command(&workspace, options),
         Command::VmTest(options) => vm::run(&workspace, options),

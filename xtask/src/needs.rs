@@ -42,6 +42,15 @@ pub(crate) const BUILD: [Need; 2] = [
 const UMOCI: Need =
     Need { package: "umoci", reason: "builds the images that tests pull and run", sign: Sign::Program("umoci") };
 const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives images", sign: Sign::Program("skopeo") };
+const GO: Need = Need { package: "golang", reason: "the gRPC client in Go, 1.25 or later", sign: Sign::Program("go") };
+const MMDEBSTRAP: Need =
+    Need { package: "mmdebstrap", reason: "makes Debian root file systems", sign: Sign::Program("mmdebstrap") };
+const KEYRING: Need = Need {
+    package: "debian-archive-keyring",
+    reason: "verifies Debian's packages",
+    sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
+};
+const CURL: Need = Need { package: "curl", reason: "fetches files and calls ports", sign: Sign::Program("curl") };
 const REGISTRY: Need =
     Need { package: "docker-registry", reason: "serves images", sign: Sign::Program("docker-registry") };
 
@@ -77,14 +86,14 @@ pub(crate) const ROOT_TEST: &[Need] = &[
         reason: "a virtual environment for grpcio",
         sign: Sign::Python("import venv, ensurepip"),
     },
-    Need { package: "golang", reason: "the gRPC client in Go, 1.25 or later", sign: Sign::Program("go") },
+    GO,
     Need { package: "nodejs", reason: "service binding clients in JavaScript", sign: Sign::Program("node") },
     Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
     IPROUTE,
     IPTABLES,
     NFTABLES,
     PLUGINS,
-    Need { package: "curl", reason: "calls a published port, in the first steps", sign: Sign::Program("curl") },
+    CURL,
     Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },
     Need {
         package: "strace",
@@ -92,16 +101,8 @@ pub(crate) const ROOT_TEST: &[Need] = &[
         sign: Sign::Program("strace"),
     },
     Need { package: "libcap2-bin", reason: "sets file capabilities", sign: Sign::Program("setcap") },
-    Need {
-        package: "mmdebstrap",
-        reason: "builds the Debian root file system of an image",
-        sign: Sign::Program("mmdebstrap"),
-    },
-    Need {
-        package: "debian-archive-keyring",
-        reason: "verifies Debian's packages",
-        sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
-    },
+    MMDEBSTRAP,
+    KEYRING,
     UMOCI,
     SKOPEO,
     REGISTRY,
@@ -138,15 +139,30 @@ pub(crate) const LINTIAN: [Need; 1] =
 
 /// Needed by `cargo xtask vm-test`.
 pub(crate) const VM: [Need; 5] = [
-    Need { package: "mmdebstrap", reason: "makes the virtual machine's Debian", sign: Sign::Program("mmdebstrap") },
-    Need {
-        package: "debian-archive-keyring",
-        reason: "verifies Debian's packages",
-        sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
-    },
+    MMDEBSTRAP,
+    KEYRING,
     Need { package: "e2fsprogs", reason: "makes its disks", sign: Sign::Program("mke2fs") },
     Need { package: "qemu-system-x86", reason: "runs the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
+];
+
+/// Needed by `cargo xtask engines-test`.
+pub(crate) const ENGINES: [Need; 1] =
+    [Need { package: "golang", reason: "builds critest, 1.21 or later", sign: Sign::Program("go") }];
+
+/// Needed by `cargo xtask engines-test` to run critest.
+pub(crate) const ENGINES_RUN: [Need; 11] = [
+    Need { package: "containerd", reason: "the runtime that is the yardstick", sign: Sign::Program("containerd") },
+    Need { package: "runc", reason: "starts containerd's containers", sign: Sign::Program("runc") },
+    Need { package: "make", reason: "builds busybox", sign: Sign::Program("make") },
+    Need { package: "gcc", reason: "builds busybox", sign: Sign::Program("cc") },
+    Need { package: "bzip2", reason: "unpacks the source of busybox", sign: Sign::Program("bzip2") },
+    CURL,
+    MMDEBSTRAP,
+    KEYRING,
+    IPROUTE,
+    IPTABLES,
+    PLUGINS,
 ];
 
 /// Needed by `cargo xtask sanitize`, in addition to [`BUILD`]. gcc includes the runtime.

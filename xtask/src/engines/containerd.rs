@@ -1,0 +1,92 @@
+//! Debian's containerd, with all its files in a temporary directory.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::room::Room;
+use crate::workspace::output;
+
+/// Registries that critest names. Their images come from the local registry.
+const REGISTRIES: [&str; 3] = ["registry.k8s.io", "k8s.gcr.io", "gcr.io"];
+/// Time limit for the start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) struct Containerd {
+    /// Program and version.
+    pub(super) name: String,
+    pub(super) socket: PathBuf,
+}
+
+/// Starts containerd. It ends with the room.
+pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Containerd> {
+    for name in REGISTRIES {
+        let hosts = directory.join("certs.d").join(name);
+        fs::create_dir_all(&hosts)?;
+        let text = format!(
+            "server = \"http://{registry}\"\n[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"
+        );
+        fs::write(hosts.join("hosts.toml"), text)?;
+    }
+    let networks = directory.join("cni");
+    fs::create_dir_all(&networks)?;
+    fs::write(networks.join("10-engines.conflist"), network(directory).to_string())?;
+    let (configuration, socket) = (directory.join("containerd.toml"), directory.join("containerd.sock"));
+    fs::write(&configuration, settings(directory, &socket))?;
+    let log = directory.join("containerd.log");
+    let file = File::create(&log)?;
+    let mut command = room.command("containerd");
+    command.arg("--config").arg(&configuration).stdout(file.try_clone()?).stderr(file);
+    let mut containerd = command.spawn().context("containerd")?;
+    let deadline = Instant::now() + PATIENCE;
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        if Instant::now() > deadline || containerd.try_wait()?.is_some() {
+            bail!("containerd does not serve:\n{}", fs::read_to_string(&log).unwrap_or_default());
+        }
+        std::thread::sleep(Duration::from_millis(50)); // between two attempts
+    }
+    let version = output(std::process::Command::new("containerd").arg("--version"))?;
+    let version = version.split_whitespace().nth(2).unwrap_or("of unknown version").to_owned();
+    Ok(Containerd { name: format!("containerd {version}"), socket })
+}
+
+fn network(directory: &Path) -> serde_json::Value {
+    serde_json::json!({
+        "cniVersion": "1.0.0",
+        "name": "engines",
+        "plugins": [
+            {
+                "type": "bridge", "bridge": "engines0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": directory.join("leases"),
+                    "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": true}},
+        ],
+    })
+}
+
+fn settings(directory: &Path, socket: &Path) -> String {
+    let (directory, socket) = (directory.display(), socket.display());
+    format!(
+        r#"version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "registry.k8s.io/pause:3.9"
+restrict_oom_score_adj = true
+stream_server_address = "127.0.0.1"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "{directory}/cni"
+[plugins."io.containerd.grpc.v1.cri".registry]
+config_path = "{directory}/certs.d"
+"#
+    )
+}

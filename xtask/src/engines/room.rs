@@ -1,0 +1,57 @@
+//! Namespaces for a run: mounts, network and processes. The kernel ends all processes in it, and with them mounts and
+//! interfaces, when the first process exits. This process exits when its standard input ends: when xtask ends in any
+//! way. A shell outside then removes the remaining cgroups and files.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context as _;
+
+/// `$1` is the directory of the run. Only cgroups that are newer than the run are removed.
+const SCRIPT: &str = r#"trap '' INT TERM HUP
+: >"$1/began"
+unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
+    sh -c 'ip link set lo up && echo ready && exec cat'
+find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' \) -newer "$1/began" \
+    -exec rmdir {} +
+rm -r "$1""#;
+
+pub(super) struct Room {
+    shell: Child,
+    init: u32,
+}
+
+impl Room {
+    /// Creates the namespaces. The directory is removed when the run ends.
+    pub(super) fn open(directory: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT, "sh"]).arg(directory).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = command.spawn().context("sh")?;
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().context("a pipe")?).read_line(&mut line)?;
+        let init = child_of(shell.id()).and_then(child_of).context("the namespaces cannot be made")?;
+        Ok(Self { shell, init })
+    }
+
+    /// Returns a command that runs a program in the namespaces.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.init.to_string(), "--mount", "--net", "--pid"]).arg(program);
+        command
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+/// Returns the only child of a process.
+fn child_of(pid: u32) -> Option<u32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
+}

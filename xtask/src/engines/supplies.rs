@@ -1,0 +1,135 @@
+//! Builds what a run of critest needs, in `target/engines/`: critest and crictl from their Go modules, and the contents
+//! of the images that critest pulls. What exists is used again.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+
+use super::room::Room;
+use crate::workspace::{Workspace, output, run, step};
+
+/// Source of busybox. The shell of Debian's own packages runs applets without looking at their paths, and critest masks
+/// such a path.
+const BUSYBOX: &str = "http://deb.debian.org/debian/pool/main/b/busybox/busybox_1.35.0.orig.tar.bz2";
+const BUSYBOX_SHA256: &str = "faeeb244c35a348a334f4a59e44626ee870fb07b6884d68c10ae8bc19f83a694";
+/// Configures and builds busybox as upstream's image has it: static. `tc` does not compile with newer kernel headers.
+const BUILD_BUSYBOX: &str = "set -e
+make defconfig >/dev/null 2>&1
+sed -i 's/^# CONFIG_STATIC is not set/CONFIG_STATIC=y/; s/^CONFIG_TC=y/# CONFIG_TC is not set/' .config
+make -j\"$(nproc)\" >build.log 2>&1 || { tail -20 build.log; exit 1; }";
+/// Arguments of mmdebstrap for the root file system with the web servers. The packages are unpacked, not configured.
+const WEB: [&str; 6] = [
+    "--quiet",
+    "--variant=extract",
+    "--include=nginx-light,apache2-bin",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+];
+
+pub(super) struct Supplies {
+    pub(super) critest: PathBuf,
+    directory: PathBuf,
+}
+
+/// Builds critest, and returns its path.
+pub(super) fn critest(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let critest = directory(workspace)?.join("critest");
+    step("Building critest (6 minutes from nothing)");
+    let mut command = go(workspace, &["test", "-c", "-o"])?;
+    run(command.arg(&critest).arg("sigs.k8s.io/cri-tools/cmd/critest"))?;
+    Ok(critest)
+}
+
+impl Supplies {
+    pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<Self> {
+        let critest = critest(workspace)?;
+        let directory = directory(workspace)?;
+        step("Building crictl, and the programs of the images");
+        for (name, package) in [
+            ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
+            ("images", "./images"),
+            ("nonewprivs", "./nonewprivs"),
+            ("pause", "./pause"),
+        ] {
+            run(go(workspace, &["build", "-o"])?.arg(directory.join(name)).arg(package))?;
+        }
+        let supplies = Self { critest, directory };
+        supplies.busybox()?;
+        supplies.web()?;
+        Ok(supplies)
+    }
+
+    fn busybox(&self) -> anyhow::Result<()> {
+        let built = self.directory.join("busybox");
+        if built.exists() {
+            return Ok(());
+        }
+        step("Building busybox from source");
+        let work = tempfile::tempdir_in(&self.directory)?;
+        let archive = work.path().join("busybox.tar.bz2");
+        run(Command::new("curl").args(["-sSfL", "-o"]).arg(&archive).arg(BUSYBOX))?;
+        let sum = output(Command::new("sha256sum").arg(&archive))?;
+        ensure!(sum.starts_with(BUSYBOX_SHA256), "{BUSYBOX} has the SHA-256 {sum}, not {BUSYBOX_SHA256}");
+        run(Command::new("tar").arg("-xf").arg(&archive).arg("--strip-components=1").current_dir(work.path()))?;
+        run(Command::new("sh").args(["-c", BUILD_BUSYBOX]).current_dir(work.path()))?;
+        fs::rename(work.path().join("busybox"), &built).context("busybox")
+    }
+
+    fn web(&self) -> anyhow::Result<()> {
+        let archive = self.directory.join("web.tar");
+        if archive.exists() {
+            return Ok(());
+        }
+        step("Making a root file system with nginx and apache2");
+        let new = self.directory.join("web.new.tar");
+        run(Command::new("mmdebstrap").args(WEB).arg("bookworm").arg(&new).arg("http://deb.debian.org/debian"))?;
+        fs::rename(new, archive).context("web.tar")
+    }
+
+    /// Serves the images in the room. Returns the registry's address and port.
+    pub(super) fn serve(&self, room: &Room, logs: &Path) -> anyhow::Result<Registry> {
+        let mut command = room.command(self.directory.join("images"));
+        for (flag, name) in
+            [("-busybox", "busybox"), ("-web", "web.tar"), ("-nonewprivs", "nonewprivs"), ("-pause", "pause")]
+        {
+            command.arg(flag).arg(self.directory.join(name));
+        }
+        let log = logs.join("images.log");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log)?);
+        let mut server = command.spawn().context("images")?;
+        let input = server.stdin.take();
+        let mut address = String::new();
+        BufReader::new(server.stdout.take().context("a pipe")?).read_line(&mut address)?;
+        let address = address.trim().to_owned();
+        ensure!(!address.is_empty(), "the images cannot be served: {}", fs::read_to_string(&log).unwrap_or_default());
+        Ok(Registry { address, _server: server, _input: input })
+    }
+}
+
+/// The local registry. It serves until its input ends.
+pub(super) struct Registry {
+    pub(super) address: String,
+    _server: Child,
+    _input: Option<ChildStdin>,
+}
+
+fn directory(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let directory = workspace.target.join("engines");
+    fs::create_dir_all(&directory)?;
+    Ok(directory)
+}
+
+/// Returns a `go` command in the module `integration/engines`, with caches in the target directory. Go itself skips
+/// what is up to date.
+fn go(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<Command> {
+    let directory = directory(workspace)?;
+    let mut go = Command::new("go");
+    go.args(arguments).current_dir(workspace.root.join("integration/engines"));
+    go.env("CGO_ENABLED", "0").env("GOFLAGS", "-modcacherw -trimpath -buildvcs=false");
+    go.env("GOMODCACHE", directory.join("modules")).env("GOCACHE", directory.join("cache"));
+    Ok(go)
+}
