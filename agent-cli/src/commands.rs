@@ -234,7 +234,7 @@ pub(crate) enum Direct {
     ///
     /// Limits that are not given stay unchanged. A memory limit below the container's current use is rejected and
     /// changes nothing.
-    Update(UpdateArgs),
+    Update(Box<UpdateArgs>),
     /// Remove completed containers with their logs
     Rm(RmArgs),
     /// Remove all completed containers
@@ -405,7 +405,7 @@ impl Direct {
             Self::Kill(args) => signal::kill(session, args).await,
             Self::Pause(args) => pause::pause(session, args, true).await,
             Self::Unpause(args) => pause::pause(session, args, false).await,
-            Self::Update(args) => update::update(session, args).await,
+            Self::Update(args) => update::update(session, *args).await,
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Container(command) => container::container(session, command).await,
             Self::Secrets(args) => secrets::secrets(session, args).await,

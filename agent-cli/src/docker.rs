@@ -1,7 +1,7 @@
 //! Docker commands and flags that agent-cli does not have. For each, usage errors give the equivalent or the reason.
 
 /// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
-const TABLE: [(&str, &str); 103] = [
+const TABLE: [(&str, &str); 99] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -62,16 +62,12 @@ const TABLE: [(&str, &str); 103] = [
     ("--attach", "omit it; output is shown unless `--detach` is set, and `--interactive` sends input"),
     ("--blkio-weight", "use `--io-weight`, 1 to 10000; the default is 100"),
     ("--blkio-weight-device", "use `--io-weight`, which applies to all disks"),
-    ("--cgroup-parent", "the operator sets it: `cgroup_parent` in the launcher's configuration"),
     ("--cgroupns", "each container has its own cgroup namespace"),
     ("--cidfile", "`run --detach` prints the id; choose it with `--name`"),
     ("--cpu-count", "it applies only to Windows; use `--cpus`"),
     ("--cpu-percent", "it applies only to Windows; use `--cpus`"),
-    ("--cpu-period", "use `--cpus`"),
-    ("--cpu-quota", "use `--cpus`"),
     ("--cpu-rt-period", "real-time scheduling time cannot be limited; see `--ulimit rtprio`"),
     ("--cpu-rt-runtime", "real-time scheduling time cannot be limited; see `--ulimit rtprio`"),
-    ("--cpu-shares", "use `--cpu-weight`, 1 to 10000; docker's 1024 corresponds to 100"),
     ("--device-cgroup-rule", "use `--device` with permissions"),
     ("--device-read-bps", "disks are shared by weight; use `--io-weight`"),
     ("--device-read-iops", "disks are shared by weight; use `--io-weight`"),
@@ -117,11 +113,10 @@ const TABLE: [(&str, &str); 103] = [
 ];
 
 /// Short forms and other names of flags, with those of the table.
-const ALIASES: [(&str, &str); 8] = [
+const ALIASES: [(&str, &str); 7] = [
     ("-P", "--publish-all"),
     ("-H", "--host"),
     ("-a", "--attach"),
-    ("-c", "--cpu-shares"),
     ("-n", "--last"),
     ("-q", "--quiet"),
     ("-s", "--size"),

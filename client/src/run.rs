@@ -136,6 +136,21 @@ impl Run {
         self
     }
 
+    /// Requests no limit on memory and on processes, which the operator must allow (`policy.allow_no_limits`).
+    #[must_use]
+    pub fn unlimited(mut self) -> Self {
+        let limits = self.limits();
+        (limits.unlimited_memory, limits.unlimited_pids) = (true, true);
+        self
+    }
+
+    /// Places the container's cgroup below another one, which the operator must allow (`policy.cgroup_parents`).
+    #[must_use]
+    pub fn cgroup_parent(mut self, path: impl Into<String>) -> Self {
+        self.0.cgroup_parent = path.into();
+        self
+    }
+
     /// Limits CPU time, in thousandths of a CPU.
     #[must_use]
     pub fn cpu_millis(mut self, millis: u64) -> Self {

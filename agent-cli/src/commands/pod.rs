@@ -70,6 +70,11 @@ pub(crate) struct CreateArgs {
     /// Entry for /etc/hosts: db:10.0.0.1, db=::1; can be repeated
     #[arg(long, value_name = "NAME:ADDRESS", value_parser = host, help_heading = "Network")]
     add_host: Vec<ExtraHost>,
+    /// Cgroup below which the cgroups of the pod and its members are created: /kubepods/pod1
+    ///
+    /// executord's configuration lists the permitted cgroups (cgroup_parents).
+    #[arg(long, value_name = "PATH")]
+    cgroup_parent: Option<String>,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -159,6 +164,7 @@ impl CreateArgs {
             egress_rules: shared.egress_rules,
             hostname: shared.hostname,
             network_aliases: shared.network_aliases,
+            cgroup_parent: self.cgroup_parent.unwrap_or_default(),
             dns: shared.dns,
             extra_hosts: self.add_host,
             sysctls: self.sysctl.into_iter().collect(),

@@ -7,6 +7,7 @@ mod isolation;
 mod network;
 mod sources;
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use executor_cli_kit::exit::Outcome;
@@ -252,6 +253,10 @@ fn limits(spec: &ContainerSpec) -> Table {
     }
     table.pair("processes", or_none(limits.pids, limits.pids.to_string()));
     table.pair("processors", or_none(limits.cpu_millis, thousandths(limits.cpu_millis)));
+    if limits.cpu_quota_us > 0 {
+        let period = if limits.cpu_period_us == 0 { 100_000 } else { limits.cpu_period_us };
+        table.pair("CPU quota", format!("{} of {period} µs", limits.cpu_quota_us));
+    }
     table.pair("open files", or_none(spec.nofile, spec.nofile.to_string()));
     table.pair("disk", or_none(limits.disk_bytes, bytes(limits.disk_bytes)));
     for (name, list) in [("cpuset, processors", &limits.cpuset_cpus), ("cpuset, memory nodes", &limits.cpuset_mems)] {
@@ -259,10 +264,19 @@ fn limits(spec: &ContainerSpec) -> Table {
             table.pair(name, &**list);
         }
     }
-    for (name, weight) in [("CPU weight", limits.cpu_weight), ("disk weight", limits.io_weight)] {
+    let weights =
+        [("CPU weight", limits.cpu_weight), ("CPU shares", limits.cpu_shares), ("disk weight", limits.io_weight)];
+    for (name, weight) in weights {
         if weight != 0 {
             table.pair(name, weight.to_string());
         }
+    }
+    let pages: BTreeMap<_, _> = limits.hugepage_bytes.iter().collect();
+    pages.into_iter().for_each(|(size, most)| table.pair("huge pages", format!("{size}: {}", bytes(*most))));
+    let files: BTreeMap<_, _> = limits.unified.iter().collect();
+    files.into_iter().for_each(|(file, value)| table.pair("cgroup file", format!("{file} {value}")));
+    if !spec.cgroup_parent.is_empty() {
+        table.pair("cgroup parent", &*spec.cgroup_parent);
     }
     for v1::Ulimit { name, soft, hard } in &spec.ulimits {
         let limit = |limit: i64| if limit == -1 { "none".to_owned() } else { limit.to_string() };

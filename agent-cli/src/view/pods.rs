@@ -83,6 +83,7 @@ pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
         ("search domains", dns.searches),
         ("resolver options", dns.options),
         ("egress", spec.egress_rules.iter().map(egress::format_rule).collect()),
+        ("cgroup parent", Some(spec.cgroup_parent.clone()).filter(|path| !path.is_empty()).into_iter().collect()),
         ("warnings", spec.warnings.clone()),
     ];
     for (name, words) in lists.into_iter().filter(|(_, words)| !words.is_empty()) {

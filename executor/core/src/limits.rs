@@ -66,6 +66,20 @@ pub const PIDS_MIN: u64 = 2;
 pub const PIDS_MAX: u64 = 4_194_304;
 /// Largest limit on memory or disk, in bytes; more than any machine has.
 pub const SIZE_MAX: u64 = 1 << 50;
+/// Shortest and longest period of a CPU quota, in microseconds.
+pub const CPU_PERIOD_US: (u64, u64) = (1000, 1_000_000);
+/// Default period of a CPU quota, in microseconds.
+pub const CPU_PERIOD_US_DEFAULT: u64 = 100_000;
+/// Minimum CPU quota in each period, in microseconds.
+pub const CPU_QUOTA_US_MIN: u64 = 1000;
+/// Maximum number of CPUs that a quota allows.
+pub const CPUS_MAX: u64 = 4096;
+/// Lowest and highest CPU shares of cgroup v1.
+pub const CPU_SHARES: (u32, u32) = (2, 262_144);
+/// Longest path of a parent cgroup, in bytes.
+pub const CGROUP_PARENT_MAX: usize = 1024;
+/// Maximum number of names in the path of a parent cgroup.
+pub const CGROUP_DEPTH_MAX: usize = 16;
 /// Minimum limit on open files. The container's init needs about 30 open files before the execve.
 pub const NOFILE_MIN: u64 = 64;
 /// Minimum disk limit, in bytes: no separate file system can be created with less.

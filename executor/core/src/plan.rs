@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
+use crate::limits::{PIDS_MAX, SIZE_MAX};
 
 mod actions;
 mod checks;
@@ -32,7 +33,7 @@ pub use checks::{
 };
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
-pub use host_options::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
+pub use host_options::{Device, DevicePermissions, GIVEN_CGROUP, HostDevice, HostOptions, Ulimit};
 pub use logging::{LogLimits, Logging};
 pub use pods::{POD_VOLUMES, PodRole, pod_volume_name, pod_volume_path};
 pub use restart::{RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode, RestartPolicy};
@@ -88,9 +89,9 @@ impl std::fmt::Display for Rootfs {
 /// Limits in force, with defaults filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes of memory, swap included.
+    /// Bytes of memory, swap included; 0 = no limit.
     pub memory_bytes: u64,
-    /// Number of processes and threads.
+    /// Number of processes and threads; 0 = no limit.
     pub pids: u64,
     /// CPU time in thousandths of a CPU; 0 = no limit.
     pub cpu_millis: u64,
@@ -111,9 +112,28 @@ pub struct Limits {
     /// Bytes of memory that the kernel protects from reclaim when memory runs short; 0 = none.
     #[serde(default)]
     pub memory_reservation_bytes: u64,
+    /// Period of `cpu_quota_us` in microseconds; 0 = 100,000.
+    #[serde(default)]
+    pub cpu_period_us: u64,
+    /// CPU time in each period, in microseconds, instead of `cpu_millis`; 0 = no limit.
+    #[serde(default)]
+    pub cpu_quota_us: u64,
+    /// Share of CPU time in the unit of cgroup v1, 2 to 262144, instead of `cpu_weight`; 0 = the kernel's default.
+    #[serde(default)]
+    pub cpu_shares: u32,
 }
 
 impl Limits {
+    /// Returns the limit on memory in bytes; more than any machine has if there is none.
+    pub fn memory_max(&self) -> u64 {
+        if self.memory_bytes == 0 { SIZE_MAX } else { self.memory_bytes }
+    }
+
+    /// Returns the limit on processes and threads; the kernel's own if there is none.
+    pub fn pids_max(&self) -> u64 {
+        if self.pids == 0 { PIDS_MAX } else { self.pids }
+    }
+
     /// Returns only the limits on CPU time.
     pub fn processors(&self) -> Self {
         Self {

@@ -7,6 +7,7 @@
 //! atomic rotation, as in Kubernetes).
 
 mod actions;
+mod cgroups;
 mod checks;
 mod connectivity;
 mod draft;
@@ -44,8 +45,9 @@ use crate::plan::{MAIN_PROCESS, Network, Plan, Principal, Rootfs, SIGTERM, UserN
 
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
+pub use cgroups::{check_cgroup_keys, check_cgroup_parents, page_kilobytes};
 pub use connectivity::{check_network_namespaces, validate_egress};
-pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer};
+pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer, Unlimited};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use host_options::{
     ULIMITS, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_device_path, check_host_devices,
@@ -101,7 +103,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let file_directories = files::directories(draft, &files, policy, &mut report);
     let writable_files = draft
         .writable_files
-        .and_then(|asked| files::writable(asked, limits.memory_bytes, &files, &file_directories, &mut report));
+        .and_then(|asked| files::writable(asked, limits.memory_max(), &files, &file_directories, &mut report));
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
     report.0.extend(check_permitted(rootfs.as_ref(), network, policy));

@@ -6,6 +6,7 @@
 mod devices;
 mod hierarchy;
 mod limits;
+mod parents;
 mod pause;
 #[cfg(test)]
 mod tests;
@@ -26,12 +27,13 @@ use executor_sys::mountinfo::{self, Mount};
 
 pub(crate) use devices::Devices;
 use hierarchy::Hierarchy;
+pub(crate) use limits::page_pool;
 pub(crate) use pause::StoppedProcesses;
 
 /// Directory of the cgroup mounts.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 controllers that containers use. Other hierarchies are detached from the launcher's mount namespace.
-const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
+const USED: [&str; 6] = ["cpu", "cpuacct", "devices", "hugetlb", "memory", "pids"];
 
 /// Name of the child cgroup, on version 2, for container processes without a child cgroup of their own. Version 2
 /// permits children with limits only in a cgroup that contains no processes itself.
@@ -348,15 +350,24 @@ impl Hierarchies {
     /// Returns how many bytes of its memory limit a cgroup has not used. Page cache counts as unused because the kernel
     /// can reclaim it. Returns `None` if there is no limit or a value is unknown.
     pub(crate) fn memory_room(&self, path: &Path) -> Option<u64> {
-        let (limit, usage, prefix) = match self {
-            Self::V1 { .. } => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-            Self::V2 { .. } => ("memory.max", "memory.current", ""),
+        let limit = match self {
+            Self::V1 { .. } => "memory.limit_in_bytes",
+            Self::V2 { .. } => "memory.max",
+        };
+        let limit = kernel_file::read_to_string(self.memory_dir(path).join(limit)).ok()?.trim().parse::<u64>().ok()?;
+        Some(limit.saturating_sub(self.memory_used(path)?))
+    }
+
+    /// Returns how many bytes of memory a cgroup uses, without page cache. Returns `None` if a value is unknown.
+    pub(crate) fn memory_used(&self, path: &Path) -> Option<u64> {
+        let (usage, prefix) = match self {
+            Self::V1 { .. } => ("memory.usage_in_bytes", "total_"),
+            Self::V2 { .. } => ("memory.current", ""),
         };
         let dir = self.memory_dir(path);
-        let number = |file: &str| kernel_file::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
-        let (limit, usage) = (number(limit)?, number(usage)?);
+        let usage = kernel_file::read_to_string(dir.join(usage)).ok()?.trim().parse::<u64>().ok()?;
         let stat = kernel_file::read_to_string(dir.join("memory.stat")).ok()?;
-        Some(limit.saturating_sub(usage.saturating_sub(page_cache(&stat, prefix))))
+        Some(usage.saturating_sub(page_cache(&stat, prefix)))
     }
 
     /// Returns the pids of processes in a cgroup and its descendants.

@@ -15,8 +15,8 @@ use executor_core::settings::{
     AppArmor, LauncherSettings, SectionDigests, Unusable, WarmPoolSettings, section_digests,
 };
 use executor_core::validate::{
-    Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices, check_host_paths,
-    check_host_volumes, check_network_namespaces, check_ulimit_max,
+    Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_cgroup_keys, check_cgroup_parents,
+    check_host_devices, check_host_paths, check_host_volumes, check_network_namespaces, check_ulimit_max,
 };
 use serde::Deserialize;
 
@@ -156,6 +156,9 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
     ulimits.iter().try_for_each(|(name, most)| check_ulimit_max(name, *most)).map_err(fault("policy.ulimits_max"))?;
     check_cdi_devices(&config.policy.cdi_devices).map_err(fault("policy.cdi_devices"))?;
     check_cdi_spec_dirs(&config.policy.cdi_spec_dirs).map_err(fault("policy.cdi_spec_dirs"))?;
+    check_cgroup_parents(&config.policy.cgroup_parents, &config.launcher.cgroup_parent)
+        .map_err(fault("policy.cgroup_parents"))?;
+    check_cgroup_keys(&config.policy.cgroup_keys).map_err(fault("policy.cgroup_keys"))?;
     let checked =
         config.launcher.check().and_then(|()| config.warm_pool.check()).and_then(|()| config.identity.check());
     let unusable =

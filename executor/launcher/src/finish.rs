@@ -265,6 +265,11 @@ impl Remains {
         if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.remove(&self.cgroup, PATIENCE)) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
+        if host.is_given(&self.cgroup)
+            && let Err(error) = host.hierarchies.remove_made_parents(&host.parents(), &self.cgroup)
+        {
+            log::line(Level::Error, id, format_args!("the parents of the cgroup were not removed: {error}"));
+        }
         if let Err(error) = self.dirs.remove_layers() {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));
         }

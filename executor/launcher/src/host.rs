@@ -1,15 +1,17 @@
 //! Properties of the host and of the configuration. They are determined once at start, and every shim inherits them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::bridge::BridgeNetwork;
+use executor_core::ident::ContainerId;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::CORE_FILE_MAX;
-use executor_core::plan::Principal;
+use executor_core::plan::{GIVEN_CGROUP, Plan, Principal};
 use executor_core::settings::SectionDigests;
 use executor_core::users;
 use executor_core::validate::Policy;
@@ -187,6 +189,36 @@ impl Host {
     /// Returns the mount point for the view of the container's cgroup in each shim's mount namespace.
     pub(crate) fn cgroup_view(&self) -> PathBuf {
         self.run_dir.join("cgroup")
+    }
+
+    /// Returns the directory of the list of created parent cgroups.
+    pub(crate) fn parents(&self) -> PathBuf {
+        self.run_dir.join("parents")
+    }
+
+    /// Returns the path of a container's cgroup, relative to each hierarchy's mount.
+    pub(crate) fn cgroup_of(&self, plan: &Plan) -> PathBuf {
+        match plan.host_options.cgroup_parent.strip_prefix("/") {
+            Ok(parent) => parent.join(self.given_name(&plan.id)),
+            Err(_) => self.cgroup_parent.join(plan.id.as_str()),
+        }
+    }
+
+    /// Returns true if a cgroup is below a parent of the request, not below the launcher's own.
+    pub(crate) fn is_given(&self, cgroup: &Path) -> bool {
+        !cgroup.starts_with(&self.cgroup_parent)
+    }
+
+    /// Returns true if a cgroup, from a container's record, can be the container's.
+    pub(crate) fn is_cgroup_of(&self, cgroup: &Path, id: &ContainerId) -> bool {
+        let is_plain = || cgroup.components().all(|part| matches!(part, Component::Normal(_)));
+        !self.is_given(cgroup) || (cgroup.file_name() == Some(OsStr::new(&self.given_name(id))) && is_plain())
+    }
+
+    /// Returns the name of a container's cgroup below a parent of the request. No other launcher uses the name.
+    fn given_name(&self, id: &ContainerId) -> String {
+        let own = self.cgroup_parent.file_name().unwrap_or_default().to_string_lossy();
+        format!("{GIVEN_CGROUP}{own}-{id}")
     }
 
     /// Returns the directory of containers' state directories.

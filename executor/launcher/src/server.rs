@@ -36,6 +36,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::fs::{Mode, OFlags};
 
+use crate::cgroup::Hierarchies;
 use crate::cli::Args;
 use crate::dirs::Dirs;
 use crate::errors::{at, is_full, plain};
@@ -158,6 +159,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
     }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
+    Hierarchies::sweep_made_parents(&host.parents())?;
     crate::warm::sweep(&host, || {
         shims.iter().filter_map(|shim| Some(Dirs::new(&host, &shim.id).read_record()?.cgroup)).collect()
     })?;
@@ -500,6 +502,7 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     let view = host.cgroup_view();
     ensure_dir(&view, 0o711)?;
     host.hierarchies.make_view_points(&view)?;
+    ensure_dir(&host.parents(), 0o700)?;
     crate::warm::make_dirs(host)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }

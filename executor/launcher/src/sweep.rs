@@ -98,8 +98,7 @@ pub(crate) fn finish(
 fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) -> Remains {
     let dirs = Dirs::new(host, id);
     // The cgroup of an activated warm container has a different name.
-    let cgroup =
-        dirs.read_record().map(|record| record.cgroup).filter(|cgroup| cgroup.starts_with(&host.cgroup_parent));
+    let cgroup = dirs.read_record().map(|record| record.cgroup).filter(|cgroup| host.is_cgroup_of(cgroup, id));
     Remains {
         by: "launcher",
         cgroup: cgroup.unwrap_or_else(|| host.cgroup_parent.join(id.as_str())),

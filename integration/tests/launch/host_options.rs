@@ -2,6 +2,7 @@
 
 mod apparmor;
 mod cdi;
+mod cgroups;
 mod command_line;
 mod cpuset;
 mod devices;

@@ -25,6 +25,11 @@ pub(crate) struct HostArgs {
     /// Memory nodes (NUMA) that the container may use: 0,1
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     cpuset_mems: Option<String>,
+    /// Cgroup below which the container's cgroup is created: /kubepods/pod1
+    ///
+    /// executord's configuration lists the permitted cgroups (cgroup_parents).
+    #[arg(long, value_name = "PATH", help_heading = "Limits")]
+    cgroup_parent: Option<String>,
     #[command(flatten)]
     memory: MemoryArgs,
     /// Adjustment of the kernel's OOM score: 0 to 1000, or negative if executord's configuration allows it
@@ -126,6 +131,7 @@ impl HostArgs {
         let gpus = gpus.map(|name| DeviceMount { name: format!("{GPU_KIND}={name}"), ..DeviceMount::default() });
         request.devices = self.device.into_iter().chain(gpus).collect();
         request.apparmor_profile = self.apparmor_profile.unwrap_or_default();
+        request.cgroup_parent = self.cgroup_parent.unwrap_or_default();
         Ok(())
     }
 }

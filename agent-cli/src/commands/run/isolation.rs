@@ -66,13 +66,49 @@ pub(crate) struct WeightArgs {
     /// Needs cgroup v2 with the io controller.
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     io_weight: Option<u32>,
+    /// CPU shares in the unit of cgroup v1: 2 to 262144; the default is 1024
+    #[arg(
+        help_heading = "Limits",
+        long,
+        short = 'c',
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(2..=262_144)
+    )]
+    cpu_shares: Option<u32>,
+    /// Period of --cpu-quota in microseconds: 1000 to 1000000 [default: 100000]
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..=1_000_000))]
+    cpu_period: Option<u64>,
+    /// CPU time in each period, in microseconds: at least 1000; -1 for no limit
+    #[arg(help_heading = "Limits", long, value_name = "N", allow_negative_numbers = true)]
+    cpu_quota: Option<i64>,
+    /// Limit of huge pages of a size: 2MB=64M; can be repeated
+    #[arg(help_heading = "Limits", long, value_name = "PAGE=SIZE", value_parser = hugepages)]
+    hugepages: Vec<(String, u64)>,
+    /// File of the container's cgroup and its value: memory.high=64M; can be repeated
+    ///
+    /// Needs cgroup v2, and the file in executord's configuration (cgroup_keys).
+    #[arg(help_heading = "Limits", long, value_name = "FILE=VALUE", value_parser = units::label)]
+    cgroup_conf: Vec<(String, String)>,
+}
+
+/// Parses `2MB=64M`.
+fn hugepages(text: &str) -> Result<(String, u64), String> {
+    let (page, size) = text.split_once('=').ok_or("use PAGE=SIZE, such as 2MB=64M")?;
+    // The size may be 0, unlike other sizes.
+    let bytes = if size == "0" { 0 } else { units::size(size)? };
+    Ok((page.to_owned(), bytes))
 }
 
 impl WeightArgs {
-    /// Adds the CPU and I/O weights to the limits.
+    /// Adds weights, quota, huge pages and cgroup files to the limits.
     pub(crate) fn apply(&self, limits: &mut Limits) {
         limits.cpu_weight = self.cpu_weight.unwrap_or(0);
         limits.io_weight = self.io_weight.unwrap_or(0);
+        limits.cpu_shares = self.cpu_shares.unwrap_or(0);
+        limits.cpu_period_us = self.cpu_period.unwrap_or(0);
+        limits.cpu_quota_us = self.cpu_quota.unwrap_or(0);
+        limits.hugepage_bytes = self.hugepages.iter().cloned().collect();
+        limits.unified = self.cgroup_conf.iter().cloned().collect();
     }
 }
 

@@ -119,6 +119,7 @@ struct Spec {
     group_ids: Vec<u32>,
     keep_environment: bool,
     termination_message: Option<TerminationMessage>,
+    cgroup_parent: String,
 }
 
 #[derive(Serialize)]
@@ -262,6 +263,7 @@ impl From<&v1::ContainerSpec> for Spec {
             log_tags: sorted(&spec.log_tags),
             checks: spec.checks.as_ref().map(checks::Checks::from),
             restart_policy: spec.restart_policy.as_ref().map(restarts::RestartPolicy::from),
+            cgroup_parent: spec.cgroup_parent.clone(),
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,

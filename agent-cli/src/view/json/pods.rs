@@ -37,6 +37,7 @@ struct SharedSpec {
     shm_bytes: u64,
     user_namespace: String,
     share_processes: bool,
+    cgroup_parent: String,
     volumes: Vec<SharedVolume>,
     warnings: Vec<String>,
 }
@@ -87,6 +88,7 @@ impl From<&PodSpec> for SharedSpec {
             shm_bytes: spec.shm_bytes,
             user_namespace: word(spec.user_namespace().as_str_name(), "USER_NAMESPACE_"),
             share_processes: spec.share_processes,
+            cgroup_parent: spec.cgroup_parent.clone(),
             volumes: spec.volumes.iter().map(volume).collect(),
             warnings: spec.warnings.clone(),
         }

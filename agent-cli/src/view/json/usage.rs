@@ -1,5 +1,7 @@
 //! Counters of a container, and its limits.
 
+use std::collections::BTreeMap;
+
 use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
@@ -30,6 +32,13 @@ pub(super) struct Limits {
     cpuset_mems: String,
     swap_bytes: Option<i64>,
     memory_reservation_bytes: u64,
+    unlimited_memory: bool,
+    unlimited_pids: bool,
+    cpu_period_us: u64,
+    cpu_quota_us: i64,
+    cpu_shares: u32,
+    hugepage_bytes: BTreeMap<String, u64>,
+    unified: BTreeMap<String, String>,
 }
 
 #[derive(Serialize)]
@@ -134,6 +143,13 @@ impl From<v1::Limits> for Limits {
             cpuset_mems,
             swap_bytes,
             memory_reservation_bytes,
+            unlimited_memory,
+            unlimited_pids,
+            cpu_period_us,
+            cpu_quota_us,
+            cpu_shares,
+            hugepage_bytes,
+            unified,
         } = limits;
         Self {
             memory_bytes,
@@ -146,6 +162,13 @@ impl From<v1::Limits> for Limits {
             cpuset_mems,
             swap_bytes,
             memory_reservation_bytes,
+            unlimited_memory,
+            unlimited_pids,
+            cpu_period_us,
+            cpu_quota_us,
+            cpu_shares,
+            hugepage_bytes: hugepage_bytes.into_iter().collect(),
+            unified: unified.into_iter().collect(),
         }
     }
 }

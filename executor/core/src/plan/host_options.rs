@@ -1,11 +1,15 @@
 //! Defines the settings of a container that concern host resources, in addition to its limits: CPUs, devices, AppArmor
 //! profile, and attributes of its processes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+/// Prefix of the name of a container's cgroup below a parent of the request.
+pub const GIVEN_CGROUP: &str = "executor-";
 
 /// CPUs, devices and attributes of the processes of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +27,12 @@ pub struct HostOptions {
     pub apparmor_profile: String,
     /// Devices, in the order of the request.
     pub devices: Vec<Device>,
+    /// Absolute path of the cgroup below which the container's cgroup is created; the launcher's own when empty.
+    pub cgroup_parent: PathBuf,
+    /// Bytes of huge pages by page size in the kernel's format: `2MB`.
+    pub hugepage_bytes: BTreeMap<String, u64>,
+    /// Files of a cgroup of version 2, and their values.
+    pub unified: BTreeMap<String, String>,
 }
 
 impl HostOptions {

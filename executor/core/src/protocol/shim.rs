@@ -1,5 +1,7 @@
 //! Requests of the daemon to a shim, and the shim's reports.
 
+use std::collections::BTreeMap;
+
 use prost::{Message, Oneof};
 
 use super::{Attach, Done, Refused};
@@ -172,7 +174,7 @@ pub struct UpdateEgress {}
 
 /// Replaces limits of a running container; limits that are 0 or unset are unchanged. The units are the same as in
 /// [`crate::plan::Limits`].
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Eq, Message)]
 pub struct UpdateLimits {
     /// Bytes of memory.
     #[prost(uint64, tag = "1")]
@@ -195,6 +197,27 @@ pub struct UpdateLimits {
     /// Bytes of memory that the kernel protects from reclaim when memory runs short.
     #[prost(uint64, tag = "7")]
     pub memory_reservation_bytes: u64,
+    /// True if the limit on memory is removed.
+    #[prost(bool, tag = "440")]
+    pub unlimited_memory: bool,
+    /// True if the limit on processes is removed.
+    #[prost(bool, tag = "441")]
+    pub unlimited_pids: bool,
+    /// Period of `cpu_quota_us` in microseconds.
+    #[prost(uint64, tag = "442")]
+    pub cpu_period_us: u64,
+    /// CPU time in each period, in microseconds; -1 for no limit.
+    #[prost(int64, tag = "443")]
+    pub cpu_quota_us: i64,
+    /// Share of CPU time, 2 to 262144.
+    #[prost(uint32, tag = "444")]
+    pub cpu_shares: u32,
+    /// Bytes of huge pages by page size; other sizes are unchanged.
+    #[prost(btree_map = "string, uint64", tag = "445")]
+    pub hugepage_bytes: BTreeMap<String, u64>,
+    /// Files of a cgroup of version 2; other files are unchanged.
+    #[prost(btree_map = "string, string", tag = "446")]
+    pub unified: BTreeMap<String, String>,
 }
 
 /// Stops all processes of a running container until [`Resume`].

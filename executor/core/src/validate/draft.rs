@@ -82,6 +82,14 @@ pub struct Draft<'a> {
     pub swap_bytes: Option<i64>,
     /// Bytes of memory that the kernel protects from reclaim; 0 = none.
     pub memory_reservation_bytes: u64,
+    /// True for no limit on memory, and on processes.
+    pub unlimited: Unlimited,
+    /// Period of `cpu_quota_us` in microseconds; 0 = default.
+    pub cpu_period_us: u64,
+    /// CPU time in each period, in microseconds; -1 = no limit, 0 = unset.
+    pub cpu_quota_us: i64,
+    /// Share of CPU time in the unit of cgroup v1; 0 = the kernel's default.
+    pub cpu_shares: u32,
     /// True if the process gets a terminal.
     pub terminal: bool,
     /// Rows and columns of the terminal; 0 = default.
@@ -139,6 +147,15 @@ impl<'a> Draft<'a> {
             files: Vec::new(),
         }
     }
+}
+
+/// Resources without a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unlimited {
+    /// True for no limit on memory.
+    pub memory: bool,
+    /// True for no limit on processes.
+    pub pids: bool,
 }
 
 /// A process of a request, before validation.

@@ -9,7 +9,7 @@ use super::ViolationReason::{
     TooMany, UnknownValue,
 };
 use super::volumes::{check_name, unknown_name};
-use super::{FieldFault, Policy, Report, check_path, is_nested, shorten, surroundings};
+use super::{FieldFault, Policy, Report, cgroups, check_path, is_nested, shorten, surroundings};
 use crate::cdi_name::QualifiedName;
 use crate::cpulist::{BadCpuList, CpuList};
 use crate::limits::{APPARMOR_PROFILE_MAX, DEVICE_DEPTH_MAX, DEVICES_MAX, OOM_SCORE_MAX};
@@ -48,7 +48,7 @@ const OF_DEV: [&str; 16] = [
 
 /// Checks the requested options, and fills in defaults.
 pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
-    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices } = options;
+    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices, .. } = options;
     let mut list = |field: &str, text: &str| -> String {
         if text.is_empty() {
             return String::new();
@@ -72,6 +72,7 @@ pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report)
         }
     }
     check_ulimits(ulimits, policy, report);
+    cgroups::check(options, policy, report);
     if let Err(why) = profile(apparmor_profile, policy) {
         report.add("apparmor_profile", why);
     }
@@ -82,6 +83,9 @@ pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report)
         ulimits: ulimits.clone(),
         apparmor_profile: apparmor_profile.clone(),
         devices: check_devices(devices, policy, report),
+        cgroup_parent: options.cgroup_parent.clone(),
+        hugepage_bytes: options.hugepage_bytes.clone(),
+        unified: options.unified.clone(),
     }
 }
 

@@ -105,6 +105,7 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
         ("shm_bytes", member.surroundings.shm_bytes == pod.surroundings.shm_bytes),
         ("sysctls", member.surroundings.sysctls.is_empty()),
         ("user_namespace", member.isolation.user_namespace == pod.isolation.user_namespace),
+        ("cgroup_parent", member.host_options.cgroup_parent == pod.host_options.cgroup_parent),
     ];
     for (field, _) in shared.into_iter().filter(|(_, is_same)| !is_same) {
         report.add(field, Conflict.because(format!("differs from that of the pod {}", pod.id)));

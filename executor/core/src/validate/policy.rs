@@ -129,6 +129,12 @@ pub struct Policy {
     pub cdi_devices: Vec<String>,
     /// Directories of CDI files. Later directories take precedence.
     pub cdi_spec_dirs: Vec<PathBuf>,
+    /// Cgroups at or below which requests may place containers. None when empty.
+    pub cgroup_parents: Vec<PathBuf>,
+    /// True if requests may have no limit on memory or processes.
+    pub allow_no_limits: bool,
+    /// Files of a cgroup of version 2 that requests may set. None when empty.
+    pub cgroup_keys: Vec<String>,
     /// Images that may run (table `images`, which also has keys for executord only).
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -191,6 +197,9 @@ impl Default for Policy {
             host_paths: Vec::new(),
             cdi_devices: Vec::new(),
             cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            cgroup_parents: Vec::new(),
+            allow_no_limits: false,
+            cgroup_keys: Vec::new(),
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,
             swap_bytes_max: 0,

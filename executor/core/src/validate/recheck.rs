@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    Draft, DraftFile, DraftStep, DraftTransfer, Policy, Violation, actions, files, logging, outputs, secrets, validate,
+    Draft, DraftFile, DraftStep, DraftTransfer, Policy, Unlimited, Violation, actions, files, logging, outputs,
+    secrets, validate,
 };
 use crate::plan::{OutputSource, Plan, PlannedFile, PlannedProcess, PlannedTransfer, Rootfs};
 
@@ -80,6 +81,10 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         host_options: plan.host_options.clone(),
         swap_bytes: plan.limits.swap_bytes,
         memory_reservation_bytes: plan.limits.memory_reservation_bytes,
+        unlimited: Unlimited { memory: plan.limits.memory_bytes == 0, pids: plan.limits.pids == 0 },
+        cpu_period_us: plan.limits.cpu_period_us,
+        cpu_quota_us: i64::try_from(plan.limits.cpu_quota_us).unwrap_or(i64::MAX),
+        cpu_shares: plan.limits.cpu_shares,
         terminal: plan.terminal,
         window: (plan.window.0.into(), plan.window.1.into()),
         stdin: plan.stdin,
@@ -138,7 +143,7 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let volumes = plan.volumes.iter().flat_map(|volume| [&volume.path, &volume.sub_path]);
     let devices = plan.host_options.devices.iter().map(|device| &device.path);
     let message = plan.termination_message.as_ref().map(|message| &message.path);
-    let network = std::iter::once(&plan.connectivity.network_namespace);
+    let network = [&plan.connectivity.network_namespace, &plan.host_options.cgroup_parent];
     let placed = devices.chain(message).chain(network);
     let mounts = outputs.iter().chain(tmpfs).chain(for_steps).chain(volumes).chain(placed);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
-use super::ViolationReason::{Duplicate, InvalidFormat, NotUtf8, OutOfRange, Reserved, TooMany};
+use super::ViolationReason::{Duplicate, InvalidFormat, NotUtf8, OutOfRange, Required, Reserved, TooMany};
 use super::{FieldFault, Report, check_path, shorten};
 use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
+
+/// Error for a size in memory that would be the memory limit.
+pub(super) const NO_LIMIT: &str = "is 0; without a limit on memory (limits.unlimited_memory) a size is required";
 
 /// Maximum number of tmpfs file systems.
 const TMPFS_COUNT_MAX: usize = 64;
@@ -43,6 +46,11 @@ pub(super) fn check(
         report.add("tmpfs", TooMany.because(format!("has {} entries; at most {TMPFS_COUNT_MAX}", tmpfs.len())));
     } else {
         check_tmpfs(tmpfs, isolation, with_token, report);
+    }
+    if limits.memory_bytes == 0 {
+        for (index, _) in tmpfs.iter().enumerate().take(TMPFS_COUNT_MAX).filter(|(_, one)| one.bytes == 0) {
+            report.add(format!("tmpfs[{index}].size_bytes"), Required.because(NO_LIMIT));
+        }
     }
     size("shm_bytes", *shm_bytes, report);
     if sysctls.len() > SYSCTLS_MAX {

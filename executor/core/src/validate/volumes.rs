@@ -16,7 +16,7 @@ pub use operator::{check_host_paths, check_host_volumes};
 use source::check_source;
 pub(super) use source::unknown_name;
 
-use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotUtf8, Reserved, TooMany};
+use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotUtf8, Required, Reserved, TooMany};
 use super::{FieldFault, Policy, Report, check_path, is_nested, shorten, surroundings};
 use crate::plan::{
     DOCKER_SOCKET, EmptyVolume, Isolation, Limits, Medium, Plan, PlannedFile, PodRole, Rootfs, Tmpfs, Volume,
@@ -117,6 +117,11 @@ pub(super) fn check(
             report.add(field("sub_path"), why);
         }
         check_source(volume, (policy, beside.pod), &field, report);
+        if beside.limits.memory_bytes == 0
+            && volume.empty().is_some_and(|empty| empty.medium == Medium::Memory && empty.bytes == 0)
+        {
+            report.add(field("empty.size_bytes"), Required.because(surroundings::NO_LIMIT));
+        }
     }
     let filled = |volume: &Volume| {
         let mut volume = volume.clone();

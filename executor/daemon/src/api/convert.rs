@@ -182,6 +182,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
             bytes_max: message.bytes_max,
             fallback_to_logs: message.fallback_to_logs,
         }),
+        cgroup_parent: plan.host_options.cgroup_parent.display().to_string(),
         group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
     }
 }
@@ -198,6 +199,13 @@ fn limits(plan: &Plan) -> v1::Limits {
         cpuset_mems: plan.host_options.memory_nodes.clone(),
         swap_bytes: plan.limits.swap_bytes,
         memory_reservation_bytes: plan.limits.memory_reservation_bytes,
+        unlimited_memory: plan.limits.memory_bytes == 0,
+        unlimited_pids: plan.limits.pids == 0,
+        cpu_period_us: plan.limits.cpu_period_us,
+        cpu_quota_us: i64::try_from(plan.limits.cpu_quota_us).unwrap_or(i64::MAX),
+        cpu_shares: plan.limits.cpu_shares,
+        hugepage_bytes: plan.host_options.hugepage_bytes.clone().into_iter().collect(),
+        unified: plan.host_options.unified.clone().into_iter().collect(),
     }
 }
 

@@ -44,6 +44,13 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
         io_weight: limits.io_weight,
         swap_bytes: limits.swap_bytes,
         memory_reservation_bytes: limits.memory_reservation_bytes,
+        unlimited_memory: limits.unlimited_memory,
+        unlimited_pids: limits.unlimited_pids,
+        cpu_period_us: limits.cpu_period_us,
+        cpu_quota_us: limits.cpu_quota_us,
+        cpu_shares: limits.cpu_shares,
+        hugepage_bytes: limits.hugepage_bytes.into_iter().collect(),
+        unified: limits.unified.into_iter().collect(),
     };
     // If the request has only limits that cannot change, report these limits, and not that the request is empty.
     let is_checked = violations.is_empty() || update != UpdateLimits::default();
@@ -57,7 +64,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
     };
     let gone = || ApiError::no_container(handle.id().as_str());
     let facts = handle.facts().ok_or_else(gone)?;
-    if plan.limits == record.plan.limits {
+    if (&plan.limits, &plan.host_options) == (&record.plan.limits, &record.plan.host_options) {
         return Ok(facts);
     }
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;

@@ -86,6 +86,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         identity,
         nonce,
         network_aliases,
+        cgroup_parent,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -187,6 +188,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         }
     }
     parts.texts(network_aliases);
+    parts.text(cgroup_parent);
     parts.tag(key)
 }
 
@@ -210,6 +212,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         share_processes,
         volumes,
         network_aliases,
+        cgroup_parent,
     } = request;
     let mut parts = DigestParts::default();
     parts.text("pod");
@@ -231,6 +234,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         parts.numbers(&[u64::from(empty.medium.cast_unsigned()), empty.size_bytes, mode]);
     }
     parts.texts(network_aliases);
+    parts.text(cgroup_parent);
     parts.tag(key)
 }
 
@@ -298,12 +302,27 @@ impl<'a> DigestParts<'a> {
             cpuset_mems,
             swap_bytes,
             memory_reservation_bytes,
+            unlimited_memory,
+            unlimited_pids,
+            cpu_period_us,
+            cpu_quota_us,
+            cpu_shares,
+            hugepage_bytes,
+            unified,
         } = limits;
         self.numbers(&[*memory_bytes, *pids, *cpu_millis, *disk_bytes, u64::from(*cpu_weight), u64::from(*io_weight)]);
         self.text(cpuset_cpus);
         self.text(cpuset_mems);
         self.numbers(swap_bytes.map(i64::cast_unsigned).as_slice());
-        self.numbers(&[*memory_reservation_bytes]);
+        self.numbers(&[*memory_reservation_bytes, u64::from(*unlimited_memory), u64::from(*unlimited_pids)]);
+        self.numbers(&[*cpu_period_us, cpu_quota_us.cast_unsigned(), u64::from(*cpu_shares)]);
+        let sorted: BTreeMap<&String, &u64> = hugepage_bytes.iter().collect();
+        self.numbers(&[sorted.len() as u64]);
+        for (size, bytes) in sorted {
+            self.text(size);
+            self.numbers(&[*bytes]);
+        }
+        self.map(unified);
     }
 
     fn checks(&mut self, checks: Option<&'a Checks>) {

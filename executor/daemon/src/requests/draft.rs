@@ -19,7 +19,7 @@ use executor_core::plan::{
     UserNamespace,
 };
 use executor_core::validate::ViolationReason::{OutOfRange, TooLong, UnknownValue};
-use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
+use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Unlimited, Violation};
 use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
 /// Maximum length of a nonce, in bytes.
@@ -105,6 +105,10 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
         host_options: host_options::from_request(request, &limits),
         swap_bytes: limits.swap_bytes,
         memory_reservation_bytes: limits.memory_reservation_bytes,
+        unlimited: Unlimited { memory: limits.unlimited_memory, pids: limits.unlimited_pids },
+        cpu_period_us: limits.cpu_period_us,
+        cpu_quota_us: limits.cpu_quota_us,
+        cpu_shares: limits.cpu_shares,
         terminal: request.terminal,
         window: request.window.map_or((0, 0), |window| (window.rows, window.columns)),
         stdin: request.stdin,

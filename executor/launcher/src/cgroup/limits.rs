@@ -4,14 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use executor_core::plan::Limits;
+use executor_core::limits::CPU_PERIOD_US_DEFAULT;
+use executor_core::plan::{HostOptions, Limits};
+use executor_core::validate::page_kilobytes;
 use executor_sys::kernel_file;
 
 use super::Hierarchies;
 use crate::errors::at;
-
-/// Period of the CPU quota, in microseconds.
-const CPU_PERIOD_US: u64 = 100_000;
 
 /// Version 2 file of the swap limit.
 pub(super) const SWAP_MAX: &str = "memory.swap.max";
@@ -38,11 +37,16 @@ impl Replaced {
 
 impl Hierarchies {
     /// Changes the limits of a container's cgroup and of its workers' cgroup from `old` to `new`, which the host can
-    /// enforce. Returns the old values.
+    /// enforce, and the files of the options. Returns the old values.
     ///
     /// # Errors
     /// Returns an error with the path if the kernel rejects a value. The old limits are then restored.
-    pub(crate) fn replace_limits(&self, path: &Path, old: &Limits, new: &Limits) -> io::Result<Replaced> {
+    pub(crate) fn replace_limits(
+        &self,
+        path: &Path,
+        (old, old_options): (&Limits, &HostOptions),
+        (new, new_options): (&Limits, &HostOptions),
+    ) -> io::Result<Replaced> {
         let mut files = Vec::new();
         for (controller, file, value) in self.changed_settings(path, old, new) {
             files.push((self.controller_dir(controller, path)?.join(file), value));
@@ -53,6 +57,8 @@ impl Hierarchies {
                 files.extend(workers.exists().then(|| (workers.join(file), value)));
             }
         }
+        let before = self.option_files(path, old_options);
+        files.extend(self.option_files(path, new_options).into_iter().filter(|file| !before.contains(file)));
         let mut replaced = Replaced(Vec::new());
         for (file, value) in files {
             match replace(&file, &value) {
@@ -79,17 +85,45 @@ impl Hierarchies {
             Self::V2 { .. } => {
                 let mut settings = of_version_2(limits);
                 // A kernel without swap has no such file.
-                let has_swap = limits.memory_bytes > 0 && self.memory_dir(path).join(SWAP_MAX).exists();
+                let has_swap = self.memory_dir(path).join(SWAP_MAX).exists();
                 settings.extend(has_swap.then(|| ("memory", SWAP_MAX, swap_limit(limits.swap_bytes))));
                 settings
             }
         };
-        let before = settings(old);
-        let mut changed: Vec<Setting> = settings(new).into_iter().filter(|setting| !before.contains(setting)).collect();
-        if new.memory_bytes > old.memory_bytes {
+        let mut changed = changes(&settings(old), &settings(new));
+        if new.memory_max() > old.memory_max() {
             changed.sort_by_key(|(_, file, _)| *file != "memory.memsw.limit_in_bytes");
         }
         changed
+    }
+
+    /// Returns the files and values of limits on huge pages and, on version 2, of the files that the request sets.
+    fn option_files(&self, path: &Path, options: &HostOptions) -> Vec<(PathBuf, String)> {
+        let mut files = Vec::new();
+        let (ending, own) = match self {
+            Self::V1 { .. } => ("limit_in_bytes", None),
+            Self::V2 { mount } => ("max", Some(mount.join(path))),
+        };
+        if !options.hugepage_bytes.is_empty()
+            && self.controllers().contains("hugetlb")
+            && let Ok(dir) = self.controller_dir("hugetlb", path)
+        {
+            let sizes = options.hugepage_bytes.iter().filter(|(size, _)| page_pool(size).is_some());
+            files.extend(sizes.map(|(size, bytes)| (dir.join(format!("hugetlb.{size}.{ending}")), bytes.to_string())));
+        }
+        if let Some(own) = own {
+            files.extend(options.unified.iter().map(|(file, value)| (own.join(file), value.clone())));
+        }
+        files
+    }
+
+    /// Sets the limits on huge pages and the files of version 2.
+    ///
+    /// # Errors
+    /// Returns an error with the path if the kernel rejects a value.
+    pub(crate) fn set_option_files(&self, path: &Path, options: &HostOptions) -> io::Result<()> {
+        let files = self.option_files(path, options);
+        files.into_iter().try_for_each(|(file, value)| fs::write(&file, value).map_err(|error| at(&file, &error)))
     }
 
     /// Sets these limits, which the host can enforce. A limit of 0 is not written. [`Self::limit_swap`] sets the swap
@@ -114,6 +148,46 @@ fn replace(file: &Path, value: &str) -> io::Result<String> {
     let before = kernel_file::read_to_string(file)?;
     fs::write(file, value)?;
     Ok(before)
+}
+
+/// Returns the directory of the host's huge pages of a size. `None` if the host has no such size.
+pub(crate) fn page_pool(size: &str) -> Option<PathBuf> {
+    let kilobytes = page_kilobytes(size)?;
+    Some(PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{kilobytes}kB"))).filter(|dir| dir.exists())
+}
+
+/// Returns the settings that change the limits from `before` to `after`. Version 1 checks each write of a period
+/// against the quota in force, so the quota is removed before the period changes.
+fn changes(before: &[Setting], after: &[Setting]) -> Vec<Setting> {
+    const QUOTA: &str = "cpu.cfs_quota_us";
+    let of = |settings: &[Setting], name: &str| settings.iter().find(|(_, file, _)| *file == name).cloned();
+    let removed = before.iter().filter(|(_, file, _)| of(after, file).is_none());
+    let removed = removed.filter_map(|(controller, file, _)| Some((*controller, *file, unlimited(file)?.to_owned())));
+    let mut changed: Vec<Setting> =
+        removed.chain(after.iter().filter(|setting| !before.contains(setting)).cloned()).collect();
+    if of(&changed, "cpu.cfs_period_us").is_some() {
+        changed.retain(|(_, file, _)| *file != QUOTA);
+        if of(before, QUOTA).is_some() {
+            changed.insert(0, ("cpu", QUOTA, "-1".to_owned()));
+        }
+        changed.extend(of(after, QUOTA));
+    }
+    changed
+}
+
+/// Returns the value with which a file sets no limit. `None` if the file cannot be reset.
+fn unlimited(file: &str) -> Option<&'static str> {
+    Some(match file {
+        "memory.max" | "pids.max" => "max",
+        "cpu.max" => "max 100000",
+        "memory.low" => "0",
+        "memory.limit_in_bytes"
+        | "memory.memsw.limit_in_bytes"
+        | "memory.soft_limit_in_bytes"
+        | "memory.kmem.tcp.limit_in_bytes"
+        | "cpu.cfs_quota_us" => "-1",
+        _ => return None,
+    })
 }
 
 /// Returns the swap limit of version 2.
@@ -148,33 +222,41 @@ fn of_version_1(limits: &Limits, swap_limit: bool, socket_limit: bool) -> Vec<Se
     if limits.pids > 0 {
         all.push(("pids", "pids.max", limits.pids.to_string()));
     }
-    if limits.cpu_millis > 0 {
-        all.push(("cpu", "cpu.cfs_period_us", CPU_PERIOD_US.to_string()));
-        all.push(("cpu", "cpu.cfs_quota_us", cpu_quota(limits.cpu_millis).to_string()));
+    if let Some((quota, period)) = cpu_quota(limits) {
+        all.push(("cpu", "cpu.cfs_period_us", period.to_string()));
+        all.push(("cpu", "cpu.cfs_quota_us", quota.to_string()));
     }
-    if limits.cpu_weight > 0 {
+    if limits.cpu_shares > 0 {
+        all.push(("cpu", "cpu.shares", limits.cpu_shares.to_string()));
+    } else if limits.cpu_weight > 0 {
         all.push(("cpu", "cpu.shares", shares(limits.cpu_weight).to_string()));
     }
     all
 }
 
 fn of_version_2(limits: &Limits) -> Vec<Setting> {
-    let quota = || format!("{} {CPU_PERIOD_US}", cpu_quota(limits.cpu_millis));
+    let quota = cpu_quota(limits).map(|(quota, period)| format!("{quota} {period}"));
+    let weight = if limits.cpu_shares > 0 { weight(limits.cpu_shares) } else { limits.cpu_weight };
     let all = [
         (limits.memory_bytes > 0, "memory", "memory.max", limits.memory_bytes.to_string()),
         (limits.memory_reservation_bytes > 0, "memory", "memory.low", limits.memory_reservation_bytes.to_string()),
         (limits.pids > 0, "pids", "pids.max", limits.pids.to_string()),
-        (limits.cpu_millis > 0, "cpu", "cpu.max", quota()),
-        (limits.cpu_weight > 0, "cpu", "cpu.weight", limits.cpu_weight.to_string()),
+        (quota.is_some(), "cpu", "cpu.max", quota.unwrap_or_default()),
+        (weight > 0, "cpu", "cpu.weight", weight.to_string()),
         (limits.io_weight > 0, "io", "io.weight", limits.io_weight.to_string()),
     ];
     let is_set = all.into_iter().filter(|(is_set, ..)| *is_set);
     is_set.map(|(_, controller, file, value)| (controller, file, value)).collect()
 }
 
-/// Returns the CPU time of a container in each [`CPU_PERIOD_US`], in microseconds.
-fn cpu_quota(cpu_millis: u64) -> u64 {
-    cpu_millis.saturating_mul(CPU_PERIOD_US) / 1000
+/// Returns the CPU time of a container in each period, and the period, in microseconds. `None` if there is no limit.
+fn cpu_quota(limits: &Limits) -> Option<(u64, u64)> {
+    let period = if limits.cpu_period_us == 0 { CPU_PERIOD_US_DEFAULT } else { limits.cpu_period_us };
+    match (limits.cpu_quota_us, limits.cpu_millis) {
+        (0, 0) => None,
+        (0, millis) => Some((millis.saturating_mul(CPU_PERIOD_US_DEFAULT) / 1000, CPU_PERIOD_US_DEFAULT)),
+        (quota, _) => Some((quota, period)),
+    }
 }
 
 /// Returns the limit on memory and swap together. -1 means no limit.
@@ -195,6 +277,14 @@ fn shares(weight: u32) -> u64 {
     (exponent.exp2() * (1.0 + 1e-12)) as u64
 }
 
+/// Converts shares of v1 to a weight of cgroup v2, with the function of OCI runtimes (see [`shares`]).
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 1 to 10000
+fn weight(shares: u32) -> u32 {
+    let log = f64::from(shares).log2();
+    let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+    if shares <= 2 { 1 } else { (10f64.powf(exponent).ceil() as u32).min(10_000) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +299,9 @@ mod tests {
         io_weight: 0,
         swap_bytes: None,
         memory_reservation_bytes: 0,
+        cpu_period_us: 0,
+        cpu_quota_us: 0,
+        cpu_shares: 0,
     };
     const ALL: Limits = Limits {
         memory_bytes: 64 << 20,
@@ -281,16 +374,69 @@ mod tests {
     /// default weight is converted to the default shares.
     #[test]
     fn every_weight_comes_out_as_it_went_in() {
-        let turned_back = |shares: u64| {
-            let log = (shares as f64).log2();
-            let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
-            if shares <= 2 { 1 } else { (10f64.powf(exponent).ceil() as u64).min(10_000) }
-        };
         for weight in 1..=10_000 {
             let shares = shares(weight);
             assert!((2..=262_144).contains(&shares));
-            assert_eq!(turned_back(shares), u64::from(weight), "{shares} shares");
+            assert_eq!(super::weight(u32::try_from(shares).unwrap()), weight, "{shares} shares");
         }
         assert_eq!([1, 100, 10_000].map(shares), [2, 1024, 262_144]);
+    }
+
+    /// C29, P49: shares and a quota with its period are written as given, and as a weight on version 2.
+    #[test]
+    fn quota_and_shares_in_both_versions() {
+        let limits = Limits { cpu_quota_us: 5000, cpu_period_us: 10_000, cpu_shares: 512, ..NONE };
+        let expected = ["cpu cpu.cfs_period_us 10000", "cpu cpu.cfs_quota_us 5000", "cpu cpu.shares 512"];
+        assert_eq!(shown(&of_version_1(&limits, true, true)), expected);
+        assert_eq!(shown(&of_version_2(&limits)), ["cpu cpu.max 5000 10000", "cpu cpu.weight 59"]);
+        let default_period = Limits { cpu_quota_us: 5000, ..NONE };
+        assert_eq!(shown(&of_version_2(&default_period)), ["cpu cpu.max 5000 100000"]);
+        assert_eq!([102, 256, 512, 1024, 2048, 8192].map(weight), [17, 35, 59, 100, 174, 532]);
+    }
+
+    /// C29: a removed limit is reset, and a period changes only while no quota is in force.
+    #[test]
+    fn removed_limits_are_reset() {
+        let removed = Limits { memory_bytes: 0, pids: 0, cpu_millis: 0, memory_reservation_bytes: 0, ..ALL };
+        let v1 = |limits: &Limits| of_version_1(limits, true, false);
+        let expected = [
+            "memory memory.limit_in_bytes -1",
+            "memory memory.memsw.limit_in_bytes -1",
+            "memory memory.soft_limit_in_bytes -1",
+            "pids pids.max max",
+            "cpu cpu.cfs_quota_us -1",
+        ];
+        assert_eq!(shown(&changes(&v1(&ALL), &v1(&removed))), expected);
+        let expected = ["memory memory.max max", "memory memory.low 0", "pids pids.max max", "cpu cpu.max max 100000"];
+        assert_eq!(shown(&changes(&of_version_2(&ALL), &of_version_2(&removed))), expected);
+        let shorter = Limits { cpu_millis: 0, cpu_quota_us: 150_000, cpu_period_us: 50_000, ..ALL };
+        let expected = ["cpu cpu.cfs_quota_us -1", "cpu cpu.cfs_period_us 50000", "cpu cpu.cfs_quota_us 150000"];
+        assert_eq!(shown(&changes(&v1(&ALL), &v1(&shorter))), expected);
+    }
+
+    /// C29: huge pages in both versions, other files on version 2 alone; an update replaces all of them or none.
+    #[test]
+    fn option_files_in_both_versions() {
+        let dir = tempfile::tempdir().unwrap();
+        let v1 = Hierarchies::at(&[dir.path().join("memory"), dir.path().join("hugetlb")]);
+        let v2 = Hierarchies::V2 { mount: dir.path().join("v2") };
+        ["memory/c", "hugetlb/c", "v2/c"].iter().for_each(|one| fs::create_dir_all(dir.path().join(one)).unwrap());
+        fs::write(dir.path().join("v2/cgroup.controllers"), "cpu hugetlb memory").unwrap();
+        let options = |high: &str| HostOptions {
+            hugepage_bytes: [("2MB".to_owned(), 4 << 20)].into(),
+            unified: [("memory.high".to_owned(), high.to_owned())].into(),
+            ..HostOptions::default()
+        };
+        let path = Path::new("c");
+        v1.set_option_files(path, &options("5")).unwrap();
+        v2.set_option_files(path, &options("5")).unwrap();
+        let read = |file: &str| fs::read_to_string(dir.path().join(file)).unwrap();
+        assert_eq!(read("hugetlb/c/hugetlb.2MB.limit_in_bytes") + &read("v2/c/hugetlb.2MB.max"), "41943044194304");
+        assert_eq!((read("v2/c/memory.high"), dir.path().join("memory/c/memory.high").exists()), ("5".into(), false));
+        let more = HostOptions { unified: [("a.b".to_owned(), "1".to_owned())].into(), ..options("6") };
+        assert!(v2.replace_limits(path, (&NONE, &options("5")), (&NONE, &more)).is_err(), "there is no file a.b");
+        let high = HostOptions { unified: options("6").unified, ..more };
+        v2.replace_limits(path, (&NONE, &options("5")), (&NONE, &high)).unwrap();
+        assert_eq!(read("v2/c/memory.high"), "6");
     }
 }

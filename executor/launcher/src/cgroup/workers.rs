@@ -93,6 +93,9 @@ mod tests {
             io_weight: 5,
             swap_bytes: Some(0),
             memory_reservation_bytes: 1,
+            cpu_period_us: 0,
+            cpu_quota_us: 0,
+            cpu_shares: 0,
         };
         for (hierarchies, below, files) in [
             (

@@ -54,6 +54,7 @@ fn what_is_left_out_is_filled_in_and_the_form_is_one() {
         ulimits: vec![ulimit("nproc", 5, -1), ulimit("core", 0, 0)],
         apparmor_profile: "executor-default".into(),
         devices: vec![device("fuse", "", ""), device("disk", "/dev/data/disk", "r"), device("fuse", "/dev/f", "wr")],
+        ..HostOptions::default()
     };
     let plan = plan(asked.clone()).unwrap();
     let expected = HostOptions {
@@ -149,6 +150,7 @@ fn every_fault_is_reported_at_once() {
         apparmor_profile: "unconfined".into(),
         devices: vec![device("mem", "", "")],
         ulimits: vec![ulimit("x", 0, 0)],
+        ..HostOptions::default()
     };
     let expected = [
         "limits.cpuset_cpus",

@@ -47,6 +47,7 @@ fn spec(facts: &ContainerStatus) -> v1::PodSpec {
         egress_rules: connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         hostname: executor_core::names::hostname(plan),
         network_aliases: connectivity.network_aliases.clone(),
+        cgroup_parent: plan.host_options.cgroup_parent.display().to_string(),
         dns: Some(dns(connectivity)),
         extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

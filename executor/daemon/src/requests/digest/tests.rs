@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 168] = [
+    let changes: [RequestChange; 177] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -109,6 +109,15 @@ fn every_field_but_the_id_counts() {
         |r, _| r.limits = Some(Limits { cpuset_mems: "0".into(), ..Default::default() }),
         |r, _| r.limits = Some(Limits { swap_bytes: Some(0), ..Default::default() }),
         |r, _| r.limits = Some(Limits { memory_reservation_bytes: 1, ..Default::default() }),
+        |r, _| r.limits = Some(Limits { unlimited_memory: true, ..Default::default() }),
+        |r, _| r.limits = Some(Limits { unlimited_pids: true, ..Default::default() }),
+        |r, _| r.limits = Some(Limits { cpu_period_us: 1, ..Default::default() }),
+        |r, _| r.limits = Some(Limits { cpu_quota_us: 1, ..Default::default() }),
+        |r, _| r.limits = Some(Limits { cpu_shares: 1, ..Default::default() }),
+        |r, _| r.limits = Some(Limits { hugepage_bytes: [("a".into(), 0)].into(), ..Default::default() }),
+        |r, _| r.limits = Some(Limits { hugepage_bytes: [("a".into(), 1)].into(), ..Default::default() }),
+        |r, _| r.limits = Some(Limits { unified: [("a".into(), "b".into())].into(), ..Default::default() }),
+        |r, _| r.cgroup_parent = "/a".into(),
         |r, _| r.devices.push(DeviceMount::default()),
         |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { path: "a".into(), ..Default::default() }),

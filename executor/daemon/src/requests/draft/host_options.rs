@@ -17,5 +17,8 @@ pub(super) fn from_request(request: &RunRequest, limits: &Limits) -> HostOptions
         ulimits: ulimits.map(|asked| Ulimit { name: asked.name.clone(), soft: asked.soft, hard: asked.hard }).collect(),
         apparmor_profile: request.apparmor_profile.clone(),
         devices: request.devices.iter().map(device).collect(),
+        cgroup_parent: request.cgroup_parent.clone().into(),
+        hugepage_bytes: limits.hugepage_bytes.iter().map(|(size, bytes)| (size.clone(), *bytes)).collect(),
+        unified: limits.unified.iter().map(|(file, value)| (file.clone(), value.clone())).collect(),
     }
 }

@@ -4,9 +4,9 @@ use executor_core::limits::MEMORY_MIN;
 use executor_core::plan::{Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};
 use executor_core::validate::ViolationReason::Conflict;
 use executor_core::validate::{Draft, VOLUMES_MAX, Violation};
-use executor_proto::v1::{CreatePodRequest, RunRequest};
+use executor_proto::v1::{CreatePodRequest, Limits, RunRequest};
 
-use super::{connectivity, isolation, network, surroundings, volumes};
+use super::{connectivity, host_options, isolation, network, surroundings, volumes};
 
 /// Memory limit of a pod's first process, in bytes.
 const MEMORY: u64 = 8 * MEMORY_MIN;
@@ -31,6 +31,7 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
         sysctls: request.sysctls.clone(),
         shm_bytes: request.shm_bytes,
         user_namespace: request.user_namespace,
+        cgroup_parent: request.cgroup_parent.clone(),
         ..RunRequest::default()
     };
     let listed = request.volumes.iter().take(VOLUMES_MAX + 1).enumerate();
@@ -51,6 +52,7 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
         isolation: isolation(&shared, &mut violations),
         connectivity: connectivity::from_request(&shared, &mut violations),
         surroundings: surroundings(&shared, &mut violations),
+        host_options: host_options::from_request(&shared, &Limits::default()),
         volumes,
         pod: Some(PodRole::Holder { share_processes: request.share_processes }),
         ..Draft::default()
@@ -74,6 +76,7 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
         ("sysctls", !request.sysctls.is_empty()),
         ("shm_bytes", request.shm_bytes != 0),
         ("user_namespace", request.user_namespace != 0),
+        ("cgroup_parent", !request.cgroup_parent.is_empty()),
     ];
     for (field, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
         let why = format!("belongs to the pod {}: set it when the pod is created", pod.id);
@@ -86,6 +89,7 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
     draft.surroundings.shm_bytes = pod.surroundings.shm_bytes;
     draft.surroundings.sysctls.clear();
     draft.isolation.user_namespace = pod.isolation.user_namespace;
+    draft.host_options.cgroup_parent.clone_from(&pod.host_options.cgroup_parent);
 }
 
 #[cfg(test)]
@@ -162,11 +166,14 @@ mod tests {
             dns: Some(Dns::default()),
             extra_hosts: request().extra_hosts,
             shm_bytes: 1 << 20,
+            cgroup_parent: "/kubepods".into(),
             ..plain
         };
         let (_, violations) = joined(&greedy);
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
-        assert_eq!(fields, ["network", "network_name", "egress", "hostname", "dns", "extra_hosts", "shm_bytes"]);
+        let expected =
+            ["network", "network_name", "egress", "hostname", "dns", "extra_hosts", "shm_bytes", "cgroup_parent"];
+        assert_eq!(fields, expected);
         assert!(violations[0].description.contains("belongs to the pod p"), "{violations:?}");
     }
 }

@@ -348,7 +348,7 @@ fn withdraw(watch: &mut MaskedValues, log: &mut Log) {
 fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
     let record = &ready.record;
     let lingering = (ready.generations.0.len(), ready.generations.bytes());
-    match room(lingering, old, new, record.plan.limits.memory_bytes, || host.hierarchies.memory_room(&record.cgroup)) {
+    match room(lingering, old, new, record.plan.limits.memory_max(), || host.hierarchies.memory_room(&record.cgroup)) {
         GenerationRoom::Enough => Ok(()),
         GenerationRoom::None => Err(no_memory(record, new)),
         GenerationRoom::Later => {

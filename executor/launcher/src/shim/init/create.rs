@@ -92,7 +92,10 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
             .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
             .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
     };
-    let made = host.hierarchies.make(cgroup, &devices).and_then(|()| {
+    let make = || host.hierarchies.make(cgroup, &devices);
+    let given = host.is_given(cgroup);
+    let made = if given { host.hierarchies.make_below(&host.parents(), cgroup, make) } else { make() };
+    let made = made.and_then(|()| {
         host.hierarchies.mount_view(cgroup, cpuset, &host.cgroup_view())?;
         host.hierarchies.within(cgroup, build)
     });

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use executor_core::lifecycle::State;
-use executor_core::plan::{Limits, Plan, UserNamespace};
+use executor_core::plan::{HostOptions, Limits, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused, UpdateLimits};
 use executor_core::record::ContainerRecord;
 use executor_core::spec::CapabilitySets;
@@ -16,6 +16,7 @@ use executor_core::validate::{Unenforceable, Violation, validate_limits};
 use executor_sys::capabilities::is_in_bounding_set;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::cgroup::page_pool;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -47,7 +48,10 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.pids = if held("pids", "limits.pids", asked.pids) { asked.pids } else { 0 };
     limits.cpu_millis = if held("cpu", "limits.cpu_millis", asked.cpu_millis) { asked.cpu_millis } else { 0 };
     limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
+    limits.cpu_quota_us = if held("cpu", "limits.cpu_quota_us", asked.cpu_quota_us) { asked.cpu_quota_us } else { 0 };
+    limits.cpu_shares = if held("cpu", "limits.cpu_shares", asked.cpu_shares.into()) { asked.cpu_shares } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
+    lacking.extend(unheld_options(host, &plan.host_options, controllers.contains("hugetlb")));
     // With unlimited swap there is nothing to enforce.
     let bounded = asked.swap_bytes != Some(-1);
     if limits.memory_bytes > 0 && bounded && !host.hierarchies.holds_swap() {
@@ -73,6 +77,33 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     Ok((limits, warnings))
 }
 
+/// Returns a violation for each limit on huge pages and each file of cgroup version 2 that the host does not have. A
+/// limit on pages of which the host has none needs no controller.
+fn unheld_options(host: &Host, options: &HostOptions, has_hugetlb: bool) -> Vec<Violation> {
+    let pages = options.hugepage_bytes.keys().filter_map(|size| {
+        let why = match page_pool(size) {
+            None => "cannot be enforced: this host has no huge pages of this size",
+            Some(pool) if !has_hugetlb && has_pages(&pool) => {
+                "cannot be enforced: this host has no cgroup controller hugetlb"
+            }
+            Some(_) => return None,
+        };
+        Some(Violation::new(format!("limits.hugepage_bytes[{size}]"), why))
+    });
+    let is_v1 = host.hierarchies.name() != "v2";
+    let files = options.unified.keys().filter(|_| is_v1).map(|file| {
+        Violation::new(format!("limits.unified[{file}]"), "cannot be enforced: this host has cgroups of version 1")
+    });
+    pages.chain(files).collect()
+}
+
+/// Returns true if the host has huge pages in a pool, or can add them to it.
+fn has_pages(pool: &Path) -> bool {
+    ["nr_hugepages", "nr_overcommit_hugepages"]
+        .iter()
+        .any(|file| std::fs::read_to_string(pool.join(file)).map_or(true, |text| text.trim() != "0"))
+}
+
 /// Replaces limits of the container. If the record cannot be written, the old limits are restored, so that the record
 /// matches the limits in force.
 pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> Result<(), Refused> {
@@ -94,10 +125,11 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     }
     let record = ContainerRecord { plan, prepared, limits_generation: before.limits_generation + 1, ..before.clone() };
     keep_records(ready, &record)?;
-    if new.memory_bytes < old.memory_bytes {
-        fits(host, &record.cgroup, &old, &new)?;
+    if new.memory_max() < old.memory_max() {
+        fits(host, &record.cgroup, &new)?;
     }
-    let replaced = host.hierarchies.replace_limits(&record.cgroup, &old, &new).map_err(|error| match error.kind() {
+    let (from, to) = ((&old, &before.plan.host_options), (&new, &record.plan.host_options));
+    let replaced = host.hierarchies.replace_limits(&record.cgroup, from, to).map_err(|error| match error.kind() {
         // The kernel could not reclaim the memory.
         io::ErrorKind::ResourceBusy => Refused::new(Reason::Precondition, format!("limits of container {id}: {error}")),
         _ => failed("limits", &error),
@@ -114,9 +146,8 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
 
 /// Checks that the memory in use, without reclaimable memory, is below a new limit. Otherwise cgroup v2 would kill a
 /// process immediately.
-fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Refused> {
-    let Some(room) = host.hierarchies.memory_room(cgroup) else { return Ok(()) };
-    let used = old.memory_bytes.saturating_sub(room);
+fn fits(host: &Host, cgroup: &Path, new: &Limits) -> Result<(), Refused> {
+    let Some(used) = host.hierarchies.memory_used(cgroup) else { return Ok(()) };
     if used <= new.memory_bytes {
         return Ok(());
     }

@@ -29,7 +29,7 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
     let options = &plan.host_options;
     let mut violations = Vec::new();
     if options.has_cpuset() {
-        violations.extend(cpusets(host, options, warnings)?);
+        violations.extend(cpusets(host, plan, warnings)?);
     }
     for (index, own) in ulimits::above_own(&options.ulimits) {
         let ulimit = &options.ulimits[index];
@@ -65,7 +65,8 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
 }
 
 /// Checks the lists of CPUs and memory nodes.
-fn cpusets(host: &Host, options: &HostOptions, warnings: &mut Vec<String>) -> Result<Vec<Violation>, Refused> {
+fn cpusets(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<Violation>, Refused> {
+    let options = &plan.host_options;
     let asked = [("limits.cpuset_cpus", &options.cpus), ("limits.cpuset_mems", &options.memory_nodes)];
     let asked = asked.into_iter().filter(|(_, list)| !list.is_empty());
     let Some(cpusets) = &host.cpusets else {
@@ -77,7 +78,7 @@ fn cpusets(host: &Host, options: &HostOptions, warnings: &mut Vec<String>) -> Re
         warnings.extend(lacking.iter().map(ToString::to_string));
         return Ok(Vec::new());
     };
-    let [cpus, mems] = cpusets.available(&host.cgroup_parent).map_err(|error| failed("cpuset", &error))?;
+    let [cpus, mems] = cpusets.available(&host.cgroup_of(plan)).map_err(|error| failed("cpuset", &error))?;
     let fault = |(field, list): (&'static str, &String)| {
         let (what, available) =
             if field == "limits.cpuset_cpus" { ("processor", &cpus) } else { ("memory node", &mems) };
@@ -98,7 +99,10 @@ fn unavailable(what: &str, missing: u32, available: &CpuList) -> FieldFault {
 pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Result<PathBuf, Refused> {
     match host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         Some(cpusets) => {
-            cpusets.prepare(cgroup).map_err(|error| failed("cpuset", &error))?;
+            let make = || cpusets.prepare(cgroup);
+            let given = host.is_given(cgroup);
+            let made = if given { host.hierarchies.make_cpuset_below(&host.parents(), cgroup, make) } else { make() };
+            made.map_err(|error| failed("cpuset", &error))?;
             Ok(cgroup.to_owned())
         }
         None => Ok(host.cgroup_parent.join(SHOWN)),

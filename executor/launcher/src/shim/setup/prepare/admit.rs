@@ -73,7 +73,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         None => identity::read(std::process::id() as i32).map_err(|error| failed("/proc", &error))?,
     };
     let dirs = Dirs::new(host, &plan.id);
-    let cgroup = used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), WarmContainer::cgroup);
+    let cgroup = used.map_or_else(|| host.cgroup_of(&plan), WarmContainer::cgroup);
     let fits = used.is_some();
     let record = ContainerRecord {
         request_tag: request.request_tag.clone(),

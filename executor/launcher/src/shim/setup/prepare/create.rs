@@ -156,7 +156,9 @@ impl Assembled {
                 };
                 let container = create::create(host, creation)?;
                 site.init = Some(container.pid());
+                let options = &record.plan.host_options;
                 host.hierarchies.limit(&record.cgroup, &limits).map_err(|error| failed("limits", &error))?;
+                host.hierarchies.set_option_files(&record.cgroup, options).map_err(|error| failed("limits", &error))?;
                 container
             }
         };

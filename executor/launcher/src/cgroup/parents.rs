@@ -1,0 +1,229 @@
+//! Creates the parent cgroups that requests name, and removes those that this launcher created.
+//!
+//! ```text
+//! HIERARCHY/PARENT/executor-HASH-ID     cgroup of a container; HASH is that of the run directory
+//! RUN_DIR/parents/                      0700; locked while cgroups of containers below such parents are created
+//! RUN_DIR/parents/made                  directories to remove once they are empty, one on each line
+//! ```
+//! A directory is in the list before it is created, so that it is removed also if a process is killed at any moment.
+//! The cgroup of a container is created under the same lock, so that its parent is not removed in between. Cgroups that
+//! another program created are never in the list.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_sys::replace::Replacement;
+
+use super::Hierarchies;
+use crate::errors::at;
+use crate::files::{self, absent_is_fine};
+
+/// Name of the list.
+const MADE: &str = "made";
+/// Time limit for acquiring the lock: a process that the kernel blocks while it creates a cgroup does not stop others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The list of created parents, locked until it is dropped.
+struct MadeParents {
+    file: PathBuf,
+    paths: BTreeSet<PathBuf>,
+    _lock: File,
+}
+
+impl MadeParents {
+    fn lock(dir: &Path) -> io::Result<Self> {
+        let lock = File::open(dir).map_err(|error| at(dir, &error))?;
+        files::lock(&lock, PATIENCE).map_err(|error| at(dir, &error.into()))?;
+        let file = dir.join(MADE);
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.map_err(|error| at(&file, &error))?,
+        };
+        Ok(Self { file, paths: text.lines().map(PathBuf::from).collect(), _lock: lock })
+    }
+
+    fn write(&self) -> io::Result<()> {
+        if self.paths.is_empty() {
+            return absent_is_fine(fs::remove_file(&self.file));
+        }
+        // The paths consist of printable characters.
+        let text: String = self.paths.iter().map(|path| format!("{}\n", path.display())).collect();
+        Replacement::from_path(&self.file).write(text.as_bytes()).map(drop)
+    }
+
+    /// Removes the listed directories among these, the innermost first, unless they are in use.
+    fn remove(&mut self, is_removed: impl Fn(&Path) -> bool) -> io::Result<()> {
+        let before = self.paths.len();
+        let mut kept = BTreeSet::new();
+        for path in std::mem::take(&mut self.paths).into_iter().rev() {
+            let gone = is_removed(&path) && absent_is_fine(fs::remove_dir(&path)).is_ok();
+            kept.extend((!gone).then_some(path));
+        }
+        self.paths = kept;
+        if self.paths.len() == before { Ok(()) } else { self.write() }
+    }
+}
+
+impl Hierarchies {
+    /// Runs `make`, which creates a container's cgroup below `parent`, after the missing parents were created. `of` are
+    /// the mount points of the hierarchies. With `listed_only`, `make` creates the parents, too.
+    ///
+    /// # Errors
+    /// Returns an error with the path if a cgroup cannot be created.
+    fn below(
+        dir: &Path,
+        parent: &Path,
+        of: &[PathBuf],
+        listed_only: bool,
+        make: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut made = MadeParents::lock(dir)?;
+        let above: Vec<&Path> = parent.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
+        let all = of.iter().flat_map(|mount| above.iter().rev().map(|path| mount.join(path)));
+        let missing: Vec<PathBuf> = all.filter(|path| !path.exists()).collect();
+        if !missing.is_empty() {
+            made.paths.extend(missing.iter().cloned());
+            made.write()?;
+        }
+        for path in missing.iter().filter(|_| !listed_only) {
+            match fs::create_dir(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(path, &error)),
+                _ => {}
+            }
+        }
+        make()
+    }
+
+    /// Creates the parents of a container's cgroup in the hierarchies in use, and then the cgroup with `make`.
+    ///
+    /// # Errors
+    /// See [`Self::make`].
+    pub(crate) fn make_below(
+        &self,
+        dir: &Path,
+        cgroup: &Path,
+        make: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let parent = cgroup.parent().unwrap_or(Path::new(""));
+        let of: Vec<PathBuf> = self.dirs(Path::new("")).collect();
+        Self::below(dir, parent, &of, false, || {
+            make()?;
+            match self {
+                Self::V1 { .. } => Ok(()),
+                // libcontainer uses an existing cgroup.
+                Self::V2 { mount } => {
+                    let own = mount.join(cgroup);
+                    fs::create_dir(&own).map_err(|error| at(&own, &error))
+                }
+            }
+        })
+    }
+
+    /// Runs `make`, which creates a container's cgroup with its parents in the cpuset hierarchy of version 1.
+    ///
+    /// # Errors
+    /// Returns the error of `make`, or of the list.
+    pub(crate) fn make_cpuset_below(
+        &self,
+        dir: &Path,
+        cgroup: &Path,
+        make: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let of: Vec<PathBuf> = match self {
+            Self::V1 { cpuset, .. } => cpuset.iter().cloned().collect(),
+            Self::V2 { .. } => Vec::new(),
+        };
+        Self::below(dir, cgroup.parent().unwrap_or(Path::new("")), &of, true, make)
+    }
+
+    /// Removes the parents of a container's cgroup that this launcher created and that are empty.
+    ///
+    /// # Errors
+    /// Returns an error if the list cannot be read or written.
+    pub(crate) fn remove_made_parents(&self, dir: &Path, cgroup: &Path) -> io::Result<()> {
+        let cpuset = match self {
+            Self::V1 { cpuset, .. } => cpuset.clone(),
+            Self::V2 { .. } => None,
+        };
+        let of: Vec<PathBuf> = self.dirs(Path::new("")).chain(cpuset).collect();
+        let is_above = |path: &Path| of.iter().any(|mount| mount.join(cgroup).starts_with(path));
+        MadeParents::lock(dir)?.remove(is_above)
+    }
+
+    /// Removes all listed parents that are empty: leftovers of a killed process.
+    ///
+    /// # Errors
+    /// Returns an error if the list cannot be read or written.
+    pub(crate) fn sweep_made_parents(dir: &Path) -> io::Result<()> {
+        MadeParents::lock(dir)?.remove(|_| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Uses ordinary directories as hierarchies.
+    fn hierarchies(home: &Path) -> (Hierarchies, PathBuf) {
+        let mounts = ["memory", "pids"].map(|name| home.join(name));
+        mounts.iter().for_each(|mount| fs::create_dir(mount).unwrap());
+        let list = home.join("parents");
+        fs::create_dir(&list).unwrap();
+        (Hierarchies::at(&mounts), list)
+    }
+
+    /// C20: parents that were there stay, others go with the last container below them.
+    #[test]
+    fn only_created_parents_are_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let (v1, list) = hierarchies(home.path());
+        let at = |path: &str| home.path().join(path);
+        fs::create_dir_all(at("memory/kubepods")).unwrap();
+        let made = |id: &str| {
+            let cgroup = Path::new("kubepods/pod").join(id);
+            v1.make_below(&list, &cgroup, || v1.dirs(&cgroup).try_for_each(fs::create_dir)).unwrap();
+            cgroup
+        };
+        let [one, two] = ["one", "two"].map(made);
+        assert!(at("memory/kubepods/pod/one").exists() && at("pids/kubepods/pod/two").exists());
+        let end = |cgroup: &Path| {
+            v1.dirs(cgroup).for_each(|dir| fs::remove_dir(dir).unwrap());
+            v1.remove_made_parents(&list, cgroup).unwrap();
+        };
+        end(&one);
+        assert!(at("pids/kubepods/pod").exists(), "in use by the second container");
+        end(&two);
+        assert!(at("memory/kubepods").exists() && !at("memory/kubepods/pod").exists() && !at("pids/kubepods").exists());
+        assert!(!list.join(MADE).exists());
+    }
+
+    /// A process that is killed after it wrote the list leaves directories that the next launcher removes.
+    #[test]
+    fn sweep_removes_parents_of_killed_process() {
+        let home = tempfile::tempdir().unwrap();
+        let (v1, list) = hierarchies(home.path());
+        let error = v1.make_below(&list, Path::new("a/b/c"), || Err(io::ErrorKind::Other.into())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Other);
+        assert!(home.path().join("pids/a/b").exists() && list.join(MADE).exists());
+        Hierarchies::sweep_made_parents(&list).unwrap();
+        assert!(!home.path().join("pids/a").exists() && !home.path().join("memory/a").exists());
+        assert!(!list.join(MADE).exists());
+    }
+
+    #[test]
+    fn version_2_cgroup_exists_with_parent() {
+        let home = tempfile::tempdir().unwrap();
+        let v2 = Hierarchies::V2 { mount: home.path().join("v2") };
+        fs::create_dir(home.path().join("v2")).unwrap();
+        let list = home.path().join("parents");
+        fs::create_dir(&list).unwrap();
+        v2.make_below(&list, Path::new("a/c"), || Ok(())).unwrap();
+        assert!(home.path().join("v2/a/c").exists());
+        fs::remove_dir(home.path().join("v2/a/c")).unwrap();
+        v2.remove_made_parents(&list, Path::new("a/c")).unwrap();
+        assert!(!home.path().join("v2/a").exists());
+    }
+}
