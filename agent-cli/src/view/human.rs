@@ -267,6 +267,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     for v1::HostDevice { name, path, permissions } in &info.devices {
         table.pair("device", format!("{name}: {path} ({permissions})"));
     }
+    if !info.device_paths.is_empty() {
+        table.pair("devices by path", info.device_paths.join(", "));
+    }
     if !info.cdi_devices.is_empty() {
         table.pair("CDI devices", info.cdi_devices.join(", "));
     }

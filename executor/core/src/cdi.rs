@@ -11,16 +11,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::cdi_name::{QualifiedName, check_kind};
-use crate::limits::{DEVICE_DEPTH_MAX, DEVICES_MAX};
+use crate::limits::DEVICE_ENTRIES_MAX;
 use crate::plan::{Device, DevicePermissions, Plan};
 use crate::validate::ViolationReason::{Conflict, InvalidFormat, NotFound, OutOfRange, TooMany, Unsupported};
 use crate::validate::{FieldFault, Violation, check_device_mount, check_device_path, is_nested};
 
 /// Supported versions of the CDI specification.
 pub const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-/// Maximum number of device nodes and their parent directories in /dev. The limit for devices of the operator's list is
-/// the same.
-const ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 /// Maximum number of mounts of a container's devices.
 const MOUNTS_MAX: usize = 256;
 /// Maximum size of the environment variables of a container's devices, in bytes.
@@ -297,8 +294,8 @@ impl Merge<'_> {
         }
         let new = Edit { device, content: Node { node: node.clone(), permissions } };
         let listed = self.plan.host_options.devices.iter().filter(|device| !device.is_cdi());
-        if let Some(Device { name, .. }) = listed.into_iter().find(|listed| is_nested(&listed.path, &node.path)) {
-            return Err(Conflict.because(format!("conflicts with the node of the device `{name}`")));
+        if let Some(Device { path, .. }) = listed.into_iter().find(|listed| is_nested(&listed.path, &node.path)) {
+            return Err(Conflict.because(format!("conflicts with the device at `{}`", path.display())));
         }
         match self.edits.nodes.iter().find(|other| is_nested(&other.content.node.path, &node.path)) {
             None => self.edits.nodes.push(new),
@@ -347,7 +344,7 @@ impl Merge<'_> {
         let bytes: usize = environment.iter().map(|pair| pair.len() + 1).sum();
         let mut faults = Vec::new();
         for (what, count, most) in [
-            ("device nodes and parent directories", entries.len().saturating_sub(2), ENTRIES_MAX),
+            ("device nodes and parent directories", entries.len().saturating_sub(2), DEVICE_ENTRIES_MAX),
             ("mounts", mounts.len(), MOUNTS_MAX),
             ("bytes of environment variables", bytes, ENVIRONMENT_MAX),
             ("groups", groups.len(), GROUPS_MAX),

@@ -46,6 +46,8 @@ pub const LOG_TAGS_MAX: usize = 32;
 pub const DEVICES_MAX: usize = 24;
 /// Maximum number of path components below /dev of a device node.
 pub const DEVICE_DEPTH_MAX: usize = 4;
+/// Maximum number of device nodes and their parent directories in a container's /dev.
+pub const DEVICE_ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 /// Longest name of an AppArmor profile, in bytes.
 pub const APPARMOR_PROFILE_MAX: usize = 1024;
 /// Highest adjustment of the OOM score; the lowest is its negative.

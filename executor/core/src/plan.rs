@@ -44,7 +44,10 @@ pub use termination::{
     TERMINATION_BYTES_DEFAULT, TERMINATION_DEV_PREFIX, TERMINATION_PATH_DEFAULT, TerminationMessage,
 };
 pub use transfers::{Checksum, ChecksumAlgorithm, Direction, PlannedTransfer};
-pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeImage, VolumeSource};
+pub use volumes::{
+    EmptyVolume, HostPath, HostPathRule, HostVolume, Medium, Propagation, VOLUME_MODE_DEFAULT, Volume, VolumeImage,
+    VolumeSource,
+};
 
 /// Source of a container's root file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

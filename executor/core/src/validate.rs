@@ -60,7 +60,10 @@ pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use recheck::recheck;
 pub use transfers::check_url;
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
-pub use volumes::{VOLUMES_MAX, check_device_mount, check_host_paths, check_host_volumes};
+pub use volumes::{
+    VOLUMES_MAX, check_device_mount, check_device_paths, check_host_path_rule, check_host_paths, check_host_volumes,
+    host_path_rule,
+};
 
 /// Collects violations.
 #[derive(Default)]
@@ -112,6 +115,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
     let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
+    let mut of_host_options = Report::default();
+    let host_options = host_options::check(&draft.host_options, policy, &mut of_host_options);
     let beside = volumes::VolumeSurroundings {
         rootfs: rootfs.as_ref(),
         isolation: &isolation,
@@ -122,9 +127,10 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         with_token: token,
         pod: draft.pod.as_ref(),
         is_writable: writable_files.is_some(),
+        devices: &host_options.devices,
     };
     let volumes = volumes::check(&draft.volumes, &beside, policy, &mut report);
-    let host_options = host_options::check(&draft.host_options, policy, &mut report);
+    report.0.append(&mut of_host_options.0);
     if draft.stop_signal > SIGNAL_MAX {
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));

@@ -31,8 +31,8 @@ use executor_core::settings::{
 };
 use executor_core::validate::{
     CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_cgroup_keys,
-    check_cgroup_parents, check_host_devices, check_host_paths, check_host_volumes, check_network_namespaces,
-    check_ulimit_max, validate,
+    check_cgroup_parents, check_device_paths, check_host_devices, check_host_paths, check_host_volumes,
+    check_network_namespaces, check_ulimit_max, validate,
 };
 use serde::Deserialize;
 
@@ -349,18 +349,18 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     faults.record(check.absolute("run_dir", &run_dir));
     faults.record(check.absolute("state_dir", &state_dir));
     let own = [&*run_dir, &*state_dir];
+    let usable = |volumes: &[HostVolume]| check_host_volumes(volumes, &own);
+    check.entries("volumes", &file.volumes, |volume| volume.name.clone(), usable, &mut faults);
     check.entries(
-        "volumes",
-        &file.volumes,
-        |volume| volume.name.clone(),
-        |volumes| check_host_volumes(volumes, &own),
+        "policy.host_paths",
+        &file.policy.host_paths,
+        |rule| rule.path.display().to_string(),
+        |rules| check_host_paths(rules, &own),
         &mut faults,
     );
     let shown = |path: &PathBuf| path.display().to_string();
-    let (paths, parents) = (&file.policy.host_paths, &file.policy.cgroup_parents);
-    check.entries("policy.host_paths", paths, shown, |paths| check_host_paths(paths, &own), &mut faults);
     let overlaps = |parents: &[PathBuf]| check_cgroup_parents(parents, &file.launcher.cgroup_parent);
-    check.entries("policy.cgroup_parents", parents, shown, overlaps, &mut faults);
+    check.entries("policy.cgroup_parents", &file.policy.cgroup_parents, shown, overlaps, &mut faults);
     file.policy.volumes = file.volumes;
     check.entries("devices", &file.devices, |device| device.name.clone(), check_host_devices, &mut faults);
     check.entries("apparmor.profiles", &file.apparmor.profiles, String::clone, check_apparmor_profiles, &mut faults);
@@ -529,6 +529,7 @@ impl Check {
         let shown = |path: &PathBuf| path.display().to_string();
         let namespaces = &policy.network_namespaces;
         self.entries("policy.network_namespaces", namespaces, shown, check_network_namespaces, faults);
+        self.entries("policy.device_paths", &policy.device_paths, shown, check_device_paths, faults);
         self.entries("policy.cdi_devices", &policy.cdi_devices, String::clone, check_cdi_devices, faults);
         self.entries("policy.cgroup_keys", &policy.cgroup_keys, String::clone, check_cgroup_keys, faults);
         self.entries("policy.cdi_spec_dirs", &policy.cdi_spec_dirs, shown, check_cdi_spec_dirs, faults);

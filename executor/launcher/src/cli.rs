@@ -16,7 +16,8 @@ use executor_core::settings::{
 };
 use executor_core::validate::{
     Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_cgroup_keys, check_cgroup_parents,
-    check_host_devices, check_host_paths, check_host_volumes, check_network_namespaces, check_ulimit_max,
+    check_device_paths, check_host_devices, check_host_paths, check_host_volumes, check_network_namespaces,
+    check_ulimit_max,
 };
 use serde::Deserialize;
 
@@ -144,6 +145,8 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("volumes: {why}")))?;
     check_host_paths(&config.policy.host_paths, &[&args.run_dir, &args.state_dir])
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("policy.host_paths: {why}")))?;
+    check_device_paths(&config.policy.device_paths)
+        .map_err(|why| ConfigError::Value(path.to_owned(), format!("policy.device_paths: {why}")))?;
     check_network_namespaces(&config.policy.network_namespaces)
         .map_err(|why| ConfigError::Value(path.to_owned(), format!("policy.network_namespaces: {why}")))?;
     config.policy.volumes = std::mem::take(&mut config.volumes);

@@ -6,20 +6,25 @@
 //! The node of a CDI device ([`crate::cdi`]) can belong to a container user instead. Each node is mounted individually
 //! from a tmpfs of the host, because the kernel opens no device on a tmpfs that was mounted in a user namespace.
 
+mod directory;
+
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::idmap::IdMap;
+use executor_core::limits::DEVICE_ENTRIES_MAX;
 use executor_core::plan::{Device, DevicePermissions, Plan, UserNamespace};
+use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::{DeviceNode, NodeAccess};
-use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable, Unsupported};
+use executor_core::validate::ViolationReason::{Conflict, NotAllowed, NotFound, TooMany, Unsuitable, Unsupported};
 use executor_core::validate::{FieldFault, Violation};
 use executor_sys::mount::{
     Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_in_root, set_attributes, set_private,
 };
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, major, makedev, minor, mkdirat, mknodat,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fstat, major, makedev, minor, mkdirat, mknodat,
 };
 use rustix::mount::MountAttrFlags;
 
@@ -39,18 +44,15 @@ pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Viol
     for (index, device) in listed {
         let violation = |(name, fault): (&str, FieldFault)| Violation::new(format!("devices[{index}].{name}"), fault);
         match look_up(host, plan, device).map_err(violation) {
-            Ok(node) => nodes.push(node),
+            Ok(found) => nodes.extend(found),
             Err(violation) => violations.push(violation),
         }
     }
     if violations.is_empty() { Ok(nodes) } else { Err(violations) }
 }
 
-fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'static str, FieldFault)> {
-    let name = &device.name;
-    let listed = host.policy.devices.iter().find(|known| known.name == *name);
-    let listed = listed.ok_or_else(|| ("name", NotAllowed.because(format!("{name:?} is not in the configuration"))))?;
-    let path = &listed.path;
+/// Returns the node of a device, or all nodes of a directory.
+fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>, (&'static str, FieldFault)> {
     let permissions: DevicePermissions = device.permissions.parse().unwrap_or_default();
     let reads_and_writes = permissions.read && permissions.write;
     // With capabilities over host files, processes bypass the mode of a node. Without a device cgroup there is no other
@@ -60,29 +62,65 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'s
         let why = "only \"rw\" can be enforced with the host's user namespace on cgroup v2";
         return Err(("permissions", Unsupported.because(why)));
     }
-    let (block, major, minor) = numbers(path).map_err(|(missing, why)| {
+    let node = |path, (block, major, minor)| DeviceNode { path, block, major, minor, permissions, access: None };
+    if let Some(path) = &device.host_path {
+        let all = directory::nodes(path, &device.path).map_err(|why| ("host_path", why))?;
+        return Ok(all.into_iter().map(|(path, numbers)| node(path, numbers)).collect());
+    }
+    let name = &device.name;
+    let listed = host.policy.devices.iter().find(|known| known.name == *name);
+    let listed = listed.ok_or_else(|| ("name", NotAllowed.because(format!("{name:?} is not in the configuration"))))?;
+    let numbers = numbers(&listed.path).map_err(|(missing, why)| {
         let reason = if missing { NotFound } else { Unsuitable };
-        ("name", reason.because(format!("`{name}`: {}: {why}", path.display())))
+        ("name", reason.because(format!("`{name}`: {}: {why}", listed.path.display())))
     })?;
-    Ok(DeviceNode { path: device.path.clone(), block, major, minor, permissions, access: None })
+    Ok(vec![node(device.path.clone(), numbers)])
+}
+
+/// Checks that the nodes of all devices fit into a container's /dev together.
+///
+/// # Errors
+/// Returns a violation of `devices` if two nodes conflict or there are too many.
+pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
+    let refused =
+        |fault: FieldFault| Err(Refused::from_fields(Reason::Precondition, &[Violation::new("devices", fault)]));
+    let mut paths = BTreeSet::new();
+    if let Some(twice) = nodes.iter().find(|node| !paths.insert(&*node.path)) {
+        return refused(Conflict.because(format!("two devices have the node `{}`", twice.path.display())));
+    }
+    let entries = paths.iter().flat_map(|path| path.ancestors()).collect::<BTreeSet<&Path>>().len();
+    if entries.saturating_sub(2) > DEVICE_ENTRIES_MAX {
+        let why = format!("have {} nodes with their directories; at most {DEVICE_ENTRIES_MAX}", entries - 2);
+        return refused(TooMany.because(why));
+    }
+    Ok(())
 }
 
 /// Returns the kind (true for a block device) and the numbers of a device node.
 pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
     let opened = open_dir(Path::new("/"))
         .and_then(|root| open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks));
-    let stat = opened.and_then(|node| Ok(fstat(node)?)).map_err(|error| {
-        let words = match error.raw_os_error() {
-            Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
-            _ => plain(&error),
-        };
-        (error.kind() == io::ErrorKind::NotFound, words)
-    })?;
+    let stat = opened
+        .and_then(|node| Ok(fstat(node)?))
+        .map_err(|error| (error.kind() == io::ErrorKind::NotFound, explain(&error)))?;
+    numbers_of(&stat)
+        .ok_or_else(|| (false, format!("is not a device node but {:?}", FileType::from_raw_mode(stat.st_mode))))
+}
+
+/// Returns the kind and the numbers of a device node; `None` for another file.
+fn numbers_of(stat: &Stat) -> Option<(bool, u32, u32)> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::BlockDevice | FileType::CharacterDevice) => {
-            Ok((kind == FileType::BlockDevice, major(stat.st_rdev), minor(stat.st_rdev)))
+            Some((kind == FileType::BlockDevice, major(stat.st_rdev), minor(stat.st_rdev)))
         }
-        kind => Err((false, format!("is not a device node but {kind:?}"))),
+        _ => None,
+    }
+}
+
+fn explain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
+        _ => plain(error),
     }
 }
 
@@ -124,9 +162,8 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
     Ok(views)
 }
 
-/// Mounts a node in the container's /dev. The caller is in the container.
-pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
-    let below = node.path.strip_prefix("/dev").map_err(io::Error::other)?;
+/// Creates the directories above a path in the container's /dev.
+pub(crate) fn make_parents(dev: BorrowedFd<'_>, below: &Path) -> io::Result<()> {
     let mut above: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
     above.reverse();
     for dir in above {
@@ -135,6 +172,13 @@ pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Mounts a node in the container's /dev. The caller is in the container.
+pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
+    let below = node.path.strip_prefix("/dev").map_err(io::Error::other)?;
+    make_parents(dev, below)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let target = open_in_root(dev, below, flags, Mode::from_raw_mode(0o600), Follow::NoLinks)?;
     attach(view, target.as_fd())

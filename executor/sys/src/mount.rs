@@ -150,16 +150,36 @@ pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive:
     set_attr(mount, libc::MOUNT_ATTR_IDMAP, 0, namespace, recursive)
 }
 
+/// Propagation of mounts between a mount and its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// No mount propagates.
+    Private,
+    /// Mounts propagate from the former peers, and not to them.
+    Slave,
+    /// Mounts propagate in both directions.
+    Shared,
+}
+
 /// Makes a mount private, so that mounts do not propagate into or out of it.
 ///
 /// # Errors
 /// See [`set_attributes`].
 pub fn set_private(mount: BorrowedFd<'_>) -> io::Result<()> {
-    mount_setattr(
-        mount,
-        libc::mount_attr { attr_set: 0, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 },
-        false,
-    )
+    set_propagation(mount, Propagation::Private, false)
+}
+
+/// Sets the propagation of a mount, and of the mounts below it if `recursive` is true.
+///
+/// # Errors
+/// See [`set_attributes`].
+pub fn set_propagation(mount: BorrowedFd<'_>, propagation: Propagation, recursive: bool) -> io::Result<()> {
+    let propagation = match propagation {
+        Propagation::Private => libc::MS_PRIVATE,
+        Propagation::Slave => libc::MS_SLAVE,
+        Propagation::Shared => libc::MS_SHARED,
+    };
+    mount_setattr(mount, libc::mount_attr { attr_set: 0, attr_clr: 0, propagation, userns_fd: 0 }, recursive)
 }
 
 fn change_attributes(mount: BorrowedFd<'_>, set: u64, clear: u64, recursive: bool) -> io::Result<()> {
@@ -227,7 +247,7 @@ pub fn open_in_root(
 /// Returns `ELOOP` if the path has a symbolic link, `EXDEV` if it leads out of `root` or into another mount, and
 /// otherwise the errors of open.
 pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    open_in_mount(root, path, OFlags::DIRECTORY)
+    open_without_links(root, path, OFlags::DIRECTORY, false)
 }
 
 /// Opens a directory or a regular file, as [`open_dir_beneath`] does.
@@ -235,16 +255,24 @@ pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd
 /// # Errors
 /// See [`open_dir_beneath`]; also returns `InvalidInput` for a file of another type.
 pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    let opened = open_in_mount(root, path, OFlags::empty())?;
+    let opened = open_any_beneath(root, path, false)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Directory | FileType::RegularFile => Ok(opened),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a directory nor a regular file")),
     }
 }
 
-fn open_in_mount(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let resolve =
-        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+/// Opens an entry of any type, as [`open_dir_beneath`] does. Enters other mounts if `enter_mounts` is true.
+///
+/// # Errors
+/// See [`open_dir_beneath`].
+pub fn open_any_beneath(root: BorrowedFd<'_>, path: &Path, enter_mounts: bool) -> io::Result<OwnedFd> {
+    open_without_links(root, path, OFlags::empty(), enter_mounts)
+}
+
+fn open_without_links(root: BorrowedFd<'_>, path: &Path, flags: OFlags, enter_mounts: bool) -> io::Result<OwnedFd> {
+    let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    resolve.set(ResolveFlags::NO_XDEV, !enter_mounts);
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     Ok(open_resolved(root, path, OFlags::PATH | flags, Mode::empty(), resolve)?)
 }

@@ -12,12 +12,20 @@ use rustix::fs::makedev;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     pub id: u64,
+    /// Id of the mount that contains the mount point.
+    pub parent: u64,
+    /// True if the mount has peers, to which mounts below it propagate.
+    pub shared: bool,
+    /// True if mounts propagate to this mount from another.
+    pub slave: bool,
     /// Device number of the file system, as in stat(2).
     pub device: u64,
     /// Mounted directory within the file system.
     pub root: PathBuf,
     /// Mount point, relative to the root of the process.
     pub point: PathBuf,
+    /// Options of the mount.
+    pub attributes: String,
     /// File system type.
     pub kind: String,
     /// Source, as it was passed to mount(2).
@@ -41,16 +49,27 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
 fn line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
+    let parent = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let (major, minor) = str::from_utf8(fields.next()?).ok()?.split_once(':')?;
     let device = makedev(major.parse().ok()?, minor.parse().ok()?);
     let root = unescaped(fields.next()?);
     let point = unescaped(fields.next()?);
+    let attributes = String::from_utf8_lossy(fields.next()?).into_owned();
     // Optional fields follow the mount options and end with a hyphen.
-    fields.by_ref().skip(1).find(|field| *field == b"-")?;
+    let (mut shared, mut slave) = (false, false);
+    loop {
+        match fields.next()? {
+            b"-" => break,
+            field => {
+                (shared, slave) = (shared || field.starts_with(b"shared:"), slave || field.starts_with(b"master:"))
+            }
+        }
+    }
     let kind = unescaped(fields.next()?).into_string().ok()?;
     let source = unescaped(fields.next()?);
     let options = String::from_utf8_lossy(fields.next()?).into_owned();
-    Some(Mount { id, device, root: root.into(), point: point.into(), kind, source, options })
+    let (root, point) = (root.into(), point.into());
+    Some(Mount { id, parent, shared, slave, device, root, point, attributes, kind, source, options })
 }
 
 /// Decodes the kernel's escapes of space, tab, newline and backslash: a backslash and three octal digits.
@@ -101,6 +120,9 @@ mod tests {
             (makedev(8, 1), "ext4", "/dev/sda1".as_ref())
         );
         assert_eq!((&*mounts[3].kind, &*mounts[3].source), ("-", "-".as_ref()));
+        let relation = |mount: &Mount| (mount.parent, mount.shared, mount.slave);
+        assert_eq!((relation(&mounts[0]), relation(&mounts[1])), ((90, false, false), (23, true, true)));
+        assert_eq!(mounts[0].attributes, "ro,nosuid");
     }
 
     #[test]

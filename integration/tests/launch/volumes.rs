@@ -5,6 +5,7 @@ mod command_line;
 mod configuration;
 mod empty;
 mod host;
+mod host_paths;
 mod images;
 
 use std::fs;
@@ -65,7 +66,7 @@ fn named(name: &str, path: &str) -> VolumeMount {
 }
 
 fn of_path(host: &Path, path: &str) -> VolumeMount {
-    at(path, Source::HostPath(HostPath { path: host.display().to_string() }))
+    at(path, Source::HostPath(HostPath { path: host.display().to_string(), ..HostPath::default() }))
 }
 
 fn below(sub_path: &str, volume: VolumeMount) -> VolumeMount {

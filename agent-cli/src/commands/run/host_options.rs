@@ -3,6 +3,8 @@
 //! A request names devices as in executord's configuration. If a flag has a host path instead, agent-cli looks up
 //! the name of the device before it sends the request.
 
+use std::path::Path;
+
 use clap::Args;
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::request::Request;
@@ -44,8 +46,9 @@ pub(crate) struct HostArgs {
     oom_score_adj: Option<i32>,
     /// Device to add: fuse, /dev/fuse:/dev/fuse:rw, vendor.com/class=name; can be repeated
     ///
-    /// NAME is the name or the host path of a device in executord's configuration, or the qualified name of a CDI
-    /// device.
+    /// NAME is the name or the host path of a device in executord's configuration, the host path of a node or a directory
+    /// of nodes in its policy.device_paths, or the qualified name of a CDI device. A device of [[devices]] takes
+    /// precedence over policy.device_paths.
     #[arg(long, value_name = "NAME[:PATH][:rwm]", value_parser = device, help_heading = "Isolation")]
     device: Vec<DeviceMount>,
     /// NVIDIA GPUs by CDI: all, a number, or device=NAME,...; same as --device nvidia.com/gpu=NAME for each
@@ -141,19 +144,27 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
     if request.devices_mut().iter().all(|device| !device.name.starts_with('/')) {
         return Ok(());
     }
-    let known = session.client.info().await.doing("info")?.devices;
-    request.devices_mut().iter_mut().try_for_each(|device| by_name(device, &known)).map_err(Failure::Usage)
+    let info = session.client.info().await.doing("info")?;
+    request.devices_mut().iter_mut().try_for_each(|device| look_up(device, &info)).map_err(Failure::Usage)
 }
 
-fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), String> {
+/// Replaces a host path by the name of the operator's device with this path. If there is none, uses the path itself if
+/// it is in `policy.device_paths`.
+fn look_up(device: &mut DeviceMount, info: &v1::InfoResponse) -> Result<(), String> {
+    let known = &info.devices;
     if !device.name.starts_with('/') {
         return Ok(());
     }
     let Some(found) = known.iter().find(|known| known.path == device.name) else {
+        if info.device_paths.iter().any(|listed| Path::new(&device.name).starts_with(listed)) {
+            device.host_path = std::mem::take(&mut device.name);
+            return Ok(());
+        }
         let list: Vec<String> = known.iter().map(|known| format!("{} ({})", known.name, known.path)).collect();
         let list = if list.is_empty() { "it has no devices".to_owned() } else { format!("it has {}", list.join(", ")) };
         return Err(plain(&format!(
-            "--device {}: not a device in executord's configuration; {list}. The operator adds devices with [[devices]]",
+            "--device {}: not a device in executord's configuration; {list}. The operator adds devices with [[devices]], or paths to \
+             device_paths of [policy]",
             device.name
         )));
     };
@@ -181,7 +192,8 @@ fn device(text: &str) -> Result<DeviceMount, String> {
     if name.is_empty() || !is_path || !permissions.bytes().all(|letter| b"rwm".contains(&letter)) {
         return Err(how.into());
     }
-    Ok(DeviceMount { name: name.to_owned(), path: path.to_owned(), permissions: permissions.to_owned() })
+    let (name, path, permissions) = (name.to_owned(), path.to_owned(), permissions.to_owned());
+    Ok(DeviceMount { name, path, permissions, ..DeviceMount::default() })
 }
 
 /// Parses `all`, a number, or `device=NAME,...`. Removes quotes, which docker users write around this value.
@@ -246,14 +258,24 @@ mod tests {
 
     #[test]
     fn a_path_of_the_host_becomes_a_name() {
-        let known = [v1::HostDevice { name: "fuse".into(), path: "/dev/fuse".into(), permissions: "rw".into() }];
-        let mut asked = device("/dev/fuse:/dev/x:r").unwrap();
-        by_name(&mut asked, &known).unwrap();
-        assert_eq!((&*asked.name, &*asked.path), ("fuse", "/dev/x"));
-        let reported = by_name(&mut device("/dev/mem").unwrap(), &known).unwrap_err();
-        assert!(reported.contains("--device /dev/mem") && reported.contains("fuse (/dev/fuse)"), "{reported}");
-        assert!(by_name(&mut device("/dev/mem").unwrap(), &[]).unwrap_err().contains("it has no devices"));
-        by_name(&mut device("other").unwrap(), &known).unwrap();
+        let devices = vec![v1::HostDevice { name: "fuse".into(), path: "/dev/fuse".into(), permissions: "rw".into() }];
+        let device_paths = vec!["/dev/fuse".into(), "/dev/dri".into()];
+        let info = v1::InfoResponse { devices, device_paths, ..v1::InfoResponse::default() };
+        let looked_up = |text: &str, info: &v1::InfoResponse| {
+            let mut asked = device(text).unwrap();
+            look_up(&mut asked, info).map(|()| [asked.name, asked.host_path, asked.path].join(" "))
+        };
+        assert_eq!(looked_up("/dev/fuse:/dev/x:r", &info).as_deref(), Ok("fuse  /dev/x"));
+        assert_eq!(looked_up("/dev/dri/card0", &info).as_deref(), Ok(" /dev/dri/card0 "));
+        assert_eq!(looked_up("/dev/dri:/dev/x", &info).as_deref(), Ok(" /dev/dri /dev/x"));
+        assert_eq!(looked_up("other", &info).as_deref(), Ok("other  "));
+        for path in ["/dev/mem", "/dev/drivers"] {
+            let reported = looked_up(path, &info).unwrap_err();
+            for words in [&format!("--device {path}"), "fuse (/dev/fuse)", "device_paths"] {
+                assert!(reported.contains(words), "{reported}");
+            }
+        }
+        assert!(looked_up("/dev/mem", &v1::InfoResponse::default()).unwrap_err().contains("it has no devices"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use executor_cli_kit::session::Session;
 use executor_cli_kit::status::ErrorContext as _;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::units;
+use executor_client::v1::host_path::Propagation;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{
     EmptyVolume, HostPath, HostVolume, ImageVolume, InfoResponse, NamedVolume, PodVolumeName, RunRequest, Tmpfs,
@@ -26,14 +27,18 @@ pub(crate) struct VolumeArgs {
     /// Volume to mount: cache:/var/cache, /srv/certs:/certs:ro; can be repeated
     ///
     /// NAME is the name or the directory of a volume in executord's configuration, or a path below its
-    /// policy.host_paths. PATH alone creates an empty volume, which is removed with the container.
-    #[arg(long, short, value_name = "[NAME:]PATH[:ro]", value_parser = volume, help_heading = "Container")]
+    /// policy.host_paths. PATH alone creates an empty volume, which is removed with the container. Options are ro, rro
+    /// (mounts below it, too) and, for paths below policy.host_paths, rbind (with the mounts below it), rslave, rshared,
+    /// suid and dev.
+    #[arg(long, short, value_name = "[NAME:]PATH[:OPTIONS]", value_parser = volume, help_heading = "Container")]
     volume: Vec<VolumeMount>,
     /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; can be repeated
     ///
     /// type is volume (the default; source is a name), bind (source is a directory or file of the host), image (source
     /// is a reference; always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty
-    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory.
+    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory. A bind of a
+    /// path below policy.host_paths also has bind-propagation (rprivate, rslave or rshared), bind-recursive (disabled,
+    /// enabled, writable or readonly), suid, dev and follow-links.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
     mount: Vec<Mounted>,
 }
@@ -101,7 +106,7 @@ fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> 
         if !info.host_paths.iter().any(|lent| Path::new(path).starts_with(lent)) {
             return Err(not_lent(path, info));
         }
-        volume.source = Some(Source::HostPath(HostPath { path: path.to_owned() }));
+        volume.source = Some(Source::HostPath(HostPath { path: path.to_owned(), ..HostPath::default() }));
         return Ok(());
     };
     let parts = [below, std::mem::take(&mut volume.sub_path)];
@@ -141,10 +146,57 @@ fn volume(text: &str) -> Result<VolumeMount, String> {
         match option {
             "ro" => volume.read_only = true,
             "rw" => volume.read_only = false,
-            _ => return Err(format!("unknown option {option:?}; use ro or rw")),
+            _ => bind_option(&mut volume, option)?,
         }
     }
     Ok(volume)
+}
+
+/// Applies an option of `--volume` that only a path of the host can have.
+fn bind_option(volume: &mut VolumeMount, option: &str) -> Result<(), String> {
+    let read_only = option == "rro";
+    let path = by_path(volume).ok_or_else(|| {
+        let known = "use ro or rw, or for a path of the host rro, rbind, rprivate, rslave, rshared, suid or dev";
+        format!("unknown option {option:?}; {known}")
+    })?;
+    match option {
+        "rro" => (path.recursive, path.recursive_read_only) = (true, true),
+        "rbind" => path.recursive = true,
+        "suid" => path.suid = true,
+        "dev" => path.dev = true,
+        "rprivate" | "rslave" | "rshared" => propagate(path, option)?,
+        _ => {
+            return Err(format!(
+                "unknown option {option:?}; use ro, rw, rro, rbind, rprivate, rslave, rshared, suid or dev"
+            ));
+        }
+    }
+    volume.read_only |= read_only;
+    Ok(())
+}
+
+/// Returns the path of the host of a volume, so that options can be set; `None` if the volume has another source.
+fn by_path(volume: &mut VolumeMount) -> Option<&mut HostPath> {
+    if let Some(path) = host_path(volume) {
+        volume.source = Some(Source::HostPath(HostPath { path: path.to_owned(), ..HostPath::default() }));
+    }
+    match &mut volume.source {
+        Some(Source::HostPath(path)) => Some(path),
+        _ => None,
+    }
+}
+
+/// Sets the propagation, by docker's names. Other propagation than private includes the mounts below the path.
+fn propagate(path: &mut HostPath, name: &str) -> Result<(), String> {
+    let propagation = match name {
+        "rprivate" => Propagation::Private,
+        "rslave" => Propagation::HostToContainer,
+        "rshared" => Propagation::Bidirectional,
+        _ => return Err(format!("bind-propagation={name} is not supported; use rprivate, rslave or rshared")),
+    };
+    path.recursive |= propagation != Propagation::Private;
+    path.set_propagation(propagation);
+    Ok(())
 }
 
 /// Parses `KEY=VALUE,...`.
@@ -152,6 +204,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
     let mut kind = "volume";
     let (mut from, mut path, mut sub_path, mut read_only) = (None, None, "", false);
     let (mut medium, mut size_bytes, mut mode, mut gid) = (None, None, None, None);
+    let mut bind = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
         match (key, value) {
@@ -169,10 +222,13 @@ fn mount(text: &str) -> Result<Mounted, String> {
             ("gid", Some(value)) => {
                 gid = Some(value.parse().map_err(|_| format!("{part} is not a numeric group id such as 1000"))?);
             }
+            ("bind-propagation" | "bind-recursive", Some(value)) => bind.push((key, value)),
+            ("suid" | "dev" | "follow-links", None | Some("true" | "1")) => bind.push((key, "true")),
             ("medium", Some("disk")) => medium = Some(empty_volume::Medium::Disk),
             ("medium", Some("memory")) => medium = Some(empty_volume::Medium::Memory),
             _ => {
-                let known = "type, source, target, readonly, subpath, size, mode, gid or medium=disk or memory";
+                let known = "type, source, target, readonly, subpath, size, mode, gid, medium=disk or memory, or for \
+                             type=bind bind-propagation, bind-recursive, suid, dev or follow-links";
                 return Err(format!("unknown option {part:?}; use {known}"));
             }
         }
@@ -213,7 +269,33 @@ fn mount(text: &str) -> Result<Mounted, String> {
         ("empty", Some(_)) => return Err("type=empty cannot be used with source".into()),
         _ => return Err(format!("unknown type={kind}; use volume, bind, image, pod, tmpfs or empty")),
     };
-    Ok(Mounted::Volume(VolumeMount { path, source: Some(source), sub_path: sub_path.to_owned(), read_only }))
+    let mut volume = VolumeMount { path, source: Some(source), sub_path: sub_path.to_owned(), read_only };
+    for (key, value) in bind {
+        let of_bind = Some(&mut volume).filter(|_| kind == "bind").and_then(by_path);
+        bind_key(
+            of_bind.ok_or_else(|| format!("{key} is for type=bind, not for type={kind}"))?,
+            (key, value),
+            read_only,
+        )?;
+    }
+    Ok(Mounted::Volume(volume))
+}
+
+/// Applies a key of `--mount type=bind`. As in docker, a read-only bind with `bind-recursive=enabled` is read-only with
+/// all mounts below it, and with `writable` alone.
+fn bind_key(path: &mut HostPath, (key, value): (&str, &str), read_only: bool) -> Result<(), String> {
+    match (key, value) {
+        ("bind-propagation", name) => propagate(path, name)?,
+        ("bind-recursive", "disabled") => path.recursive = false,
+        ("bind-recursive", "writable") => path.recursive = true,
+        ("bind-recursive", "enabled") => (path.recursive, path.recursive_read_only) = (true, read_only),
+        ("bind-recursive", "readonly") => (path.recursive, path.recursive_read_only) = (true, true),
+        ("suid", _) => path.suid = true,
+        ("dev", _) => path.dev = true,
+        ("follow-links", _) => path.follow_links = true,
+        _ => return Err(format!("{key}={value} is not valid; use enabled, disabled, writable or readonly")),
+    }
+    Ok(())
 }
 
 fn empty(medium: empty_volume::Medium) -> Source {
@@ -256,7 +338,18 @@ mod tests {
             ..VolumeMount::default()
         };
         assert_eq!(volume("/x"), Ok(new));
-        for text in ["", "x", "a:b", ":/a", "./a:/b", "a/b:/c", "a:/b:z", "a:/b:ro:x"] {
+        let bind = |options: &str| match volume(&format!("/srv/a:/b:{options}")) {
+            Ok(VolumeMount { source: Some(Source::HostPath(path)), read_only, .. }) => Ok((path, read_only)),
+            other => Err(other),
+        };
+        let path = HostPath { path: "/srv/a".into(), recursive: true, ..HostPath::default() };
+        assert_eq!(bind("rbind"), Ok((path.clone(), false)));
+        assert_eq!(bind("rro"), Ok((HostPath { recursive_read_only: true, ..path.clone() }, true)));
+        assert_eq!(bind("ro,rslave"), Ok((HostPath { propagation: 1, ..path.clone() }, true)));
+        assert_eq!(bind("rshared,suid,dev"), Ok((HostPath { propagation: 2, suid: true, dev: true, ..path }, false)));
+        for text in
+            ["", "x", "a:b", ":/a", "./a:/b", "a/b:/c", "a:/b:z", "a:/b:ro:x", "a:/b:rro", "/a:/b:z", "/a:/b:shared"]
+        {
             assert!(volume(text).is_err(), "{text}");
         }
     }
@@ -281,6 +374,19 @@ mod tests {
             ..VolumeMount::default()
         };
         assert_eq!(of("type=pod,source=data,target=/s"), Mounted::Volume(shared));
+        let bind = |options: &str| match mount(&format!("type=bind,source=/s,target=/b,{options}")).unwrap() {
+            Mounted::Volume(VolumeMount { source: Some(Source::HostPath(path)), .. }) => path,
+            other => panic!("{other:?}"),
+        };
+        let path = HostPath { path: "/s".into(), recursive: true, ..HostPath::default() };
+        assert_eq!(bind("bind-propagation=rslave"), HostPath { propagation: 1, ..path.clone() });
+        assert_eq!(bind("readonly,bind-recursive=writable"), path);
+        for options in ["readonly,bind-recursive=enabled", "bind-recursive=readonly,readonly"] {
+            assert_eq!(bind(options), HostPath { recursive_read_only: true, ..path.clone() }, "{options}");
+        }
+        assert_eq!(bind("bind-recursive=enabled"), path);
+        let followed = HostPath { follow_links: true, dev: true, suid: true, recursive: false, ..path };
+        assert_eq!(bind("follow-links,dev,suid=true"), followed);
         let Mounted::Volume(image) = of("type=image,source=debian:12,target=/i") else { panic!("a volume") };
         let reference = "docker://debian:12".into();
         assert_eq!((image.source, image.read_only), (Some(Source::Image(ImageVolume { reference })), true));
@@ -301,7 +407,10 @@ mod tests {
             "type=tmpfs,target=/a,medium=disk",
             "target=/a,mode=9",
             "target=/a,medium=tape",
-            "target=/a,bind-propagation=shared",
+            "target=/a,bind-propagation=rshared",
+            "type=bind,source=/a,target=/a,bind-propagation=shared",
+            "type=bind,source=/a,target=/a,bind-recursive=always",
+            "type=volume,source=a,target=/a,dev",
             "target=/a,readonly=perhaps",
         ] {
             assert!(mount(text).is_err(), "{text}");
@@ -325,7 +434,10 @@ mod tests {
         }
         let mut file = for_host("/data/app.conf", "/c", "", true);
         look_up(&mut file, &info).unwrap();
-        assert_eq!(file.source, Some(Source::HostPath(HostPath { path: "/data/app.conf".into() })));
+        assert_eq!(
+            file.source,
+            Some(Source::HostPath(HostPath { path: "/data/app.conf".into(), ..HostPath::default() }))
+        );
         let refusal = look_up(&mut for_host("/database", "/c", "", false), &info).unwrap_err();
         for words in ["--volume /database: ", "cache (/srv/cache)", "below /data", "[[volumes]]", "restarts", "nosuid"]
         {

@@ -3,8 +3,9 @@
 use executor_cli_kit::view::quantity::bytes;
 use executor_cli_kit::view::table::Table;
 use executor_client::v1::empty_volume::Medium;
+use executor_client::v1::host_path::Propagation;
 use executor_client::v1::volume_mount::Source;
-use executor_client::v1::{ContainerSpec, UserNamespace, VolumeMount};
+use executor_client::v1::{ContainerSpec, HostPath, UserNamespace, VolumeMount};
 
 pub(super) fn table(spec: &ContainerSpec) -> Table {
     let mut table = Table::bare(2);
@@ -41,7 +42,8 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     }
     for one in &spec.devices {
         let is_cdi = one.path.is_empty();
-        let shown = if is_cdi { one.name.clone() } else { format!("{}: {} ({})", one.path, one.name, one.permissions) };
+        let source = if one.host_path.is_empty() { &one.name } else { &one.host_path };
+        let shown = if is_cdi { one.name.clone() } else { format!("{}: {source} ({})", one.path, one.permissions) };
         table.pair("device", shown);
     }
     if !spec.apparmor_profile.is_empty() {
@@ -51,6 +53,24 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     sysctls.sort_unstable();
     sysctls.into_iter().for_each(|setting| table.pair("setting of the kernel", setting));
     table
+}
+
+/// Formats how a path of the host is mounted: `, with the mounts below it, host to container`.
+fn host_path_options(path: &HostPath) -> String {
+    let propagation = match path.propagation() {
+        Propagation::Private => "",
+        Propagation::HostToContainer => ", host to container",
+        Propagation::Bidirectional => ", bidirectional",
+    };
+    let flags = [
+        (path.recursive && !path.recursive_read_only, ", with the mounts below it"),
+        (path.recursive_read_only, ", with the mounts below it, all read-only"),
+        (path.suid, ", suid"),
+        (path.dev, ", dev"),
+        (path.follow_links, ", links followed"),
+    ];
+    let flags: String = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, words)| words).collect();
+    flags + propagation
 }
 
 /// Formats a volume on one line: `/data: cache, its directory js, read-only`.
@@ -64,7 +84,7 @@ fn volume(volume: &VolumeMount) -> String {
             }
         }
         Some(Source::Host(named)) => named.name.clone(),
-        Some(Source::HostPath(of)) => format!("{} of the host", of.path),
+        Some(Source::HostPath(of)) => format!("{} of the host{}", of.path, host_path_options(of)),
         Some(Source::Image(image)) => image.reference.clone(),
         Some(Source::Pod(named)) => format!("{} of the pod", named.name),
         None => "unknown".to_owned(),

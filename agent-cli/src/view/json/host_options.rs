@@ -16,6 +16,7 @@ pub(super) struct HostOptions {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct DeviceMount {
     name: String,
+    host_path: String,
     path: String,
     permissions: String,
 }
@@ -33,6 +34,7 @@ impl From<&ContainerSpec> for HostOptions {
     fn from(spec: &ContainerSpec) -> Self {
         let devices = spec.devices.iter().map(|one| DeviceMount {
             name: one.name.clone(),
+            host_path: one.host_path.clone(),
             path: one.path.clone(),
             permissions: one.permissions.clone(),
         });

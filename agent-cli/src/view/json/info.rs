@@ -50,6 +50,8 @@ pub(crate) struct Info {
     disk_usage: Option<DiskUsage>,
     /// Host directories below which containers may mount any path.
     host_paths: Vec<String>,
+    /// Host device nodes, and directories of nodes, that containers may use by path.
+    device_paths: Vec<String>,
     /// CDI devices that containers may use.
     cdi_devices: Vec<String>,
 }
@@ -170,6 +172,7 @@ impl Info {
             health: info.health.as_ref().map(super::Health::from),
             quarantined: info.quarantined,
             host_paths: info.host_paths.clone(),
+            device_paths: info.device_paths.clone(),
             cdi_devices: info.cdi_devices.clone(),
             disk_usage: info.disk_usage.map(|disk| DiskUsage {
                 total_bytes: disk.total_bytes,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use executor_client::v1::host_path::Propagation;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{self, ContainerSpec};
 use serde::Serialize;
@@ -52,6 +53,12 @@ struct NamedVolume {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct HostPath {
     path: String,
+    propagation: String,
+    recursive: bool,
+    recursive_read_only: bool,
+    suid: bool,
+    dev: bool,
+    follow_links: bool,
 }
 
 #[derive(Serialize)]
@@ -90,13 +97,32 @@ impl From<&v1::VolumeMount> for Volume {
         match &volume.source {
             Some(Source::Empty(of)) => empty = Some(EmptyVolume::from(of)),
             Some(Source::Host(of)) => host = Some(NamedVolume { name: of.name.clone() }),
-            Some(Source::HostPath(of)) => host_path = Some(HostPath { path: of.path.clone() }),
+            Some(Source::HostPath(of)) => host_path = Some(HostPath::from(of)),
             Some(Source::Image(of)) => image = Some(ImageVolume { reference: of.reference.clone() }),
             Some(Source::Pod(of)) => pod = Some(PodVolumeName { name: of.name.clone() }),
             None => {}
         }
         let (path, sub_path) = (volume.path.clone(), volume.sub_path.clone());
         Self { path, empty, host, host_path, image, pod, sub_path, read_only: volume.read_only }
+    }
+}
+
+impl From<&v1::HostPath> for HostPath {
+    fn from(path: &v1::HostPath) -> Self {
+        let propagation = match path.propagation() {
+            Propagation::Private => "private",
+            Propagation::HostToContainer => "host-to-container",
+            Propagation::Bidirectional => "bidirectional",
+        };
+        Self {
+            path: path.path.clone(),
+            propagation: propagation.to_owned(),
+            recursive: path.recursive,
+            recursive_read_only: path.recursive_read_only,
+            suid: path.suid,
+            dev: path.dev,
+            follow_links: path.follow_links,
+        }
     }
 }
 

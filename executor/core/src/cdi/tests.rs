@@ -10,7 +10,7 @@ const FILE: &str = r#"{"cdiVersion": "0.7.0", "kind": "vendor.com/class",
             "mounts": [{"hostPath": "/srv/lib", "containerPath": "/opt/lib", "options": ["ro", "nosuid", "rbind"]}]}}]}"#;
 
 fn plan(devices: &[&str], draft: Draft<'_>) -> Plan {
-    let device = |name: &&str| Device { name: (*name).to_owned(), path: PathBuf::new(), permissions: String::new() };
+    let device = |name: &&str| Device { name: (*name).to_owned(), ..Device::default() };
     let host_options = HostOptions { devices: devices.iter().map(device).collect(), ..HostOptions::default() };
     let policy = Policy { cdi_devices: vec!["vendor.com/class=*".into()], ..Policy::default() };
     validate(&Draft { id: "c1", path: "/bin/true", host_options, ..draft }, &policy).unwrap()

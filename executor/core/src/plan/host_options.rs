@@ -59,11 +59,16 @@ pub struct Ulimit {
 }
 
 /// A device in a container, from the operator's list or from CDI.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Name in the configuration, or the qualified name of a CDI device: `vendor.com/class=name`.
+    /// Name in the configuration, or the qualified name of a CDI device: `vendor.com/class=name`. Empty if
+    /// `host_path` is set.
     pub name: String,
-    /// Path of the node in the container. Empty for a CDI device. In a draft, empty = the path on the host.
+    /// Path of a node or of a directory of nodes on the host; unset if the device has a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<PathBuf>,
+    /// Path of the node, or of the directory of nodes, in the container. Empty for a CDI device. In a draft, empty = the
+    /// path on the host.
     pub path: PathBuf,
     /// Permissions. Empty for a CDI device. In a draft, empty = the permissions in the configuration.
     pub permissions: String,

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Plan, Rootfs};
 
@@ -34,8 +36,40 @@ pub enum VolumeSource {
     Image(VolumeImage),
     /// A volume of the pod that the container is a member of, by name.
     Pod(String),
-    /// A host directory or file, below one of the policy's `host_paths`.
-    HostPath(PathBuf),
+    /// A path of the host, below one of the policy's `host_paths`.
+    HostPath(HostPath),
+}
+
+/// A path of the host, and how it is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPath {
+    /// Absolute path.
+    pub path: PathBuf,
+    /// Propagation of later mounts.
+    pub propagation: Propagation,
+    /// True if the mounts below the path are included.
+    pub recursive: bool,
+    /// True if the included mounts are read-only, too.
+    pub recursive_read_only: bool,
+    /// True if set-user-id programs have their effect.
+    pub suid: bool,
+    /// True if device nodes can be opened.
+    pub dev: bool,
+    /// True if symbolic links in the path are followed.
+    pub follow_links: bool,
+}
+
+/// Propagation of mounts between the host and a container. Later values permit more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Propagation {
+    /// No mount propagates.
+    #[default]
+    Private,
+    /// Mounts of the host appear in the container.
+    HostToContainer,
+    /// Mounts of the container appear on the host, too.
+    Bidirectional,
 }
 
 /// A new directory.
@@ -88,7 +122,87 @@ pub struct HostVolume {
     pub read_only: bool,
 }
 
+/// Directory of the host below which containers may mount any path: an entry of `policy.host_paths`. In a file, an
+/// entry is a table or the path alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HostPathRule {
+    /// Directory on the host.
+    pub path: PathBuf,
+    /// True if no container can write below it.
+    pub read_only: bool,
+    /// Most permissive propagation of a request.
+    pub propagation: Propagation,
+    /// True if a request may use set-user-id programs. Users of the host may then reach those that a container leaves.
+    pub suid: bool,
+    /// True if a request may use device nodes.
+    pub dev: bool,
+}
+
+impl From<PathBuf> for HostPathRule {
+    fn from(path: PathBuf) -> Self {
+        Self { path, ..Self::default() }
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPathRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RuleVisitor)
+    }
+}
+
+struct RuleVisitor;
+
+impl<'de> Visitor<'de> for RuleVisitor {
+    type Value = HostPathRule;
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a path, or a table with a path")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, path: &str) -> Result<HostPathRule, E> {
+        Ok(PathBuf::from(path).into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<HostPathRule, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            path: PathBuf,
+            #[serde(default)]
+            read_only: bool,
+            #[serde(default)]
+            propagation: Propagation,
+            #[serde(default)]
+            suid: bool,
+            #[serde(default)]
+            dev: bool,
+        }
+        let Table { path, read_only, propagation, suid, dev } = Table::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(HostPathRule { path, read_only, propagation, suid, dev })
+    }
+}
+
+impl From<PathBuf> for HostPath {
+    fn from(path: PathBuf) -> Self {
+        Self { path, ..Self::default() }
+    }
+}
+
 impl Volume {
+    /// Returns the propagation of later mounts.
+    pub fn propagation(&self) -> Propagation {
+        match &self.source {
+            VolumeSource::HostPath(asked) => asked.propagation,
+            _ => Propagation::Private,
+        }
+    }
+
+    /// Returns true if the volume is mounted after the container's own /dev, in its mount namespace. The mounts of a
+    /// new mount namespace would not propagate to the host.
+    pub fn is_mounted_late(&self) -> bool {
+        self.path.starts_with("/dev") || self.propagation() == Propagation::Bidirectional
+    }
+
     /// Returns the empty volume; `None` if the volume has another source.
     pub fn empty(&self) -> Option<&EmptyVolume> {
         match &self.source {

@@ -14,7 +14,7 @@ use oci_spec::runtime::{
 };
 
 use super::{CapabilitySets, MASKED, READONLY, capabilities, cgroup, of_kernel, sys, without_resources};
-use crate::plan::{HostOptions, Plan, Rootfs, SHM_BYTES_DEFAULT, UserNamespace};
+use crate::plan::{HostOptions, Plan, Propagation, Rootfs, SHM_BYTES_DEFAULT, UserNamespace, Volume};
 use crate::validate::CAPABILITIES;
 
 /// Values resolved on the host that the specification of a warm container needs.
@@ -43,7 +43,9 @@ pub fn fits_warm(plan: &Plan) -> bool {
     let surroundings = &plan.surroundings;
     let plain = surroundings.tmpfs.is_empty() && surroundings.shm_bytes == SHM_BYTES_DEFAULT;
     let alone = plan.pod.is_none() && plan.makes_network();
-    isolated && rooted && plain && alone && plan.host_options == HostOptions::default()
+    let mounted = |volume: &Volume| !volume.is_mounted_late() && volume.propagation() == Propagation::Private;
+    let mounted = plan.volumes.iter().all(mounted);
+    isolated && rooted && plain && alone && mounted && plan.host_options == HostOptions::default()
 }
 
 /// Builds the specification of a warm container.

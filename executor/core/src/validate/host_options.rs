@@ -46,6 +46,9 @@ const OF_DEV: [&str; 16] = [
     "tty", "urandom", "zero",
 ];
 
+/// Default permissions on a device that is requested by its path.
+const BY_PATH: &str = "rw";
+
 /// Checks the requested options, and fills in defaults.
 pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
     let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices, .. } = options;
@@ -163,12 +166,14 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
             filled.push(device.clone());
             continue;
         }
-        let Some(known) = policy.devices.iter().find(|known| known.name == device.name) else {
-            let names: Vec<&str> = policy.devices.iter().map(|known| &*known.name).collect();
-            report.add(field("name"), unknown_name(&device.name, &names, "devices (tables `[[devices]]`)"));
-            continue;
+        let (on_host, most) = match offered(device, policy) {
+            Ok(offered) => offered,
+            Err((name, why)) => {
+                report.add(field(name), why);
+                continue;
+            }
         };
-        let path = if device.path.as_os_str().is_empty() { &known.path } else { &device.path };
+        let path = if device.path.as_os_str().is_empty() { on_host } else { &device.path };
         let mut others = filled.iter().filter(|other| !other.is_cdi());
         if let Err(why) = check_device_path(path) {
             report.add(field("path"), why);
@@ -178,7 +183,7 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
             let why = format!("`{}` and `{}` cannot both be device nodes", path.display(), other.path.display());
             report.add(field("path"), Conflict.because(why));
         }
-        let text = if device.permissions.is_empty() { &known.permissions } else { &device.permissions };
+        let text = if device.permissions.is_empty() { most } else { &*device.permissions };
         let permissions = match text.parse::<DevicePermissions>() {
             Err(why) => {
                 let why = format!("\"{}\" is not valid: {why}", shorten(text));
@@ -186,17 +191,45 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
                 String::new()
             }
             Ok(permissions) => {
-                if !permissions.are_within(known.permissions.parse().unwrap_or_default()) {
-                    let (name, most) = (&known.name, &known.permissions);
+                let is_within = permissions.are_within(most.parse().unwrap_or_default());
+                if device.host_path.is_none() && !is_within {
+                    let name = &device.name;
                     let why = format!("is {text:?}; this daemon's configuration allows {most:?} for `{name}`");
                     report.add(field("permissions"), NotAllowed.because(why));
                 }
                 permissions.to_string()
             }
         };
-        filled.push(Device { name: device.name.clone(), path: path.clone(), permissions });
+        filled.push(Device { path: path.to_owned(), permissions, ..device.clone() });
     }
     filled
+}
+
+/// Returns the path on the host of a device that is not a CDI device, and its default permissions. For a device with a
+/// name, these are also the maximum.
+fn offered<'a>(device: &'a Device, policy: &'a Policy) -> Result<(&'a Path, &'a str), (&'static str, FieldFault)> {
+    let Some(path) = &device.host_path else {
+        let known = policy.devices.iter().find(|known| known.name == device.name);
+        return known.map(|known| (&*known.path, &*known.permissions)).ok_or_else(|| {
+            let names: Vec<&str> = policy.devices.iter().map(|known| &*known.name).collect();
+            ("name", unknown_name(&device.name, &names, "devices (tables `[[devices]]`)"))
+        });
+    };
+    if !device.name.is_empty() {
+        return Err(("host_path", Conflict.because("cannot be set together with name")));
+    }
+    surroundings::plain_path(path).map_err(|why| ("host_path", why))?;
+    if policy.device_paths.iter().any(|listed| path.starts_with(listed)) {
+        return Ok((path, BY_PATH));
+    }
+    let shown = shorten(&path.display().to_string());
+    let listed: Vec<String> =
+        policy.device_paths.iter().take(NAMES_SHOWN).map(|listed| listed.display().to_string()).collect();
+    let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("lists {}", listed.join(", ")) };
+    let why = format!(
+        "`{shown}` is not allowed by policy.device_paths, which {listed} in this daemon's configuration: add it"
+    );
+    Err(("host_path", NotAllowed.because(why)))
 }
 
 /// Checks a CDI device, but not its CDI file, which the launcher reads.
@@ -224,9 +257,11 @@ fn check_cdi_device(
             report.add(field("name"), NotAllowed.because(why));
         }
     }
-    for (name, is_set) in
-        [("path", !device.path.as_os_str().is_empty()), ("permissions", !device.permissions.is_empty())]
-    {
+    for (name, is_set) in [
+        ("path", !device.path.as_os_str().is_empty()),
+        ("permissions", !device.permissions.is_empty()),
+        ("host_path", device.host_path.is_some()),
+    ] {
         if is_set {
             report.add(field(name), Conflict.because("cannot be set for a CDI device: its CDI file sets the nodes"));
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::idmap::Pool;
 use crate::image::ImagePolicy;
-use crate::plan::{HostDevice, HostVolume};
+use crate::plan::{HostDevice, HostPathRule, HostVolume};
 
 pub use ports::{BadPortRule, PortRule};
 
@@ -123,7 +123,9 @@ pub struct Policy {
     /// empty.
     pub network_namespaces: Vec<PathBuf>,
     /// Host directories below which containers may mount any directory or file. None when empty.
-    pub host_paths: Vec<PathBuf>,
+    pub host_paths: Vec<HostPathRule>,
+    /// Device nodes of the host, and directories of nodes, that containers may use by path. None when empty.
+    pub device_paths: Vec<PathBuf>,
     /// CDI devices that containers may use: qualified names, or `vendor.com/class=*` for all devices of a class. None
     /// when empty.
     pub cdi_devices: Vec<String>,
@@ -195,6 +197,7 @@ impl Default for Policy {
             allow_transfers: true,
             network_namespaces: Vec::new(),
             host_paths: Vec::new(),
+            device_paths: Vec::new(),
             cdi_devices: Vec::new(),
             cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
             cgroup_parents: Vec::new(),

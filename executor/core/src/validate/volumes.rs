@@ -12,14 +12,15 @@ use std::path::{Component, Path, PathBuf};
 use conflicts::conflict;
 pub(super) use conflicts::for_steps;
 pub(super) use operator::check_name;
-pub use operator::{check_host_paths, check_host_volumes};
+pub use operator::{check_device_paths, check_host_paths, check_host_volumes};
 use source::check_source;
 pub(super) use source::unknown_name;
+pub use source::{check_host_path_rule, host_path_rule};
 
 use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotUtf8, Required, Reserved, TooMany};
-use super::{FieldFault, Policy, Report, check_path, is_nested, shorten, surroundings};
+use super::{FieldFault, Policy, Report, check_device_path, check_path, is_nested, shorten, surroundings};
 use crate::plan::{
-    DOCKER_SOCKET, EmptyVolume, Isolation, Limits, Medium, Plan, PlannedFile, PodRole, Rootfs, Tmpfs, Volume,
+    DOCKER_SOCKET, Device, EmptyVolume, Isolation, Limits, Medium, Plan, PlannedFile, PodRole, Rootfs, Tmpfs, Volume,
     VolumeSource,
 };
 
@@ -27,6 +28,8 @@ use crate::plan::{
 pub const VOLUMES_MAX: usize = 64;
 /// Files that the executor writes into each container, and their directory.
 const WRITTEN: [&str; 4] = ["/etc", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"];
+/// Shared memory of each container.
+const SHM: &str = "/dev/shm";
 /// Parent directories of the Docker socket in a container, by its path and by the usual symbolic link.
 const ABOVE_DOCKER_SOCKET: [&str; 3] = ["/var", "/var/run", "/run"];
 
@@ -42,6 +45,7 @@ pub(super) struct VolumeSurroundings<'a> {
     pub(super) pod: Option<&'a PodRole>,
     /// True if the process may change its secret files.
     pub(super) is_writable: bool,
+    pub(super) devices: &'a [Device],
 }
 
 impl<'a> VolumeSurroundings<'a> {
@@ -56,6 +60,7 @@ impl<'a> VolumeSurroundings<'a> {
             with_token: plan.token_file().is_some(),
             pod: plan.pod.as_ref(),
             is_writable: plan.writable_files.is_some(),
+            devices: &plan.host_options.devices,
         }
     }
 }
@@ -68,12 +73,12 @@ impl<'a> VolumeSurroundings<'a> {
 pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Result<(), FieldFault> {
     surroundings::plain_path(host_path).map_err(|fault| fault.within("hostPath"))?;
     let beside = VolumeSurroundings::from_plan(plan);
-    path(target, &beside)?;
+    path(target, None, &beside)?;
     let shown = shorten(&target.display().to_string());
     if plan.volumes.iter().any(|volume| volume.path == target) {
         return Err(Conflict.because(format!("`{shown}` is also the path of a volume")));
     }
-    let source = VolumeSource::HostPath(target.to_owned());
+    let source = VolumeSource::HostPath(target.to_owned().into());
     let mount = Volume { path: target.to_owned(), source, sub_path: PathBuf::new(), read_only: true };
     if let Some(why) = conflict(&mount, &plan.volumes, &beside) {
         return Err(Conflict.because(why));
@@ -104,7 +109,7 @@ pub(super) fn check(
     let mut seen = BTreeSet::new();
     for (index, volume) in volumes.iter().enumerate() {
         let field = |name: &str| format!("volumes[{index}].{name}");
-        match path(&volume.path, beside) {
+        match path(&volume.path, Some(&volume.source), beside) {
             Err(why) => report.add(field("path"), why),
             Ok(()) if !seen.insert(&volume.path) => report.add(field("path"), Duplicate.because("is given twice")),
             Ok(()) => {
@@ -116,7 +121,7 @@ pub(super) fn check(
         if let Err(why) = sub_path(&volume.sub_path) {
             report.add(field("sub_path"), why);
         }
-        check_source(volume, (policy, beside.pod), &field, report);
+        check_source(volume, (policy, beside), &field, report);
         if beside.limits.memory_bytes == 0
             && volume.empty().is_some_and(|empty| empty.medium == Medium::Memory && empty.bytes == 0)
         {
@@ -133,10 +138,17 @@ pub(super) fn check(
     volumes.iter().map(filled).collect()
 }
 
-fn path(path: &Path, beside: &VolumeSurroundings<'_>) -> Result<(), FieldFault> {
+/// Checks the path of a volume in the container. A path of the host may replace files and directories that the executor
+/// makes in each container.
+fn path(path: &Path, source: Option<&VolumeSource>, beside: &VolumeSurroundings<'_>) -> Result<(), FieldFault> {
+    let replaces = matches!(source, Some(VolumeSource::HostPath(_)));
+    if replaces && path.starts_with("/dev") {
+        return if path == Path::new(SHM) { Ok(()) } else { check_device_path(path) };
+    }
     surroundings::mount_point(path, beside.with_token)?;
     let shown = || shorten(&path.display().to_string());
-    if WRITTEN.iter().any(|written| path == Path::new(written)) {
+    let written = WRITTEN.iter().position(|written| path == Path::new(written));
+    if written.is_some_and(|index| index == 0 || !replaces) {
         let why = format!("`{}` is reserved for the executor, which writes {}", shown(), WRITTEN[1..].join(", "));
         return Err(Reserved.because(why));
     }

@@ -66,7 +66,8 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         features: FEATURES.iter().map(ToString::to_string).collect(),
         disk_usage: disk_usage(node),
         cdi_devices: node.config.policy.cdi_devices.clone(),
-        host_paths: node.config.policy.host_paths.iter().map(|path| path.display().to_string()).collect(),
+        host_paths: node.config.policy.host_paths.iter().map(|rule| rule.path.display().to_string()).collect(),
+        device_paths: node.config.policy.device_paths.iter().map(|path| path.display().to_string()).collect(),
         secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }
 }

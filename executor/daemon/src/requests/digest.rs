@@ -150,8 +150,8 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.egress_rules(egress_rules);
     parts.checks(checks.as_ref());
     parts.numbers(&[devices.len() as u64, ulimits.len() as u64]);
-    for DeviceMount { name, path, permissions } in devices {
-        [name, path, permissions].into_iter().for_each(|text| parts.text(text));
+    for DeviceMount { host_path, name, path, permissions } in devices {
+        [host_path, name, path, permissions].into_iter().for_each(|text| parts.text(text));
     }
     parts.text(apparmor_profile);
     parts.numbers(oom_score_adj.map(|score| i64::from(score).cast_unsigned()).as_slice());
@@ -428,8 +428,11 @@ impl<'a> DigestParts<'a> {
                 self.numbers(&[3]);
                 self.text(name);
             }
-            Some(Source::HostPath(HostPath { path })) => {
-                self.numbers(&[4]);
+            Some(Source::HostPath(asked)) => {
+                let HostPath { path, propagation, recursive, recursive_read_only, suid, dev, follow_links } = asked;
+                let flags = [recursive, recursive_read_only, suid, dev, follow_links].map(|flag| u64::from(*flag));
+                self.numbers(&[4, u64::from(propagation.cast_unsigned())]);
+                self.numbers(&flags);
                 self.text(path);
             }
         }

@@ -6,6 +6,7 @@
 //! empty, on a disk    a new directory of the state directory, with a limit (`disk`)
 //! host                a view, with the container's ids, of a directory on the operator's list, or of a directory or
 //!                     file in it
+//! host path           a view of a path that the request names (`host_path`)
 //! image               an overlay of the layers, or a view of a single layer, with the container's ids
 //! CDI device          a view of a host directory or file that a CDI file names, like a host volume
 //! pod                 a view of an empty volume of the pod that the container is a member of
@@ -25,8 +26,8 @@ use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeI
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::{self, InMemory};
 use executor_core::users::ResolvedUser;
-use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{NotAllowed, NotFound, OutOfRange, Unsuitable, Unsupported};
+use executor_core::validate::{Violation, ViolationReason};
 use executor_layers::{DiffId, Store, UnpackError};
 use executor_sys::mount::{
     Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_dir_beneath, open_dir_or_file_beneath,
@@ -35,6 +36,7 @@ use executor_sys::mount::{
 use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs};
 use rustix::mount::MountAttrFlags;
 
+use super::host_path::{HostPathVolume, LateMount};
 use super::{Tree, overlay};
 use crate::dirs::Dirs;
 use crate::disk;
@@ -83,7 +85,7 @@ impl Content<'_> {
 }
 
 /// Error of a volume that was not mounted.
-enum NotMounted {
+pub(super) enum NotMounted {
     /// A field of the request cannot be used on this host.
     Unfit(Violation),
     /// An operation failed, or a check has already created the refusal.
@@ -113,9 +115,8 @@ struct OfferedDirectory<'a> {
 impl OfferedDirectory<'_> {
     /// Returns the error for the path in the request.
     fn unfit(&self, error: &io::Error) -> NotMounted {
-        let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
         let why = format!("`{}`: {}", self.name, explain(error));
-        NotMounted::Unfit(Violation::new(self.field.clone(), reason.because(why)))
+        NotMounted::Unfit(Violation::new(self.field.clone(), reason_of(error).because(why)))
     }
 }
 
@@ -132,6 +133,14 @@ fn is_file(mount: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(mount)?.st_mode) != FileType::Directory)
 }
 
+/// Result of mounting volumes.
+#[derive(Default)]
+pub(crate) struct MountedVolumes {
+    pub(crate) warnings: Vec<String>,
+    /// Mounts to be attached in the container.
+    pub(crate) late: Vec<LateMount>,
+}
+
 /// Parameters for creating volumes.
 struct Maker<'a> {
     host: &'a Host,
@@ -142,12 +151,14 @@ struct Maker<'a> {
     projects: Option<u32>,
     /// Pod that the container is a member of.
     pod: Option<&'a Pod>,
+    /// True if the container may use every device.
+    all_devices: bool,
     warnings: Vec<String>,
 }
 
 impl Tree {
-    /// Mounts the volumes of a plan, the directories and files of its CDI devices, and its tmpfs file systems. Returns
-    /// warnings. Does nothing if the plan has neither volumes nor CDI devices with mounts.
+    /// Mounts the volumes of a plan, the directories and files of its CDI devices, and its tmpfs file systems. Volumes
+    /// that are mounted late are only prepared. Does nothing if the plan has neither volumes nor CDI devices with mounts.
     ///
     /// # Errors
     /// Returns a violation for each volume that cannot be used with the tree or on the host. Returns an error if the
@@ -160,17 +171,26 @@ impl Tree {
         (dirs, ids, pod): (&Dirs, &Ids, Option<&Pod>),
         user: &ResolvedUser,
         projects: Option<u32>,
-    ) -> Result<Vec<String>, Refused> {
+    ) -> Result<MountedVolumes, Refused> {
         if !plan.has_ordered_mounts() {
-            return Ok(Vec::new());
+            return Ok(MountedVolumes::default());
         }
         let volumes = plan.volumes.iter().enumerate().map(|(index, volume)| Content::Volume(index, volume));
         let all = spec::in_memory(plan).map(Content::Tmpfs).chain(volumes);
         let mut all: Vec<Content<'_>> = all.chain(of_devices.iter().map(Content::Device)).collect();
         all.sort_by(|one, other| one.path().cmp(other.path()));
         let owner = (ids.map().to_host(user.uid), ids.map().to_host(user.gid));
-        let mut maker = Maker { host, dirs, ids, owner, projects, pod, warnings: Vec::new() };
-        let mut violations = Vec::new();
+        let mut maker = Maker {
+            host,
+            dirs,
+            ids,
+            owner,
+            projects,
+            pod,
+            all_devices: plan.isolation.privileged,
+            warnings: Vec::new(),
+        };
+        let (mut violations, mut late) = (Vec::new(), Vec::new());
         for (position, content) in all.iter().enumerate() {
             let path = content.path();
             // The paths are sorted, so the last enclosing mount is the innermost.
@@ -190,11 +210,20 @@ impl Tree {
                 Err(NotMounted::Failed(refused)) => return Err(refused),
             };
             let is_file = is_file(&mount).map_err(|error| failed(&about(), &error))?;
+            let is_late = matches!(content, Content::Volume(_, volume) if volume.is_mounted_late());
+            if is_late && path.starts_with("/dev") {
+                late.push(LateMount { path: path.to_owned(), view: mount, is_file });
+                continue;
+            }
             let may_make = around.is_none_or(Content::is_own);
             let way = if is_file { self.make_way_to_file(path, may_make) } else { self.make_way(path, may_make) };
             if let Err(why) = way? {
                 let why = format!("`{}`: {why}", path.display());
                 violations.push(Violation::new(content.field(), Unsuitable.because(why)));
+                continue;
+            }
+            if is_late {
+                late.push(LateMount { path: path.to_owned(), view: mount, is_file });
                 continue;
             }
             let flags = if is_file { OFlags::PATH } else { OFlags::PATH | OFlags::DIRECTORY };
@@ -203,7 +232,7 @@ impl Tree {
             attach(mount.as_fd(), target.as_fd()).map_err(|error| failed(&about(), &error))?;
         }
         if violations.is_empty() {
-            return Ok(maker.warnings);
+            return Ok(MountedVolumes { warnings: maker.warnings, late });
         }
         Err(Refused::from_fields(Reason::Precondition, &violations))
     }
@@ -240,19 +269,9 @@ impl Maker<'_> {
                     OfferedDirectory { field, name, root: path, below: &volume.sub_path, read_only, no_exec: false };
                 self.mount_host(&lent, |error| unfit_sub_path(volume, index, name, error))
             }
-            VolumeSource::HostPath(path) => {
-                let (field, shown) = (format!("volumes[{index}].host_path.path"), path.display().to_string());
-                let listed = self.host.policy.host_path_around(path);
-                let root = listed.ok_or_else(|| not_listed(&field, &format!("`{shown}`")))?;
-                let below = path.strip_prefix(root).unwrap_or(path).join(&volume.sub_path);
-                // With an empty sub-path, `join` adds a trailing slash, which is invalid for a file.
-                let below: PathBuf = below.components().collect();
-                let read_only = volume.read_only;
-                let lent = OfferedDirectory { field, name: &shown, root, below: &below, read_only, no_exec: false };
-                self.mount_host(&lent, |error| match volume.sub_path.as_os_str().is_empty() {
-                    true => lent.unfit(error),
-                    false => unfit_sub_path(volume, index, &shown, error),
-                })
+            VolumeSource::HostPath(asked) => {
+                let all_devices = self.all_devices;
+                HostPathVolume { host: self.host, ids: self.ids, index, volume, asked, all_devices }.mount()
             }
             VolumeSource::Image(image) => self.mount_image(index, volume, image),
             VolumeSource::Pod(name) => self.mount_pod(index, volume, name),
@@ -303,8 +322,7 @@ impl Maker<'_> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = open_in_root(root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
         let opened = opened.map_err(|error| {
-            let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
-            unfit(reason.because(format!("`{name}`: {}: {}", path.display(), explain(&error))))
+            unfit(reason_of(&error).because(format!("`{name}`: {}: {}", path.display(), explain(&error))))
         })?;
         if !read_only && !is_out_of_reach(&opened, path).map_err(|error| failed(name, &error))? {
             return Err(unfit(Unsuitable.because(format!(
@@ -392,12 +410,18 @@ impl Maker<'_> {
     }
 }
 
-/// Returns true if only root of the host can run set-user-id files that a container creates in a directory: its file
-/// system is mounted nosuid, or other users cannot enter a directory above it.
+/// Returns true if only root of the host can run set-user-id files that a container creates in a directory.
 fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
-    if fstatvfs(opened)?.f_flag.contains(StatVfsMountFlags::NOSUID) {
-        return Ok(true);
-    }
+    Ok(is_nosuid(opened)? || is_closed_above(path)?)
+}
+
+/// Returns true if the file is on a mount that ignores set-user-id bits.
+pub(super) fn is_nosuid(opened: &OwnedFd) -> io::Result<bool> {
+    Ok(fstatvfs(opened)?.f_flag.contains(StatVfsMountFlags::NOSUID))
+}
+
+/// Returns true if other users than root cannot enter a directory above the path.
+pub(super) fn is_closed_above(path: &Path) -> io::Result<bool> {
     for above in path.ancestors().skip(1) {
         let meta = std::fs::symlink_metadata(above)?;
         let passable = meta.mode() & 0o001 != 0 || (meta.mode() & 0o010 != 0 && meta.gid() != 0);
@@ -414,14 +438,18 @@ fn beneath(root: &OwnedFd, volume: &Volume, index: usize, name: &str) -> Result<
 }
 
 /// Returns the violation for a sub-path of a volume that cannot be mounted.
-fn unfit_sub_path(volume: &Volume, index: usize, name: &str, error: &io::Error) -> NotMounted {
-    let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
+pub(super) fn unfit_sub_path(volume: &Volume, index: usize, name: &str, error: &io::Error) -> NotMounted {
     let why = format!("`{}` in the volume `{name}`: {}", volume.sub_path.display(), explain(error));
-    NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason.because(why)))
+    NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason_of(error).because(why)))
+}
+
+/// Returns the reason of a violation for a path that cannot be opened.
+pub(super) fn reason_of(error: &io::Error) -> ViolationReason {
+    if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable }
 }
 
 /// Describes an error of opening a directory.
-fn explain(error: &io::Error) -> String {
+pub(super) fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
         Some(libc::EXDEV) => "the path contains another mount; mounts within a volume are not included".to_owned(),

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use nix::sched::{CloneFlags, setns};
 
-use super::forbid_dumps;
+use super::{exit_now, forbid_dumps};
 
 /// Opens the mount namespace of a process, for [`enter_namespaces`]. The namespace and its mounts exist as long as the
 /// descriptor is open, even after the process has exited.
@@ -40,6 +40,21 @@ pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result
     let done = act();
     setns(own, CloneFlags::CLONE_NEWNET)?;
     done
+}
+
+/// Runs `act` in another mount namespace, then returns to the caller's mount namespace. The working directory is then
+/// `/`. The process must have one thread. If it cannot return, it exits with status 1.
+///
+/// # Errors
+/// Fails if the caller lacks privilege. `act` is then not run.
+pub fn within_mounts<T>(mounts: BorrowedFd<'_>, act: impl FnOnce() -> T) -> io::Result<T> {
+    let own = mount_namespace(std::process::id() as i32)?;
+    setns(mounts, CloneFlags::CLONE_NEWNS)?;
+    let done = act();
+    if setns(&own, CloneFlags::CLONE_NEWNS).is_err() {
+        exit_now(1);
+    }
+    Ok(done)
 }
 
 /// Enters the IPC namespace of the pidfd's process.

@@ -146,7 +146,8 @@ fn p57_host_paths() {
     assert_eq!(source("/srv/data/a/b"), ("data".into(), "a/b".into(), false));
     assert_eq!(source("/srv/data/certs"), ("certs".into(), String::new(), true));
     let file = request(&plan(&mounted("", "hostPath: {path: /srv/host/app.conf}"))).volumes[0].clone();
-    assert_eq!(file.source, Some(Source::HostPath(HostPath { path: "/srv/host/app.conf".into() })));
+    let path = HostPath { path: "/srv/host/app.conf".into(), recursive: true, ..HostPath::default() };
+    assert_eq!(file.source, Some(Source::HostPath(path)));
     refuses(&mounted("", "hostPath: {path: /srv/hosts}"), "P48 spec.volumes[0].hostPath.path");
     refuses(&mounted("", "hostPath: {path: /etc}"), "P48 spec.volumes[0].hostPath.path");
     refuses(&mounted("", "hostPath: {path: /srv/database}"), "P48");
@@ -164,12 +165,29 @@ fn p58_mounts() {
         ", subPathExpr: $(NO)",
         ", mountPropagation: Bidirectional",
         ", recursiveReadOnly: IfPossible",
-        ", readOnly: true, recursiveReadOnly: Enabled",
+        ", readOnly: true, recursiveReadOnly: Enabled, mountPropagation: HostToContainer",
         ", readOnly: true, recursiveReadOnly: Sometimes",
     ] {
         refuses(&mounted(mount, volume), "P58 spec.containers[0].volumeMounts[0].");
     }
-    plan(&mounted(", readOnly: true, recursiveReadOnly: IfPossible", volume));
+    for value in ["IfPossible", "Enabled"] {
+        plan(&mounted(&format!(", readOnly: true, recursiveReadOnly: {value}"), volume));
+    }
+    let of_host = |mount: &str| {
+        let volume = request(&plan(&mounted(mount, "hostPath: {path: /srv/host/a}"))).volumes[0].clone();
+        let Some(Source::HostPath(path)) = volume.source else { panic!("a path of the host") };
+        (path.propagation, path.recursive, path.recursive_read_only, volume.read_only)
+    };
+    for (mount, expected) in [
+        ("", (0, true, false, false)),
+        (", readOnly: true", (0, false, false, true)),
+        (", readOnly: true, recursiveReadOnly: Enabled", (0, true, true, true)),
+        (", readOnly: true, mountPropagation: HostToContainer", (1, true, false, true)),
+        (", readOnly: true, recursiveReadOnly: IfPossible, mountPropagation: HostToContainer", (1, true, false, true)),
+        (", mountPropagation: Bidirectional", (2, true, false, false)),
+    ] {
+        assert_eq!(of_host(mount), expected, "{mount}");
+    }
     refuses(&mounted("a:b", volume), "P58 spec.containers[0].volumeMounts[0].mountPath");
     refuses(&pod("volumeMounts: [{name: nil, mountPath: /v}]", ""), "P58 spec.containers[0].volumeMounts[0].name");
     refuses(&pod("volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /v/}]", "volumes: [{name: v}]"), "P58");

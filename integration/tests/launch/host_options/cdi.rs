@@ -125,7 +125,7 @@ fn devices_need_the_operators_list() {
     }
     // A compromised executord ignores its own policy.
     let policy = Policy { cdi_devices: vec!["vendor.com/class=*".into()], ..Policy::default() };
-    let device = Device { name: NAME.into(), path: "".into(), permissions: String::new() };
+    let device = Device { name: NAME.into(), ..Device::default() };
     let host_options = HostOptions { devices: vec![device], ..HostOptions::default() };
     let reference = vendor.rootfs.reference();
     let draft = |id| {

@@ -18,7 +18,10 @@ fn flags_arrive_and_are_shown() {
     assert_eq!((&limits["swap_bytes"], &limits["memory_reservation_bytes"]), (&(32 << 20).into(), &(32 << 20).into()));
     assert_eq!((&limits["cpuset_cpus"], &limits["cpuset_mems"]), (&"0".into(), &"0".into()));
     assert_eq!((&spec["oom_score_adj"], &spec["apparmor_profile"]), (&100.into(), &serde_json::Value::Null));
-    assert_eq!(spec["devices"], serde_json::json!([{"name": "fuse", "path": "/dev/data", "permissions": "r"}]));
+    assert_eq!(
+        spec["devices"],
+        serde_json::json!([{"name": "fuse", "host_path": "", "path": "/dev/data", "permissions": "r"}])
+    );
     assert_eq!(spec["ulimits"], serde_json::json!([{"name": "memlock", "soft": 4096, "hard": 8192}]));
     let shown = cli::run(&socket, &["inspect", "a"]).stdout;
     for words in ["32 MiB in addition to memory", "memlock soft 4096, hard 8192", "+100", "/dev/data: fuse (r)"] {

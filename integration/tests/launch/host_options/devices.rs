@@ -11,6 +11,7 @@ use executor_core::validate::{Draft, Policy, validate};
 use executor_proto::v1::{Capabilities, DeviceMount, RunRequest, UserNamespace};
 use integration::daemon::{Daemon, Setup};
 use integration::launcher::{Launcher, Payload};
+use integration::race::Exchange;
 use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::streams::{executed, script};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -57,7 +58,7 @@ impl Nodes {
 }
 
 fn device(name: &str, path: &str, permissions: &str) -> DeviceMount {
-    DeviceMount { name: name.into(), path: path.into(), permissions: permissions.into() }
+    DeviceMount { name: name.into(), path: path.into(), permissions: permissions.into(), ..DeviceMount::default() }
 }
 
 fn with(devices: &[DeviceMount], request: RunRequest) -> RunRequest {
@@ -249,7 +250,12 @@ fn the_launcher_has_its_own_list() {
         validate(&draft, &policy).unwrap()
     };
     let with = |name: &str, permissions: &str| HostOptions {
-        devices: vec![Device { name: name.into(), path: "/dev/f".into(), permissions: permissions.into() }],
+        devices: vec![Device {
+            name: name.into(),
+            path: "/dev/f".into(),
+            permissions: permissions.into(),
+            ..Device::default()
+        }],
         ..HostOptions::default()
     };
     let confined = HostOptions { apparmor_profile: "unconfined".into(), ..HostOptions::default() };
@@ -275,4 +281,121 @@ fn the_launcher_has_its_own_list() {
     assert_eq!(&*refused.violations[0].field, "devices[0].path", "{refused:?}");
     let shim = launcher.launch(&plan("control", with("fuse", "r"), None), &Payload::default()).unwrap();
     shim.reach(State::Completed).unwrap();
+}
+
+/// C26: a device of `policy.device_paths` is requested by its path, and a directory stands for the nodes below it. Other
+/// devices cannot be opened. The error for a path that is not listed names the key. The controls: a node that is not
+/// requested, and a container without devices.
+#[test]
+fn devices_by_path_are_those_listed() {
+    let nodes = Nodes::new();
+    std::fs::create_dir_all(nodes.path("set/deep")).unwrap();
+    nodes.make("set/fuse", FUSE);
+    nodes.make("set/deep/fuse", FUSE);
+    symlink("/dev/loop-control", nodes.path("set/link")).unwrap();
+    std::fs::write(nodes.path("set/file"), "").unwrap();
+    nodes.make("other", LOOP_CONTROL);
+    let by_path = |name: &str, path: &str, permissions: &str| {
+        let host_path = nodes.path(name).display().to_string();
+        DeviceMount { host_path, ..device("", path, permissions) }
+    };
+    let bare = Daemon::start();
+    let (code, violations) = refused(&bare, with(&[by_path("fuse", "/dev/f", "")], sh("true").id("bare")));
+    assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "devices[0].host_path"));
+    assert!(violations[0].1.contains("policy.device_paths"), "{violations:?}");
+    drop(bare);
+    let listed = format!("device_paths = ['{}', '{}']", nodes.path("fuse").display(), nodes.path("set").display());
+    let daemon = Setup::default().config(&format!("[policy]\n{listed}\n")).start();
+    let before = daemon.footprint();
+    for (permissions, expected) in [("", "<\n>\n<>\n"), ("rw", "<\n>\n<>\n"), ("r", "<\n"), ("w", ">\n")] {
+        let id = format!("node-{permissions}");
+        let request = with(&[by_path("fuse", "/dev/f", permissions)], sh(&format!("{OPENS} opens /dev/f")).id(&id));
+        assert_eq!(printed(&daemon, request), expected, "{permissions}");
+        daemon.api.delete(&id, true).unwrap();
+    }
+    let list =
+        "cd /dev/own && find . | sort && stat -c '%t %T' deep/fuse && ls /dev/f /dev/loop-control 2>/dev/null; true";
+    let directory = with(&[by_path("set", "/dev/own", "")], sh(list).id("set"));
+    assert_eq!(printed(&daemon, directory), ".\n./deep\n./deep/fuse\n./fuse\na e5\n");
+    assert_eq!(daemon.api.get("set").unwrap().spec.unwrap().devices, [by_path("set", "/dev/own", "rw")]);
+    daemon.api.delete("set", true).unwrap();
+    let cases = [
+        (by_path("other", "/dev/f", ""), Code::InvalidArgument, "devices[0].host_path"),
+        (by_path("fuse-not", "/dev/f", ""), Code::InvalidArgument, "devices[0].host_path"),
+        (by_path("set/../other", "/dev/f", ""), Code::InvalidArgument, "devices[0].host_path"),
+        (by_path("fuse", "/etc/f", ""), Code::InvalidArgument, "devices[0].path"),
+        (by_path("fuse", "/dev/f", "x"), Code::InvalidArgument, "devices[0].permissions"),
+        (
+            DeviceMount { name: "fuse".into(), ..by_path("fuse", "/dev/f", "") },
+            Code::InvalidArgument,
+            "devices[0].host_path",
+        ),
+        (by_path("set/link", "/dev/f", ""), Code::FailedPrecondition, "devices[0].host_path"),
+        (by_path("set/file", "/dev/f", ""), Code::FailedPrecondition, "devices[0].host_path"),
+        (by_path("set/none", "/dev/f", ""), Code::FailedPrecondition, "devices[0].host_path"),
+    ];
+    for (device, expected, field) in cases {
+        let (code, violations) = refused(&daemon, with(std::slice::from_ref(&device), sh("true").id("refused")));
+        assert_eq!((code, &*violations[0].0), (expected, field), "{device:?}: {violations:?}");
+    }
+    // More nodes than a container's /dev has room for.
+    for number in 0..100 {
+        nodes.make(&format!("set/{number}"), FUSE);
+    }
+    let (code, violations) = refused(&daemon, with(&[by_path("set", "/dev/own", "")], sh("true").id("many")));
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(violations[0].1.contains("at most 96"), "{violations:?}");
+    let cli = |device: &str| {
+        let arguments = ["run", "--device", device, "--", "/bin/sh", "-c", "stat -c '%t %T' /dev/x"];
+        integration::cli::run(&daemon.socket(), &arguments)
+    };
+    let ran = cli(&format!("{}:/dev/x:rw", nodes.path("fuse").display()));
+    assert_eq!(ran.stdout, "a e5\n", "{ran:?}");
+    let ran = cli(&format!("{}:/dev/x", nodes.path("other").display()));
+    assert!(ran.stderr.contains("device_paths of [policy]"), "{ran:?}");
+    daemon.wait_until_back_at(&before);
+}
+
+/// C26: while a node is swapped with a link to another, a container gets the listed node or is refused. The launcher has
+/// its own list. The control: without a race, the device is there.
+#[test]
+fn swapped_device_path_gives_no_other() {
+    let nodes = Nodes::new();
+    symlink("/dev/loop-control", nodes.path("link")).unwrap();
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), format!("[policy]\ndevice_paths = ['{}']\n", nodes.path("fuse").display())).unwrap();
+    let launcher = Launcher::start(&["--config", config.path().to_str().unwrap()]);
+    let wide = Policy { device_paths: vec!["/dev".into()], ..Policy::default() };
+    let plan = |id: &str, path: PathBuf| -> Plan {
+        let device = Device { host_path: Some(path), path: "/dev/f".into(), ..Device::default() };
+        let host_options = HostOptions { devices: vec![device], ..HostOptions::default() };
+        let draft = Draft { id, path: "/bin/true", memory_bytes: 64 << 20, host_options, ..Draft::default() };
+        validate(&draft, &wide).unwrap()
+    };
+    let forged = plan("forged", "/dev/mem".into());
+    let refused = launcher.launch(&forged, &Payload::default()).unwrap().reach(State::Running).unwrap_err();
+    let expected = (Reason::Invalid as i32, "devices[0].host_path");
+    assert_eq!((refused.reason, &*refused.violations[0].field), expected, "{refused:?}");
+    let control = plan("control", nodes.path("fuse"));
+    launcher.launch(&control, &Payload::default()).unwrap().reach(State::Completed).unwrap();
+    drop(launcher);
+    let daemon = Setup::default().config(&std::fs::read_to_string(config.path()).unwrap()).start();
+    let race = Exchange::start(vec![(nodes.path("fuse"), nodes.path("link"))]);
+    let device = DeviceMount { host_path: nodes.path("fuse").display().to_string(), ..device("", "/dev/f", "") };
+    let (mut given, mut refusals) = (0, 0);
+    for _ in 0..60 {
+        match daemon.api.run(with(std::slice::from_ref(&device), sh("stat -c '%t %T' /dev/f"))) {
+            Ok(response) => {
+                let id = response.container.unwrap().id;
+                daemon.api.wait(&id).unwrap();
+                assert_eq!(daemon.api.output(&id).text(), "a e5\n");
+                given += 1;
+            }
+            Err(status) => {
+                assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+                refusals += 1;
+            }
+        }
+    }
+    assert!(race.stop() > 60 && given > 0 && refusals > 0, "{given} {refusals}");
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::PathBuf;
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{HostVolume, Plan, Volume, VolumeSource};
@@ -164,8 +165,8 @@ fn the_launcher_has_its_own_list() {
         let refused = shim.reach(State::Running).unwrap_err();
         assert_eq!((refused.reason, &*refused.violations[0].field), (Reason::Invalid as i32, field), "{refused:?}");
     }
-    let wide = Policy { host_paths: vec!["/etc".into()], ..Policy::default() };
-    let source = VolumeSource::HostPath("/etc/shadow".into());
+    let wide = Policy { host_paths: vec![PathBuf::from("/etc").into()], ..Policy::default() };
+    let source = VolumeSource::HostPath(PathBuf::from("/etc/shadow").into());
     let volumes = vec![Volume { path: "/data".into(), source, sub_path: "".into(), read_only: true }];
     let draft = Draft {
         id: "path",

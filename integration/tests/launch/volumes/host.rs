@@ -135,7 +135,7 @@ fn paths_below_a_listed_directory() {
     assert_eq!(daemon.api.info().host_paths, [lent.path("shared").display().to_string()]);
 }
 
-/// A host path must be below the listed directory, and only directories and regular files are mounted.
+/// A host path must be below the listed directory, and no part of it may be a link.
 #[test]
 fn host_paths_do_not_leave_the_list() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -144,9 +144,6 @@ fn host_paths_do_not_leave_the_list() {
     fs::create_dir(lent.path("shared-not")).unwrap();
     std::os::unix::fs::symlink(lent.path("deps"), shared.join("link")).unwrap();
     std::os::unix::fs::symlink(lent.path("deps/secret"), shared.join("file")).unwrap();
-    let fifo = nix::unistd::mkfifo(&shared.join("fifo"), nix::sys::stat::Mode::S_IRWXU);
-    fifo.unwrap();
-    let _socket = std::os::unix::net::UnixListener::bind(shared.join("socket")).unwrap();
     let daemon = lent.daemon(&format!("[policy]\nhost_paths = ['{}']\n", shared.display()));
     let field = "volumes[0].host_path.path";
     for (path, expected) in [
@@ -156,8 +153,6 @@ fn host_paths_do_not_leave_the_list() {
         (shared.join("link"), Code::FailedPrecondition),
         (shared.join("link/secret"), Code::FailedPrecondition),
         (shared.join("file"), Code::FailedPrecondition),
-        (shared.join("fifo"), Code::FailedPrecondition),
-        (shared.join("socket"), Code::FailedPrecondition),
         (shared.join("missing"), Code::FailedPrecondition),
     ] {
         let request = with(&[read_only(of_path(&path, "/a"))], sh("cat /a").rootfs(&rootfs.reference()));

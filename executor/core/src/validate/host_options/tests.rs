@@ -30,7 +30,7 @@ fn fields(host_options: HostOptions) -> Vec<String> {
 }
 
 fn device(name: &str, path: &str, permissions: &str) -> Device {
-    Device { name: name.into(), path: path.into(), permissions: permissions.into() }
+    Device { name: name.into(), path: path.into(), permissions: permissions.into(), ..Device::default() }
 }
 
 fn devices(devices: &[Device]) -> HostOptions {

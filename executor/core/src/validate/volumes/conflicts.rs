@@ -3,15 +3,26 @@
 use std::path::Path;
 
 use super::VolumeSurroundings;
-use crate::plan::{FRESH_OF_HOST, PlannedFile, PlannedProcess, Rootfs, Volume};
+use crate::plan::{FRESH_OF_HOST, PlannedFile, PlannedProcess, Propagation, Rootfs, Volume};
 use crate::validate::ViolationReason::Conflict;
-use crate::validate::{Report, shorten};
+use crate::validate::{Report, is_nested, shorten};
 
 /// Describes a conflict of a volume with other mounts of its container, if there is one.
 pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundings<'_>) -> Option<String> {
     let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
     if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
         return Some(format!("`{shown}` is also the path of a tmpfs"));
+    }
+    let inside = |other: &&Volume| path != &other.path && path.starts_with(&other.path);
+    let is_shared = |other: &&Volume| other.propagation() == Propagation::Bidirectional;
+    if let Some(outer) = all.iter().filter(inside).find(is_shared) {
+        let outer = outer.path.display();
+        return Some(format!("`{shown}` would also be mounted on the host: propagation of `{outer}` is bidirectional"));
+    }
+    // The nodes of CDI devices are not known yet.
+    let mut devices = beside.devices.iter().filter(|device| !device.is_cdi());
+    if let Some(device) = devices.find(|device| is_nested(&device.path, path)) {
+        return Some(format!("`{shown}` conflicts with the device at `{}`", device.path.display()));
     }
     let of_others = volume.empty().is_none();
     if of_others && let Some(tmpfs) = beside.tmpfs.iter().find(|tmpfs| tmpfs.path.starts_with(path)) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::plan::HostVolume;
+use crate::plan::{HostPathRule, HostVolume};
 use crate::validate::{Policy, shorten, surroundings};
 
 /// Maximum number of the operator's volumes.
@@ -45,13 +45,42 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
 ///
 /// # Errors
 /// Returns the invalid entry and the reason.
-pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
+pub fn check_host_paths(rules: &[HostPathRule], reserved: &[&Path]) -> Result<(), String> {
+    if rules.len() > HOST_VOLUMES_MAX {
+        return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", rules.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for HostPathRule { path, .. } in rules {
+        check_offered_dir(path, reserved).map_err(|why| format!("{}: {why}", path.display()))?;
+        if !seen.insert(path) {
+            return Err(format!("{}: is given twice", path.display()));
+        }
+    }
+    // A request could mount the outer directory, with everything in it.
+    let narrower = |inner: &&HostPathRule| {
+        let outer = |outer: &&HostPathRule| inner.path != outer.path && inner.path.starts_with(&outer.path);
+        rules.iter().filter(outer).any(|outer| {
+            inner.read_only && !outer.read_only
+                || inner.propagation < outer.propagation
+                || outer.suid && !inner.suid
+                || outer.dev && !inner.dev
+        })
+    };
+    match rules.iter().find(narrower) {
+        Some(inner) => Err(format!("{}: permits less than the entry that contains it", inner.path.display())),
+        None => Ok(()),
+    }
+}
+
+/// Checks the operator's list of device nodes and their directories.
+///
+/// # Errors
+/// Returns the invalid entry and the reason.
+pub fn check_device_paths(paths: &[PathBuf]) -> Result<(), String> {
     if paths.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));
     }
-    paths
-        .iter()
-        .try_for_each(|path| check_offered_dir(path, reserved).map_err(|why| format!("{}: {why}", path.display())))
+    paths.iter().try_for_each(|path| surroundings::plain_path(path).map_err(|why| format!("{}: {why}", path.display())))
 }
 
 /// Checks a host directory that the operator lists.
@@ -65,9 +94,9 @@ fn check_offered_dir(path: &Path, reserved: &[&Path]) -> Result<(), String> {
 
 impl Policy {
     /// Returns the innermost entry of `host_paths` that contains the path.
-    pub fn host_path_around(&self, path: &Path) -> Option<&Path> {
-        let around = self.host_paths.iter().filter(|listed| path.starts_with(listed));
-        around.max_by_key(|listed| listed.components().count()).map(PathBuf::as_path)
+    pub fn host_path_around(&self, path: &Path) -> Option<&HostPathRule> {
+        let around = self.host_paths.iter().filter(|rule| path.starts_with(&rule.path));
+        around.max_by_key(|rule| rule.path.components().count())
     }
 }
 
@@ -80,8 +109,28 @@ mod tests {
         for (path, allowed) in
             [("/srv/a", true), ("/", false), ("/srv", false), ("/srv/own/x", false), ("/proc/x", false)]
         {
-            let listed = check_host_paths(&[path.into()], &[Path::new("/srv/own")]);
+            let listed = check_host_paths(&[PathBuf::from(path).into()], &[Path::new("/srv/own")]);
             assert_eq!(listed.is_ok(), allowed, "{path}: {listed:?}");
+        }
+        let rule = |path: &str, read_only, suid| HostPathRule {
+            path: path.into(),
+            read_only,
+            suid,
+            ..HostPathRule::default()
+        };
+        for (outer, inner, allowed) in [
+            (rule("/a", true, false), rule("/a/b", false, true), true),
+            (rule("/a", false, false), rule("/a/b", true, false), false),
+            (rule("/a", false, true), rule("/a/b", false, false), false),
+            (rule("/a", false, true), rule("/ab", true, false), true),
+            (rule("/a", false, false), rule("/a", false, false), false),
+        ] {
+            let listed = check_host_paths(&[inner.clone(), outer], &[]);
+            assert_eq!(listed.is_ok(), allowed, "{inner:?}: {listed:?}");
+        }
+        for (path, allowed) in [("/dev/fuse", true), ("/dev", true), ("/", false), ("dev", false), ("/dev/../x", false)]
+        {
+            assert_eq!(check_device_paths(&[path.into()]).is_ok(), allowed, "{path}");
         }
         let volume = |name: &str, path: &str| HostVolume { name: name.into(), path: path.into(), read_only: false };
         let own = [Path::new("/run/executor"), Path::new("/var/lib/executor")];

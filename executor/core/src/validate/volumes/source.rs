@@ -4,9 +4,13 @@ use std::path::Path;
 
 use crate::image::BadReference;
 use crate::limits::{DISK_MIN, TMPFS_MAX, TMPFS_MIN};
-use crate::plan::{Medium, PodRole, Volume, VolumeImage, VolumeSource};
+use crate::plan::{
+    HostPath, HostPathRule, Medium, PodRole, Propagation, UserNamespace, Volume, VolumeImage, VolumeSource,
+};
 use crate::validate::ViolationReason::{Conflict, InvalidFormat, NotAllowed, OutOfRange, Required, UnknownValue};
 use crate::validate::{FieldFault, Policy, Report, image, pods, shorten, surroundings};
+
+use super::VolumeSurroundings;
 
 /// Maximum number of names in a message.
 const NAMES_SHOWN: usize = 20;
@@ -14,7 +18,7 @@ const NAMES_SHOWN: usize = 20;
 /// Checks the source of a volume.
 pub(super) fn check_source(
     volume: &Volume,
-    (policy, pod): (&Policy, Option<&PodRole>),
+    (policy, beside): (&Policy, &VolumeSurroundings<'_>),
     field: &dyn Fn(&str) -> String,
     report: &mut Report,
 ) {
@@ -50,11 +54,7 @@ pub(super) fn check_source(
             }
             Some(_) => {}
         },
-        VolumeSource::HostPath(path) => {
-            if let Err(why) = host_path(path, policy) {
-                report.add(field("host_path.path"), why);
-            }
-        }
+        VolumeSource::HostPath(asked) => check_host_path(asked, volume, (policy, beside), field, report),
         VolumeSource::Image(asked) => {
             if !volume.read_only {
                 report.add(field("read_only"), Required.because("the files of an image are read-only: set read_only"));
@@ -64,7 +64,7 @@ pub(super) fn check_source(
             }
         }
         VolumeSource::Pod(name) => {
-            if !matches!(pod, Some(PodRole::Member { .. })) {
+            if !matches!(beside.pod, Some(PodRole::Member { .. })) {
                 report.add(field("pod"), Conflict.because("requires a container that is a member of a pod"));
             }
             if let Err(why) = pods::check_pod_volume_name(name) {
@@ -74,19 +74,100 @@ pub(super) fn check_source(
     }
 }
 
-fn host_path(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
-    surroundings::plain_path(path)?;
-    if policy.host_path_around(path).is_some() {
-        return Ok(());
+fn check_host_path(
+    asked: &HostPath,
+    volume: &Volume,
+    (policy, beside): (&Policy, &VolumeSurroundings<'_>),
+    field: &dyn Fn(&str) -> String,
+    report: &mut Report,
+) {
+    let rule = surroundings::plain_path(&asked.path).and_then(|()| host_path_rule(&asked.path, policy));
+    match rule {
+        Err(why) => report.add(field("host_path.path"), why),
+        Ok(rule) => {
+            if let Err((name, why)) = check_host_path_rule(asked, volume.read_only, rule) {
+                report.add(field(name), why);
+            }
+        }
+    }
+    let HostPath { propagation, recursive, recursive_read_only, .. } = *asked;
+    if recursive_read_only && (!volume.read_only || !recursive || propagation != Propagation::Private) {
+        let why = "requires read_only, recursive and private propagation";
+        report.add(field("host_path.recursive_read_only"), Conflict.because(why));
+    }
+    if propagation != Propagation::Private && !recursive {
+        let why = "requires recursive: mounts below the path are otherwise not included";
+        report.add(field("host_path.propagation"), Conflict.because(why));
+    }
+    let isolation = beside.isolation;
+    let of_host = isolation.user_namespace == UserNamespace::Host;
+    let can_mount = isolation.privileged
+        || isolation.capabilities_added.iter().any(|name| name == "CAP_SYS_ADMIN" || name == "ALL");
+    if propagation == Propagation::Bidirectional && !(can_mount && of_host) {
+        let why = "bidirectional propagation requires privileged, or CAP_SYS_ADMIN, and the host's user namespace";
+        report.add(field("host_path.propagation"), Conflict.because(why));
+    }
+    // A mount that is attached in the container's own user namespace is not locked.
+    if volume.is_mounted_late() && volume.read_only && can_mount && !of_host {
+        let why = "cannot be enforced below /dev: with CAP_SYS_ADMIN in its own user namespace, the container could \
+                   mount the path writable again";
+        report.add(field("read_only"), Conflict.because(why));
+    }
+}
+
+/// Returns the operator's entry for a path of the host.
+///
+/// # Errors
+/// Returns an error that names the key and its entries if no entry contains the path.
+pub fn host_path_rule<'a>(path: &Path, policy: &'a Policy) -> Result<&'a HostPathRule, FieldFault> {
+    if let Some(rule) = policy.host_path_around(path) {
+        return Ok(rule);
     }
     let shown = shorten(&path.display().to_string());
     let listed: Vec<String> =
-        policy.host_paths.iter().take(NAMES_SHOWN).map(|listed| listed.display().to_string()).collect();
+        policy.host_paths.iter().take(NAMES_SHOWN).map(|rule| rule.path.display().to_string()).collect();
     let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("lists {}", listed.join(", ")) };
     let why = format!(
         "`{shown}` is not below a directory of policy.host_paths, which {listed} in this daemon's configuration"
     );
     Err(NotAllowed.because(why))
+}
+
+/// Checks that the operator's entry permits what a request asks for.
+///
+/// # Errors
+/// Returns the field of the volume, and an error that names the key and the value to add.
+pub fn check_host_path_rule(
+    asked: &HostPath,
+    read_only: bool,
+    rule: &HostPathRule,
+) -> Result<(), (&'static str, FieldFault)> {
+    let entry = rule.path.display();
+    let not_allowed = |value: &str| {
+        let entry = format!("the entry `{entry}` of policy.host_paths in this daemon's configuration");
+        NotAllowed.because(format!("requires `{value}` in {entry}"))
+    };
+    if rule.read_only && !(read_only && (!asked.recursive || asked.recursive_read_only)) {
+        let why = format!(
+            "`{entry}` is read-only in policy.host_paths of this daemon's configuration: set read_only, and with \
+             recursive also recursive_read_only"
+        );
+        return Err((if read_only { "host_path.recursive_read_only" } else { "read_only" }, NotAllowed.because(why)));
+    }
+    if asked.propagation > rule.propagation {
+        let value = match asked.propagation {
+            Propagation::Bidirectional => "propagation = \"bidirectional\"",
+            _ => "propagation = \"host-to-container\"",
+        };
+        return Err(("host_path.propagation", not_allowed(value)));
+    }
+    if asked.suid && !rule.suid {
+        return Err(("host_path.suid", not_allowed("suid = true")));
+    }
+    if asked.dev && !rule.dev {
+        return Err(("host_path.dev", not_allowed("dev = true")));
+    }
+    Ok(())
 }
 
 fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {

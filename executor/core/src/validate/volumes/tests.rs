@@ -1,7 +1,9 @@
 use super::*;
 use crate::image::{ImagePolicy, ImageRules};
 use crate::limits::{DISK_MIN, TMPFS_MAX};
-use crate::plan::{Action, Actions, HostVolume, Plan, Surroundings, VolumeImage};
+use crate::plan::{
+    Action, Actions, Device, HostPath, HostPathRule, HostVolume, Plan, Propagation, Surroundings, VolumeImage,
+};
 use crate::validate::{Draft, DraftFile, DraftStep, Violation, recheck, validate};
 
 fn policy() -> Policy {
@@ -191,4 +193,120 @@ fn volume_of_pod_takes_secret_files() {
     assert_eq!(fields(validate(&member(&around), &policy())), ["volumes[0].path", "volumes[1].path"]);
     let below = [of_pod("/data"), host("shared", "/data/conf/x")];
     assert_eq!(fields(validate(&member(&below), &policy())), ["volumes[1].path"]);
+}
+
+fn of_path(change: impl FnOnce(&mut HostPath)) -> Volume {
+    let mut asked = HostPath::from(PathBuf::from("/srv/a/b"));
+    change(&mut asked);
+    Volume { source: VolumeSource::HostPath(asked), ..host("", "/v") }
+}
+
+/// C24, C25: everything beyond a plain mount needs the operator's entry, and combinations that cannot hold are refused.
+#[test]
+fn host_path_needs_what_its_entry_permits() {
+    let rule = |change: fn(&mut HostPathRule)| {
+        let mut rule = HostPathRule::from(PathBuf::from("/srv/a"));
+        change(&mut rule);
+        Policy { host_paths: vec![rule], allow_host_userns: true, allow_privileged: true, ..Policy::default() }
+    };
+    let plain = || rule(|_| {});
+    let all = |rule: &mut HostPathRule| {
+        (rule.suid, rule.dev, rule.propagation) = (true, true, Propagation::Bidirectional);
+    };
+    let slave = |path: &mut HostPath| (path.recursive, path.propagation) = (true, Propagation::HostToContainer);
+    let both = |path: &mut HostPath| (path.recursive, path.propagation) = (true, Propagation::Bidirectional);
+    let fixed = |path: &mut HostPath| (path.recursive, path.recursive_read_only) = (true, true);
+    let read_only = |volume: Volume| Volume { read_only: true, ..volume };
+    let fixed_rule = || rule(|rule| rule.read_only = true);
+    for (volume, policy, expected) in [
+        (of_path(|_| {}), plain(), ""),
+        (of_path(|path| path.recursive = true), plain(), ""),
+        (of_path(|path| path.follow_links = true), plain(), ""),
+        (of_path(|path| path.path = "/srv/ab".into()), plain(), "host_path.path"),
+        (of_path(|path| path.suid = true), plain(), "host_path.suid"),
+        (of_path(|path| path.dev = true), plain(), "host_path.dev"),
+        (of_path(slave), plain(), "host_path.propagation"),
+        (of_path(slave), rule(|rule| rule.propagation = Propagation::HostToContainer), ""),
+        (of_path(|path| path.propagation = Propagation::HostToContainer), rule(all), "host_path.propagation"),
+        (of_path(both), rule(all), "host_path.propagation"),
+        (of_path(fixed), plain(), "host_path.recursive_read_only"),
+        (read_only(of_path(fixed)), plain(), ""),
+        (read_only(of_path(|path| path.recursive_read_only = true)), plain(), "host_path.recursive_read_only"),
+        (of_path(|_| {}), fixed_rule(), "read_only"),
+        (read_only(of_path(|_| {})), fixed_rule(), ""),
+        (read_only(of_path(|path| path.recursive = true)), fixed_rule(), "host_path.recursive_read_only"),
+        (read_only(of_path(fixed)), fixed_rule(), ""),
+    ] {
+        let expected: Vec<String> = Some(expected)
+            .filter(|field| !field.is_empty())
+            .map(|field| format!("volumes[0].{field}"))
+            .into_iter()
+            .collect();
+        let shown = format!("{volume:?}");
+        assert_eq!(fields(validate(&draft(&[volume]), &policy)), expected, "{shown}");
+    }
+    let with = |volumes: &[Volume], change: fn(&mut Isolation)| {
+        let mut asked = draft(volumes);
+        change(&mut asked.isolation);
+        fields(validate(&asked, &rule(all)))
+    };
+    let of_host = |isolation: &mut Isolation| {
+        (isolation.privileged, isolation.user_namespace) = (true, crate::plan::UserNamespace::Host);
+    };
+    assert_eq!(with(&[of_path(both)], of_host), [""; 0]);
+    assert_eq!(with(&[of_path(both)], |isolation| isolation.privileged = true), ["volumes[0].host_path.propagation"]);
+    // A mount in a bidirectional volume would also be on the host.
+    let inner = |path: &str| empty(Medium::Memory, path, 0);
+    assert_eq!(with(&[of_path(both), inner("/v/x")], of_host), ["volumes[1].path"]);
+    assert_eq!(with(&[of_path(both), inner("/vx")], of_host), [""; 0]);
+    let in_dev = Volume { path: "/dev/x".into(), read_only: true, ..of_path(|_| {}) };
+    assert_eq!(with(std::slice::from_ref(&in_dev), |isolation| isolation.privileged = true), ["volumes[0].read_only"]);
+    assert_eq!(with(std::slice::from_ref(&in_dev), of_host), [""; 0]);
+    let mut with_device = draft(std::slice::from_ref(&in_dev));
+    let policy = Policy { device_paths: vec!["/dev/fuse".into()], ..rule(all) };
+    let device = Device { host_path: Some("/dev/fuse".into()), path: "/dev/x/fuse".into(), ..Device::default() };
+    with_device.host_options.devices = vec![device];
+    assert_eq!(fields(validate(&with_device, &policy)), ["volumes[0].path"]);
+}
+
+/// C24: paths of the host replace files of the executor; other volumes do not.
+#[test]
+fn host_path_replaces_files_of_the_executor() {
+    let policy = Policy { host_paths: vec![PathBuf::from("/srv/a").into()], ..policy() };
+    for (path, allowed) in [
+        ("/etc/hosts", true),
+        ("/etc/hostname", true),
+        ("/etc/resolv.conf", true),
+        ("/dev/shm", true),
+        ("/dev/termination-log", true),
+        ("/dev/a/b", true),
+        ("/etc", false),
+        ("/dev", false),
+        ("/dev/shm/a", false),
+        ("/dev/null", false),
+        ("/dev/a/../null", false),
+        ("/proc/x", false),
+    ] {
+        let volume = Volume { path: path.into(), ..of_path(|_| {}) };
+        let expected = vec!["volumes[0].path"; usize::from(!allowed)];
+        assert_eq!(fields(validate(&draft(&[volume]), &policy)), expected, "{path}");
+        let named = fields(validate(&draft(&[host("shared", path)]), &policy));
+        assert_eq!(named, ["volumes[0].path"], "{path}: the control");
+    }
+}
+
+/// An entry of `policy.host_paths` is a path or a table. Unknown keys are refused.
+#[test]
+fn host_path_entry_is_path_or_table() {
+    let read = |text: &str| serde_json::from_str::<HostPathRule>(text);
+    let path = HostPathRule::from(PathBuf::from("/srv/a"));
+    assert_eq!(read("\"/srv/a\"").unwrap(), path);
+    assert_eq!(read("{\"path\": \"/srv/a\"}").unwrap(), path);
+    let table =
+        r#"{"path": "/srv/a", "read_only": true, "propagation": "host-to-container", "suid": true, "dev": true}"#;
+    let propagation = Propagation::HostToContainer;
+    assert_eq!(read(table).unwrap(), HostPathRule { read_only: true, propagation, suid: true, dev: true, ..path });
+    for text in ["1", "{}", "{\"path\": \"/a\", \"exec\": true}", "{\"path\": \"/a\", \"propagation\": \"shared\"}"] {
+        assert!(read(text).is_err(), "{text}");
+    }
 }

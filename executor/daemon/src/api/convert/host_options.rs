@@ -4,8 +4,13 @@ use executor_core::plan::{Device, HostDevice, Ulimit};
 use executor_proto::v1;
 
 pub(super) fn device(device: &Device) -> v1::DeviceMount {
-    let Device { name, path, permissions } = device;
-    v1::DeviceMount { name: name.clone(), path: path.display().to_string(), permissions: permissions.clone() }
+    let Device { name, host_path, path, permissions } = device;
+    v1::DeviceMount {
+        host_path: host_path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+        name: name.clone(),
+        path: path.display().to_string(),
+        permissions: permissions.clone(),
+    }
 }
 
 pub(super) fn ulimit(ulimit: &Ulimit) -> v1::Ulimit {

@@ -1,6 +1,6 @@
 //! Converts volumes.
 
-use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeSource};
+use executor_core::plan::{EmptyVolume, HostPath, HostVolume, Medium, Plan, Propagation, Volume, VolumeSource};
 use executor_proto::v1::{self, empty_volume, volume_mount::Source};
 
 /// Converts a volume.
@@ -9,7 +9,7 @@ pub(super) fn mount(volume: &Volume) -> v1::VolumeMount {
         VolumeSource::Empty(volume) => Source::Empty(empty(volume)),
         VolumeSource::Host(name) => Source::Host(v1::NamedVolume { name: name.clone() }),
         VolumeSource::Image(image) => Source::Image(v1::ImageVolume { reference: image.reference.clone() }),
-        VolumeSource::HostPath(path) => Source::HostPath(v1::HostPath { path: path.display().to_string() }),
+        VolumeSource::HostPath(asked) => Source::HostPath(host_path(asked)),
         VolumeSource::Pod(name) => Source::Pod(v1::PodVolumeName { name: name.clone() }),
     };
     v1::VolumeMount {
@@ -17,6 +17,24 @@ pub(super) fn mount(volume: &Volume) -> v1::VolumeMount {
         source: Some(source),
         sub_path: volume.sub_path.display().to_string(),
         read_only: volume.read_only,
+    }
+}
+
+fn host_path(asked: &HostPath) -> v1::HostPath {
+    let HostPath { path, propagation, recursive, recursive_read_only, suid, dev, follow_links } = asked;
+    let propagation = match propagation {
+        Propagation::Private => v1::host_path::Propagation::Private,
+        Propagation::HostToContainer => v1::host_path::Propagation::HostToContainer,
+        Propagation::Bidirectional => v1::host_path::Propagation::Bidirectional,
+    };
+    v1::HostPath {
+        path: path.display().to_string(),
+        propagation: propagation.into(),
+        recursive: *recursive,
+        recursive_read_only: *recursive_read_only,
+        suid: *suid,
+        dev: *dev,
+        follow_links: *follow_links,
     }
 }
 

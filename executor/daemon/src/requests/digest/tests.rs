@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 177] = [
+    let changes: [RequestChange; 184] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -120,6 +120,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.cgroup_parent = "/a".into(),
         |r, _| r.devices.push(DeviceMount::default()),
         |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
+        |r, _| r.devices.push(DeviceMount { host_path: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { path: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { permissions: "a".into(), ..Default::default() }),
         |r, _| r.apparmor_profile = "a".into(),
@@ -182,7 +183,13 @@ fn every_field_but_the_id_counts() {
         |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { size_bytes: 1, ..Default::default() }))),
         |r, _| r.volumes.push(volume(Source::Empty(EmptyVolume { mode: Some(0), ..Default::default() }))),
         |r, _| r.volumes.push(volume(Source::Host(NamedVolume { name: "a".into() }))),
-        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { path: "a".into() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { path: "a".into(), ..Default::default() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { propagation: 1, ..Default::default() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { recursive: true, ..Default::default() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { recursive_read_only: true, ..Default::default() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { suid: true, ..Default::default() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { dev: true, ..Default::default() }))),
+        |r, _| r.volumes.push(volume(Source::HostPath(HostPath { follow_links: true, ..Default::default() }))),
         |r, _| r.volumes.push(volume(Source::Image(ImageVolume { reference: "a".into() }))),
         |r, _| r.tmpfs.push(Tmpfs::default()),
         |r, _| r.tmpfs.push(Tmpfs { path: "a".into(), ..Default::default() }),

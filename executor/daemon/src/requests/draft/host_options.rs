@@ -1,11 +1,14 @@
 //! Converts CPU sets, devices, confinement and process attributes of a request.
 
+use std::path::PathBuf;
+
 use executor_core::plan::{Device, HostOptions, Ulimit};
 use executor_proto::v1::{DeviceMount, Limits, RunRequest};
 
 pub(super) fn from_request(request: &RunRequest, limits: &Limits) -> HostOptions {
     let device = |asked: &DeviceMount| Device {
         name: asked.name.clone(),
+        host_path: Some(&asked.host_path).filter(|path| !path.is_empty()).map(PathBuf::from),
         path: asked.path.clone().into(),
         permissions: asked.permissions.clone(),
     };

@@ -1,6 +1,6 @@
 //! Converts the volumes of a request for validation.
 
-use executor_core::plan::{EmptyVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeSource};
+use executor_core::plan::{EmptyVolume, HostPath, Medium, Propagation, VOLUME_MODE_DEFAULT, Volume, VolumeSource};
 use executor_core::validate::ViolationReason::{Required, UnknownValue};
 use executor_core::validate::{VOLUMES_MAX, Violation};
 use executor_proto::v1::{self, RunRequest, volume_mount::Source};
@@ -19,7 +19,7 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
         Some(Source::Empty(asked)) => VolumeSource::Empty(empty(index, asked, violations)),
         Some(Source::Host(named)) => VolumeSource::Host(named.name.clone()),
         Some(Source::Image(image)) => VolumeSource::Image(images::volume_placeholder(&image.reference)),
-        Some(Source::HostPath(of)) => VolumeSource::HostPath(of.path.clone().into()),
+        Some(Source::HostPath(asked)) => VolumeSource::HostPath(host_path(index, asked, violations)),
         Some(Source::Pod(named)) => VolumeSource::Pod(named.name.clone()),
         None => {
             let why = "is not set: set `empty`, `host`, `host_path`, `image` or `pod`";
@@ -49,6 +49,22 @@ pub(super) fn empty(index: usize, volume: &v1::EmptyVolume, violations: &mut Vec
         Medium::Disk
     });
     EmptyVolume { medium, bytes: volume.size_bytes, mode: volume.mode.unwrap_or(VOLUME_MODE_DEFAULT), gid: volume.gid }
+}
+
+fn host_path(index: usize, asked: &v1::HostPath, violations: &mut Vec<Violation>) -> HostPath {
+    let propagation = match asked.propagation {
+        0 => Propagation::Private,
+        1 => Propagation::HostToContainer,
+        2 => Propagation::Bidirectional,
+        number => {
+            let why = format!("is {number}; 0 (private), 1 (host to container) and 2 (bidirectional) are allowed");
+            let field = format!("volumes[{index}].host_path.propagation");
+            violations.push(Violation::new(field, UnknownValue.because(why)));
+            Propagation::Private
+        }
+    };
+    let v1::HostPath { recursive, recursive_read_only, suid, dev, follow_links, .. } = *asked;
+    HostPath { path: asked.path.clone().into(), propagation, recursive, recursive_read_only, suid, dev, follow_links }
 }
 
 fn medium(number: i32) -> Result<Medium, String> {

@@ -39,7 +39,7 @@ use super::sysctls::{self, Settings};
 use crate::devices;
 use crate::errors::failed;
 use crate::host::Host;
-use crate::rootfs::{place_view, shared_mounts};
+use crate::rootfs::{LateMount, place_view, shared_mounts};
 use crate::runtime;
 use crate::shim::output::termination_message::Placing;
 
@@ -66,6 +66,8 @@ pub(crate) struct Injection<'a> {
     pub(crate) message: Option<Placing<'a>>,
     /// View of the pod's /dev/shm, if the container is a member of a pod.
     pub(crate) shm: Option<&'a OwnedFd>,
+    /// Volumes that are mounted over the container's own file systems.
+    pub(crate) late: &'a [LateMount],
     pub(crate) process: &'a MemFile,
     pub(crate) files: &'a MemFile,
     /// Directory in the shim's mount namespace. The volume is attached there on kernels that cannot clone detached
@@ -123,7 +125,7 @@ impl Injection<'_> {
         if plan.makes_network() && !self.network_is_set_up {
             set_up_network(self.host, self.init)?;
         }
-        let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some();
+        let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some() || !self.late.is_empty();
         let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && !placed;
         if self.volume.is_none() && nothing {
             return Ok(None);
@@ -188,7 +190,7 @@ impl Injection<'_> {
         let settings = Settings::new(self.plan, self.host.proc.as_fd());
         let init = self.init;
         let network = settings.is_some() && self.plan.makes_network();
-        let placed = !devices.is_empty() || message.is_some() || self.shm.is_some();
+        let placed = !devices.is_empty() || message.is_some() || self.shm.is_some() || !self.late.is_empty();
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
         process::enter_namespaces(init, mount, network).map_err(|error| HelperFailure("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
@@ -211,6 +213,9 @@ impl Injection<'_> {
             dev()
                 .and_then(|dev| devices::place(dev.as_fd(), node, view.as_fd()))
                 .map_err(|error| HelperFailure(format!("device {}", node.path.display()), error))?;
+        }
+        for mount in self.late {
+            place_late(mount).map_err(|error| HelperFailure(format!("mount at {}", mount.path.display()), error))?;
         }
         if let Some(steps) = &views.steps {
             show_in_dev(STEPS_DIR, steps)?;
@@ -410,6 +415,31 @@ fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;
     mount::attach(shm.as_fd(), target.as_fd())
+}
+
+/// Mounts a volume. Creates its mount point below /dev.
+fn place_late(LateMount { path, view, is_file }: &LateMount) -> io::Result<()> {
+    let root = open_dir(Path::new("/"))?;
+    match path.strip_prefix(DEV) {
+        Ok(below) if below != Path::new("shm") => {
+            let dev = dev()?;
+            devices::make_parents(dev.as_fd(), below)?;
+            let mode = Mode::from_raw_mode(if *is_file { 0o600 } else { 0o755 });
+            if *is_file {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+                open_in_root(dev.as_fd(), below, flags, mode, Follow::NoLinks)?;
+            } else {
+                match rustix::fs::mkdirat(&dev, below, mode) {
+                    Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+    let flags = if *is_file { OFlags::PATH } else { OFlags::PATH | OFlags::DIRECTORY };
+    let target = open_in_root(root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks)?;
+    mount::attach(view.as_fd(), target.as_fd())
 }
 
 /// Creates `/dev/console` in the new /dev, as the OCI runtime specification requires for a container with a terminal.

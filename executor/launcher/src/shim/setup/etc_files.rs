@@ -39,6 +39,35 @@ pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     }
 }
 
+/// Replaces entries of the image at which a volume replaces one of the files, unless they are regular files. The volume
+/// is then mounted on an empty file.
+///
+/// # Errors
+/// Returns a refusal if the disk is full.
+pub(crate) fn make_targets(tree: &Tree, plan: &Plan) -> Result<(), Refused> {
+    for name in NAMES.iter().filter(|name| is_volume(plan, name)) {
+        let path = Path::new(ETC).join(name);
+        let entry = tree.entry(&path).map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?;
+        if matches!(entry, RootfsEntry::Symlink | RootfsEntry::Special) {
+            let dir = open_in_root(
+                tree.root(),
+                Path::new(ETC),
+                OFlags::PATH | OFlags::DIRECTORY,
+                Mode::empty(),
+                Follow::NoLinks,
+            );
+            let replaced = dir.and_then(|dir| replace(dir.as_fd(), name, b""));
+            replaced.map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if a volume is mounted at the file.
+fn is_volume(plan: &Plan, name: &str) -> bool {
+    plan.volumes.iter().any(|volume| volume.path == Path::new(ETC).join(name))
+}
+
 /// Returns the contents in the order of [`NAMES`]. `addresses` contains the addresses that a CNI network has assigned.
 ///
 /// # Errors
@@ -72,7 +101,7 @@ pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
 /// Returns a refusal if the disk is full.
 pub(crate) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mut Vec<String>) -> Result<(), Refused> {
     let dir = open_dir(tree, plan);
-    for (name, content) in NAMES.iter().zip(contents) {
+    for (name, content) in NAMES.iter().zip(contents).filter(|(name, _)| !is_volume(plan, name)) {
         let written = match &dir {
             Ok(dir) => replace(dir.as_fd(), name, content.as_bytes()),
             Err(error) => Err(match error.raw_os_error() {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use executor_client::v1::host_path::Propagation;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{File, HostPath, ImageVolume, NamedVolume, PodVolumeName, VolumeMount};
 use k8s_openapi::api::core::v1::{Container, VolumeMount as KubeVolumeMount};
@@ -52,30 +53,43 @@ impl Lowering<'_> {
                 self.refuse(&format!("{at}.mountPath"), "P58", format!("`{path}` is also the path of another mount"));
                 continue;
             }
+            let propagation = match mount.mount_propagation.as_deref() {
+                None | Some("" | "None") => Some(Propagation::Private),
+                Some("HostToContainer") => Some(Propagation::HostToContainer),
+                Some("Bidirectional") => Some(Propagation::Bidirectional),
+                Some(_) => None,
+            };
+            let is_private = propagation == Some(Propagation::Private);
             let recursive = format!("{at}.recursiveReadOnly");
             match mount.recursive_read_only.as_deref() {
                 None | Some("" | "Disabled") => {}
                 Some("Enabled" | "IfPossible") if mount.read_only != Some(true) => {
                     self.refuse(&recursive, "P58", "requires readOnly: true");
                 }
-                // With IfPossible, mounts below the volume remain writable.
-                Some("IfPossible") => {}
-                Some("Enabled") => self.refuse(&recursive, "P58", "is not supported: use IfPossible"),
+                Some("Enabled") if !is_private => {
+                    self.refuse(&recursive, "P58", "requires mountPropagation: None");
+                }
+                Some("Enabled" | "IfPossible") => {}
                 Some(_) => self.refuse(&recursive, "P58", "must be Disabled, IfPossible or Enabled"),
             }
             let Some(sub_path) = self.sub_path(&at, mount, expand) else { continue };
-            if mount.mount_propagation.as_deref().is_some_and(|propagation| propagation != "None") {
-                self.refuse(
-                    &format!("{at}.mountPropagation"),
-                    "P58",
-                    "must be None: mount propagation is not supported",
-                );
-            }
             let Some(kind) = volumes.get(&mount.name) else {
                 self.refuse(&format!("{at}.name"), "P58", format!("`{}` is not a volume of the pod", mount.name));
                 continue;
             };
+            let propagates = format!("{at}.mountPropagation");
+            match (propagation, kind) {
+                (None, _) => self.refuse(&propagates, "P58", "must be None, HostToContainer or Bidirectional"),
+                (Some(Propagation::Private), _) | (_, Kind::HostPath(_) | Kind::Refused) => {}
+                (Some(_), _) => {
+                    let message = "must be None: only a hostPath in policy.host_paths of executord's configuration has \
+                                   mount propagation";
+                    self.refuse(&propagates, "P58", message);
+                }
+            }
             let read_only = mount.read_only == Some(true);
+            let recursive_read_only =
+                is_private && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
             let source = match kind {
                 Kind::Refused => continue,
                 Kind::Empty => Some((Source::Pod(PodVolumeName { name: mount.name.clone() }), sub_path, read_only)),
@@ -90,7 +104,14 @@ impl Lowering<'_> {
                         .join("/");
                     Some((Source::Host(NamedVolume { name: name.clone() }), joined, read_only || *lent))
                 }
-                Kind::HostPath(host) => Some((Source::HostPath(HostPath { path: host.clone() }), sub_path, read_only)),
+                Kind::HostPath(host) => {
+                    // Mounts below a read-only path would be writable, so they are included only if requested.
+                    let recursive = !read_only || !is_private || recursive_read_only;
+                    let propagation = propagation.unwrap_or_default().into();
+                    let path = host.clone();
+                    let path = HostPath { path, propagation, recursive, recursive_read_only, ..HostPath::default() };
+                    Some((Source::HostPath(path), sub_path, read_only))
+                }
                 Kind::Files(files) => {
                     self.file_mount(&at, &path, &sub_path, files, fs_group, &mut mounted);
                     None

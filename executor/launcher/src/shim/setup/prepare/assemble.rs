@@ -18,7 +18,7 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::pods::Pod;
-use crate::rootfs::Tree;
+use crate::rootfs::{LateMount, MountedVolumes, Tree};
 use crate::shim::output::container_log;
 use crate::shim::running::control::Control;
 use crate::shim::setup::etc_files;
@@ -47,6 +47,8 @@ pub(super) struct Assembled {
     /// Mount point of the termination message file.
     pub(super) message: Option<MountPoint>,
     pub(super) steps: Vec<PreparedStep>,
+    /// Volumes to be attached in the container.
+    pub(super) late: Vec<LateMount>,
     /// Warnings about disk limits that cannot be enforced, and about CDI files.
     pub(super) unheld: Vec<String>,
 }
@@ -96,14 +98,10 @@ impl RecordedContainer {
         let mut users = tree.step_users(plan)?;
         users.iter_mut().for_each(|user| user.join(&extra_groups));
         let file_groups = tree.file_groups(plan)?;
-        unheld.extend(tree.mount_volumes(
-            host,
-            plan,
-            &edits.mounts,
-            (&self.dirs, &self.ids, self.pod.as_ref()),
-            &user,
-            project,
-        )?);
+        etc_files::make_targets(&tree, plan)?;
+        let MountedVolumes { warnings, late } =
+            tree.mount_volumes(host, plan, &edits.mounts, (&self.dirs, &self.ids, self.pod.as_ref()), &user, project)?;
+        unheld.extend(warnings);
         if plan.token_file().is_some() {
             tree.make_runtime_dir(plan)?;
         }
@@ -115,6 +113,7 @@ impl RecordedContainer {
             tree.make_targets(step.mounts.iter().map(|mount| &mount.point), &process.files, &step.user)?;
         }
         let message = tree.termination_message(plan, &mounts, &user)?;
-        Ok(Assembled { recorded: self, tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld })
+        let recorded = self;
+        Ok(Assembled { recorded, tree, user, edits, extra_groups, file_groups, mounts, message, steps, late, unheld })
     }
 }

@@ -18,6 +18,7 @@ use super::Undo;
 use super::assemble::{Assembled, RecordedContainer};
 use crate::cdi::DeviceEdits;
 use crate::cgroup::Devices;
+use crate::devices;
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::finish::now;
@@ -25,6 +26,7 @@ use crate::host::Host;
 use crate::network;
 use crate::pods::{self, Pod};
 use crate::program::has_own_domain;
+use crate::rootfs::LateMount;
 use crate::seccomp::Filter;
 use crate::shim::init::create::{self, Creation};
 use crate::shim::init::init_spec::{InitRole, InitSpec};
@@ -52,6 +54,8 @@ pub(super) struct WaitingInit {
     pub(super) message: Option<MountPoint>,
     /// View of the pod's /dev/shm.
     pub(super) shm: Option<OwnedFd>,
+    /// Volumes to be attached in the container.
+    pub(super) late: Vec<LateMount>,
 }
 
 impl Assembled {
@@ -62,7 +66,8 @@ impl Assembled {
         site: &mut Undo,
         control: &mut Control,
     ) -> Result<WaitingInit, Refused> {
-        let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld } = self;
+        let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, late, unheld } =
+            self;
         let RecordedContainer { record, dirs, ids, pod, warm, mut log } = recorded;
         site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
@@ -70,6 +75,7 @@ impl Assembled {
         let mut devices = host_options::check(host, &record.plan, &mut warnings)?;
         let DeviceEdits { nodes, environment: device_environment, .. } = edits;
         devices.extend(nodes);
+        devices::check_entries(&devices)?;
         warnings.extend_from_slice(tree.warnings());
         let held = spec::held(&record.plan.isolation, user.uid);
         limits::can_be_given(&record.plan, &held)?;
@@ -200,7 +206,7 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(WaitingInit { record, dirs, log, container, id_map, ports, prepared, devices, message, shm })
+        Ok(WaitingInit { record, dirs, log, container, id_map, ports, prepared, devices, message, shm, late })
     }
 }
 

@@ -70,6 +70,7 @@ impl WaitingInit {
             volume: site.remains.volumes.first(),
             message: message.as_ref().zip(self.message.as_ref()).map(|(file, point)| Placing { file, point }),
             shm: self.shm.as_ref(),
+            late: &self.late,
             process: &site.remains.inputs[0],
             files: &site.remains.inputs[1],
             staging: &self.dirs.staging(),

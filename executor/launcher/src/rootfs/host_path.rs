@@ -1,0 +1,271 @@
+//! Mounts paths of the host that requests name (`policy.host_paths`).
+//!
+//! ```text
+//! request: path ──(follow_links: where its links lead)──> path below an entry of the policy
+//!     ──openat2 without links──> descriptor ──open_tree──> detached mount ──> container's root
+//! ```
+//! All of this happens in the host's mount namespace: the launcher's own namespace lacks later mounts if the host's are
+//! private, and its mounts are never peers of the host's. Users of the host may replace any part of the path at any
+//! time. So a path is judged by its text, opened without links beneath the entry's directory, and from then on used by
+//! descriptor only.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use executor_core::plan::{HostPath, HostPathRule, Propagation, Volume};
+use executor_core::validate::ViolationReason::{NotAllowed, Unsuitable, Unsupported};
+use executor_core::validate::{FieldFault, Violation, check_host_path_rule, host_path_rule};
+use executor_sys::mount::{
+    self, Attributes, Follow, clone_tree, open_any_beneath, open_dir, open_in_root, set_attributes, set_propagation,
+};
+use executor_sys::{mountinfo, process};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, statx};
+
+use super::volumes::{NotMounted, explain, is_closed_above, is_nosuid, reason_of, unfit_sub_path};
+use crate::cgroup::Hierarchies;
+use crate::errors::{failed, plain};
+use crate::host::Host;
+use crate::ids::Ids;
+
+/// A volume whose source is a path of the host.
+pub(super) struct HostPathVolume<'a> {
+    pub(super) host: &'a Host,
+    pub(super) ids: &'a Ids,
+    pub(super) index: usize,
+    pub(super) volume: &'a Volume,
+    pub(super) asked: &'a HostPath,
+    /// True if the container may use every device.
+    pub(super) all_devices: bool,
+}
+
+/// An opened path of the host, with the operator's entry that contains it.
+struct Opened<'a> {
+    file: OwnedFd,
+    rule: &'a HostPathRule,
+}
+
+impl HostPathVolume<'_> {
+    /// Creates the detached mount.
+    pub(super) fn mount(&self) -> Result<OwnedFd, NotMounted> {
+        let view = process::within_mounts(self.host.mounts.as_fd(), || self.clone_judged());
+        view.map_err(|error| self.failed("the host's mount namespace", &error))?
+    }
+
+    /// Opens, judges and clones the path. The caller is in the host's mount namespace.
+    fn clone_judged(&self) -> Result<OwnedFd, NotMounted> {
+        let asked = self.asked;
+        let Opened { file, rule } = self.open()?;
+        let kind = FileType::from_raw_mode(fstat(&file).map_err(|error| self.failed("stat", &error.into()))?.st_mode);
+        if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) && !asked.dev {
+            return Err(self.unfit("dev", Unsuitable.because(format!("`{}` is a device node: set dev", self.shown()))));
+        }
+        // Otherwise every node below the path could be opened, also one that the container makes.
+        if asked.dev && !self.all_devices && matches!(self.host.hierarchies, Hierarchies::V2 { .. }) {
+            let why = "cannot be enforced on cgroup v2, which has no device rules, unless the container is privileged";
+            return Err(self.unfit("dev", Unsupported.because(why)));
+        }
+        self.check_mounts(&file, rule)?;
+        let clone = clone_tree(file.as_fd(), Path::new(""), asked.recursive);
+        let view = clone.map_err(|error| self.failed("clone of the mount", &error))?;
+        let propagation = match asked.propagation {
+            Propagation::Private => mount::Propagation::Private,
+            Propagation::HostToContainer => mount::Propagation::Slave,
+            Propagation::Bidirectional => mount::Propagation::Shared,
+        };
+        set_propagation(view.as_fd(), propagation, asked.recursive)
+            .map_err(|error| self.failed("propagation", &error))?;
+        self.ids.map_mount(view.as_fd(), asked.recursive).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EPERM) => {
+                let below = if asked.recursive { ", or of a mount below it," } else { "" };
+                let why = format!(
+                    "`{}`: its file system{below} does not support id-mapped mounts, which a user namespace requires; \
+                     use ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it",
+                    self.shown()
+                );
+                self.unfit("path", Unsupported.because(why))
+            }
+            _ => self.failed("id-mapped mount", &error),
+        })?;
+        let (no_suid, no_dev) = (!asked.suid, !asked.dev);
+        let attributes = Attributes { no_suid, no_dev, recursive: asked.recursive, ..Attributes::default() };
+        set_attributes(view.as_fd(), attributes).map_err(|error| self.failed("attributes of the mount", &error))?;
+        if self.volume.read_only {
+            let recursive = asked.recursive_read_only;
+            let attributes = Attributes { read_only: true, recursive, ..Attributes::default() };
+            set_attributes(view.as_fd(), attributes).map_err(|error| match recursive {
+                true => {
+                    let why = format!("`{}`: a mount below it cannot be read-only: {}", self.shown(), plain(&error));
+                    self.unfit("recursive_read_only", Unsupported.because(why))
+                }
+                false => self.failed("attributes of the mount", &error),
+            })?;
+        }
+        Ok(view)
+    }
+
+    fn open(&self) -> Result<Opened<'_>, NotMounted> {
+        let root = open_dir(Path::new("/")).map_err(|error| self.failed("/", &error))?;
+        let path = &self.asked.path;
+        let Opened { file, rule } =
+            if self.asked.follow_links { self.follow(root.as_fd())? } else { self.beneath(root.as_fd(), path)? };
+        let sub_path = &self.volume.sub_path;
+        if sub_path.as_os_str().is_empty() {
+            return Ok(Opened { file, rule });
+        }
+        let inner = open_any_beneath(file.as_fd(), sub_path, self.asked.recursive);
+        let inner = inner.map_err(|error| unfit_sub_path(self.volume, self.index, &self.shown(), &error))?;
+        Ok(Opened { file: inner, rule })
+    }
+
+    /// Opens the path that the request's path leads to. That path is judged and opened like one of a request, so a link
+    /// that changes meanwhile leads to nothing else.
+    fn follow(&self, root: BorrowedFd<'_>) -> Result<Opened<'_>, NotMounted> {
+        let found = open_in_root(root, &self.asked.path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot);
+        let found = found.map_err(|error| self.unopened(&error))?;
+        let path = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()));
+        let path = path.map_err(|error| self.failed("/proc", &error))?;
+        let again = self.beneath(root, &path)?;
+        let same = identity(&found).and_then(|found| Ok(found == identity(&again.file)?));
+        if !same.map_err(|error| self.failed("stat", &error))? {
+            let why = format!("`{}` changed while it was opened", self.shown());
+            return Err(self.unfit("path", Unsuitable.because(why)));
+        }
+        Ok(again)
+    }
+
+    /// Opens a path without links, beneath the directory of the operator's entry that contains it.
+    fn beneath(&self, root: BorrowedFd<'_>, path: &Path) -> Result<Opened<'_>, NotMounted> {
+        let rule = host_path_rule(path, &self.host.policy).map_err(|why| {
+            let why = match path == self.asked.path {
+                true => why,
+                false => NotAllowed.because(format!("`{}` leads elsewhere: {}", self.shown(), why.description)),
+            };
+            self.unfit("path", why)
+        })?;
+        check_host_path_rule(self.asked, self.volume.read_only, rule)
+            .map_err(|(name, why)| self.violation(name, why))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let dir = open_in_root(root, &rule.path, flags, Mode::empty(), Follow::NoLinks);
+        let below = path.strip_prefix(&rule.path).unwrap_or(path);
+        let file = dir.and_then(|dir| open_any_beneath(dir.as_fd(), below, self.asked.recursive));
+        Ok(Opened { file: file.map_err(|error| self.unopened(&error))?, rule })
+    }
+
+    /// Checks the mount at the path and those below it: their propagation, and whether set-user-id programs that a
+    /// container leaves there are out of reach.
+    fn check_mounts(&self, file: &OwnedFd, rule: &HostPathRule) -> Result<(), NotMounted> {
+        let HostPath { propagation, recursive, .. } = *self.asked;
+        let stat = |error: io::Error| self.failed("stat", &error);
+        let is_safe = self.volume.read_only && (!recursive || self.asked.recursive_read_only)
+            || rule.suid
+            || is_closed_above(&rule.path).map_err(stat)?
+            || !recursive && is_nosuid(file).map_err(stat)?;
+        let table = if recursive && (!is_safe || propagation != Propagation::Private) {
+            mountinfo::parse(&fs::read("/proc/self/mountinfo").map_err(|error| self.failed("mountinfo", &error))?)
+        } else {
+            Vec::new()
+        };
+        let id =
+            statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(|error| stat(error.into()))?.stx_mnt_id;
+        let is_safe = is_safe
+            || recursive && propagation == Propagation::Private && {
+                let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+                are_nosuid(&table, id, &path.map_err(|error| self.failed("/proc", &error))?)
+            };
+        if !is_safe {
+            let why = format!(
+                "`{}`: users of the host could run set-user-id programs of root that a container leaves there; make a \
+                 directory above {} accessible only to root (mode 0700), mount its file systems with nosuid, or permit \
+                 it with `suid = true` in the entry of policy.host_paths",
+                self.shown(),
+                rule.path.display()
+            );
+            return Err(self.unfit("path", Unsuitable.because(why)));
+        }
+        let own = table.iter().find(|mount| mount.id == id);
+        let (shared, slave) = own.map_or((false, false), |mount| (mount.shared, mount.slave));
+        let (fits, needed) = match propagation {
+            Propagation::Private => (true, ""),
+            Propagation::HostToContainer => (shared || slave, "neither shared nor a slave"),
+            Propagation::Bidirectional => (shared, "not shared"),
+        };
+        if fits {
+            return Ok(());
+        }
+        let why = format!(
+            "the mount that contains `{}` is {needed}: no mount propagates (mount --make-shared)",
+            self.shown()
+        );
+        Err(self.unfit("propagation", Unsuitable.because(why)))
+    }
+
+    fn shown(&self) -> String {
+        self.asked.path.display().to_string()
+    }
+
+    fn unopened(&self, error: &io::Error) -> NotMounted {
+        self.unfit("path", reason_of(error).because(format!("`{}`: {}", self.shown(), explain(error))))
+    }
+
+    fn unfit(&self, name: &str, why: FieldFault) -> NotMounted {
+        self.violation(&format!("host_path.{name}"), why)
+    }
+
+    fn violation(&self, name: &str, why: FieldFault) -> NotMounted {
+        NotMounted::Unfit(Violation::new(format!("volumes[{}].{name}", self.index), why))
+    }
+
+    fn failed(&self, about: &str, error: &io::Error) -> NotMounted {
+        failed(&format!("`{}`: {about}", self.shown()), error).into()
+    }
+}
+
+/// Returns device, inode and mount of an opened file.
+fn identity(file: &OwnedFd) -> io::Result<(u32, u32, u64, u64)> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID)?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino, stat.stx_mnt_id))
+}
+
+/// Returns true if a mount, and all mounts below `path` in it, ignore set-user-id bits.
+fn are_nosuid(table: &[mountinfo::Mount], id: u64, path: &Path) -> bool {
+    let is_nosuid = |mount: &mountinfo::Mount| mount.attributes.split(',').any(|option| option == "nosuid");
+    let mut pending: Vec<u64> = vec![id];
+    let mut all = table.iter().find(|mount| mount.id == id).is_some_and(is_nosuid);
+    while let Some(parent) = pending.pop() {
+        // A mount whose parent is itself is the root of the namespace.
+        let below = |mount: &&mountinfo::Mount| mount.parent == parent && mount.id != parent;
+        for mount in table.iter().filter(below).filter(|mount| mount.point.starts_with(path)) {
+            all &= is_nosuid(mount);
+            pending.push(mount.id);
+        }
+    }
+    all
+}
+
+/// A mount to be attached in the container, after its own /dev exists.
+pub(crate) struct LateMount {
+    pub(crate) path: PathBuf,
+    pub(crate) view: OwnedFd,
+    pub(crate) is_file: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_below_with_set_user_id_is_found() {
+        let table = mountinfo::parse(
+            b"1 1 8:1 / / rw - ext4 a rw\n\
+              2 1 8:2 / /srv rw,nosuid - ext4 b rw\n\
+              3 2 8:3 / /srv/a rw,nosuid - ext4 c rw\n\
+              4 3 8:4 / /srv/a/b rw - ext4 d rw\n",
+        );
+        for (id, path, expected) in [(1, "/", false), (2, "/srv", false), (2, "/srv/b", true), (4, "/srv/a/b", false)] {
+            assert_eq!(are_nosuid(&table, id, Path::new(path)), expected, "{path}");
+        }
+        assert!(are_nosuid(&table[..3], 2, Path::new("/srv")), "the control");
+    }
+}
