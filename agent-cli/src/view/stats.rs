@@ -154,6 +154,7 @@ mod tests {
                 pids: Some(PidsUsage { current: 2 }),
                 io: Some(IoUsage { read_bytes: 1024, ..IoUsage::default() }),
                 network: None,
+                ..Usage::default()
             };
             let limits = Some(Limits { memory_bytes: 64 << 20, ..Limits::default() });
             ContainerStats {

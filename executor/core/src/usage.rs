@@ -31,6 +31,46 @@ pub struct Usage {
     #[prost(message, optional, tag = "7")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogUsage>,
+    /// Stalls of processes that waited for CPUs; unset if the kernel does not measure them.
+    #[prost(message, optional, tag = "441")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_pressure: Option<Pressure>,
+    /// Stalls of processes that waited for memory.
+    #[prost(message, optional, tag = "442")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_pressure: Option<Pressure>,
+    /// Stalls of processes that waited for disks.
+    #[prost(message, optional, tag = "443")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_pressure: Option<Pressure>,
+}
+
+/// Pressure stall information of a cgroup.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct Pressure {
+    /// At least one process waited.
+    #[prost(message, required, tag = "1")]
+    pub some: Stall,
+    /// All processes that were not idle waited.
+    #[prost(message, required, tag = "2")]
+    pub full: Stall,
+}
+
+/// Time for which processes waited. Averages are in hundredths of a percent.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct Stall {
+    /// Total time in microseconds.
+    #[prost(uint64, tag = "1")]
+    pub total_us: u64,
+    /// Share of the last 10 seconds.
+    #[prost(uint32, tag = "2")]
+    pub avg10: u32,
+    /// Share of the last minute.
+    #[prost(uint32, tag = "3")]
+    pub avg60: u32,
+    /// Share of the last 5 minutes.
+    #[prost(uint32, tag = "4")]
+    pub avg300: u32,
 }
 
 /// Output that was written to a container's log or dropped. The executor's own lines are not counted.
@@ -106,6 +146,14 @@ pub struct MemoryUsage {
     /// Number of processes that the kernel killed because the limit was reached.
     #[prost(uint64, tag = "9")]
     pub oom_kills: u64,
+    /// Number of page faults, major ones included.
+    #[prost(uint64, optional, tag = "440")]
+    #[serde(default)]
+    pub faults: Option<u64>,
+    /// Number of page faults that read from a disk.
+    #[prost(uint64, optional, tag = "441")]
+    #[serde(default)]
+    pub major_faults: Option<u64>,
 }
 
 /// Transfers from and to disks.
@@ -197,6 +245,8 @@ impl MemoryUsage {
             cache: number("file").unwrap_or(0),
             kernel: number("kernel"),
             working_set: usage.saturating_sub(number("inactive_file").unwrap_or(0)),
+            faults: number("pgfault"),
+            major_faults: number("pgmajfault"),
             ..Self::default()
         }
     }
@@ -210,8 +260,25 @@ impl MemoryUsage {
             cache: number("total_cache").unwrap_or(0),
             swap: number("total_swap"),
             working_set: usage.saturating_sub(number("total_inactive_file").unwrap_or(0)),
+            faults: number("total_pgfault"),
+            major_faults: number("total_pgmajfault"),
             ..Self::default()
         }
+    }
+}
+
+impl Pressure {
+    /// Parses a pressure file of cgroup v2. Returns `None` if it has no line `some`.
+    pub fn from_v2(text: &str) -> Option<Self> {
+        let stall = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+            let value = |name: &str| line.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+            // The kernel writes two decimals.
+            let average = |name: &str| value(name).and_then(|text| text.replace('.', "").parse().ok()).unwrap_or(0);
+            let total_us = value("total").and_then(|text| text.parse().ok()).unwrap_or(0);
+            Some(Stall { total_us, avg10: average("avg10"), avg60: average("avg60"), avg300: average("avg300") })
+        };
+        Some(Self { some: stall("some")?, full: stall("full").unwrap_or_default() })
     }
 }
 
@@ -287,6 +354,19 @@ mod tests {
         let expected =
             MemoryUsage { usage: 100, rss: 40, cache: 50, swap: Some(3), working_set: 0, ..MemoryUsage::default() };
         assert_eq!(MemoryUsage::from_v1(100, v1), expected);
+    }
+
+    /// C41: page faults of both versions, and pressure in hundredths of a percent.
+    #[test]
+    fn faults_and_pressure_are_parsed() {
+        let v1 = MemoryUsage::from_v1(1, "pgfault 1\ntotal_pgfault 70\ntotal_pgmajfault 2\n");
+        let v2 = MemoryUsage::from_v2(1, "pgfault 70\npgmajfault 2\n");
+        assert_eq!([v1, v2].map(|memory| (memory.faults, memory.major_faults)), [(Some(70), Some(2)); 2]);
+        let text =
+            "some avg10=1.50 avg60=0.02 avg300=100.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n";
+        let pressure = Pressure::from_v2(text).unwrap();
+        assert_eq!(pressure.some, Stall { total_us: 77, avg10: 150, avg60: 2, avg300: 10_000 });
+        assert_eq!((pressure.full.total_us, Pressure::from_v2("")), (5, None));
     }
 
     #[test]

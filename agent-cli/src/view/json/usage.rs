@@ -50,6 +50,26 @@ pub(super) struct Usage {
     pids: Option<PidsUsage>,
     io: Option<IoUsage>,
     network: Option<NetworkUsage>,
+    cpu_pressure: Option<Pressure>,
+    memory_pressure: Option<Pressure>,
+    io_pressure: Option<Pressure>,
+}
+
+/// Time for which processes waited. Averages are in hundredths of a percent.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Pressure {
+    some: PressureStall,
+    full: PressureStall,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PressureStall {
+    total_us: u64,
+    avg10: u32,
+    avg60: u32,
+    avg300: u32,
 }
 
 #[derive(Serialize)]
@@ -75,6 +95,8 @@ struct MemoryUsage {
     kernel_max_bytes: Option<u64>,
     working_set_bytes: u64,
     oom_kills: u64,
+    page_faults: Option<u64>,
+    major_page_faults: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -126,6 +148,9 @@ impl From<&v1::Usage> for Usage {
             pids: usage.pids.map(|pids| PidsUsage { current: pids.current }),
             io: usage.io.map(IoUsage::from),
             network: usage.network.map(NetworkUsage::from),
+            cpu_pressure: usage.cpu_pressure.map(Pressure::from),
+            memory_pressure: usage.memory_pressure.map(Pressure::from),
+            io_pressure: usage.io_pressure.map(Pressure::from),
         }
     }
 }
@@ -192,7 +217,19 @@ impl From<v1::MemoryUsage> for MemoryUsage {
             kernel_max_bytes: memory.kernel_max_bytes,
             working_set_bytes: memory.working_set_bytes,
             oom_kills: memory.oom_kills,
+            page_faults: memory.page_faults,
+            major_page_faults: memory.major_page_faults,
         }
+    }
+}
+
+impl From<v1::Pressure> for Pressure {
+    fn from(pressure: v1::Pressure) -> Self {
+        let stall = |stall: Option<v1::PressureStall>| {
+            let v1::PressureStall { total_us, avg10, avg60, avg300 } = stall.unwrap_or_default();
+            PressureStall { total_us, avg10, avg60, avg300 }
+        };
+        Self { some: stall(pressure.some), full: stall(pressure.full) }
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Usage};
+use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Pressure, Usage};
 use executor_sys::kernel_file;
 
 use super::Hierarchies;
@@ -54,11 +54,15 @@ fn usage_of_v2(dir: &Path) -> Option<Usage> {
         ..MemoryUsage::from_v2(used, &files.text("memory.stat"))
     };
     let io = kernel_file::read_to_string(dir.join("io.stat")).ok();
+    let pressure = |file: &str| Pressure::from_v2(&files.text(file));
     Some(Usage {
         cpu: CpuUsage::from_v2(&files.text("cpu.stat")),
         memory,
         pids: files.number("pids.current"),
         io: io.map(|stat| IoUsage::from_v2(&stat)),
+        cpu_pressure: pressure("cpu.pressure"),
+        memory_pressure: pressure("memory.pressure"),
+        io_pressure: pressure("io.pressure"),
         ..Usage::default()
     })
 }
@@ -100,12 +104,14 @@ mod tests {
             ("cpu.stat", "usage_usec 5\n"),
             ("pids.current", "3\n"),
             ("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4\n"),
+            ("memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\n"),
         ];
         write(&dir.path().join("c"), &files);
         let usage = v2.usage(Path::new("c")).unwrap();
         assert_eq!((usage.memory.usage, usage.memory.max, usage.memory.swap), (100, Some(200), None));
         assert_eq!((usage.memory.oom_kills, usage.cpu.total, usage.pids), (2, 5000, Some(3)));
         assert_eq!(usage.io.map(|io| io.writes), Some(4));
+        assert_eq!((usage.memory_pressure.map(|one| one.some.total_us), usage.cpu_pressure), (Some(9), None));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use executor_proto::v1::{CreatePodRequest, Limits, RunRequest, UpdateLimitsReque
 use integration::cli;
 use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::streams::{executed, script};
 use integration::wait;
 use tonic::Code;
 
@@ -91,10 +92,7 @@ fn container_runs_below_its_parent() {
     daemon.api.delete("a", true).unwrap();
     let kept = own.below();
     assert!(kept.iter().any(|dir| dir.ends_with("pod1")) && !kept.iter().any(|dir| dir.ends_with(&cgroup)), "{kept:?}");
-    assert_eq!(
-        integration::streams::executed(&daemon.api, integration::streams::script("b", "echo x")).unwrap().text(),
-        "x\n"
-    );
+    assert_eq!(executed(&daemon.api, script("b", "echo x")).unwrap().text(), "x\n");
     daemon.api.delete("b", true).unwrap();
     assert_eq!(own.below(), Vec::<PathBuf>::new(), "created parents are removed");
     assert!(own.dirs().iter().all(|dir| dir.exists()), "the parent of the test stays");
@@ -303,4 +301,19 @@ fn flags_set_cgroup_options() {
     assert_eq!((update.status, memory(&daemon, "a")), (0, (64 << 20).to_string()), "{}", update.stderr);
     daemon.api.delete("a", true).unwrap();
     assert!(sh("true").id("x").cgroup_parent.is_empty() && own.below().is_empty());
+}
+
+/// C41: the counters have page faults with their time, and pressure where the kernel measures it for each cgroup.
+#[test]
+fn usage_has_faults_and_pressure() {
+    let daemon = Daemon::start();
+    daemon.api.started(sleeper("a"));
+    let stats = || cli::run(&daemon.socket(), &["stats", "--json", "--no-stream", "a"]).json()[0]["usage"].clone();
+    let faults = |usage: &serde_json::Value| usage["memory"]["page_faults"].as_u64().unwrap();
+    let before = stats();
+    assert!(before["time"].is_string() && before["memory"]["major_page_faults"].is_u64(), "{before}");
+    let touch = "x=$(head -c 4000000 /dev/zero | tr '\\0' a); echo ${#x}";
+    assert_eq!(executed(&daemon.api, script("a", touch)).unwrap().text(), "4000000\n");
+    wait::until("the faults of 4 MB are counted", || (faults(&stats()) > faults(&before) + 500).then_some(()));
+    assert_eq!(stats()["memory_pressure"].is_object(), mounts().len() == 1 && Path::new("/proc/pressure").exists());
 }

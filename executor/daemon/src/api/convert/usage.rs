@@ -1,14 +1,14 @@
 //! Converts counters.
 
 use executor_core::time::Timestamp;
-use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, NetworkUsage, Traffic, Usage};
+use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, NetworkUsage, Pressure, Stall, Traffic, Usage};
 use executor_proto::v1;
 
 use super::timestamp;
 
 /// Converts a container's counters.
 pub(super) fn message(usage: &Usage) -> v1::Usage {
-    let Usage { at, cpu, memory, pids, io, network, log: _ } = usage;
+    let Usage { at, cpu, memory, pids, io, network, log: _, cpu_pressure, memory_pressure, io_pressure } = usage;
     v1::Usage {
         time: Some(timestamp(Timestamp(*at))),
         cpu: Some(of_cpu(cpu)),
@@ -21,6 +21,9 @@ pub(super) fn message(usage: &Usage) -> v1::Usage {
             writes,
         }),
         network: network.map(of_network),
+        cpu_pressure: cpu_pressure.map(of_pressure),
+        memory_pressure: memory_pressure.map(of_pressure),
+        io_pressure: io_pressure.map(of_pressure),
     }
 }
 
@@ -37,7 +40,8 @@ fn of_cpu(cpu: &CpuUsage) -> v1::CpuUsage {
 }
 
 fn of_memory(memory: &MemoryUsage) -> v1::MemoryUsage {
-    let MemoryUsage { usage, max, rss, cache, swap, kernel, kernel_max, working_set, oom_kills } = *memory;
+    let MemoryUsage { usage, max, rss, cache, swap, kernel, kernel_max, working_set, oom_kills, faults, major_faults } =
+        *memory;
     v1::MemoryUsage {
         usage_bytes: usage,
         max_bytes: max,
@@ -48,7 +52,14 @@ fn of_memory(memory: &MemoryUsage) -> v1::MemoryUsage {
         kernel_max_bytes: kernel_max,
         working_set_bytes: working_set,
         oom_kills,
+        page_faults: faults,
+        major_page_faults: major_faults,
     }
+}
+
+fn of_pressure(Pressure { some, full }: Pressure) -> v1::Pressure {
+    let stall = |Stall { total_us, avg10, avg60, avg300 }: Stall| v1::PressureStall { total_us, avg10, avg60, avg300 };
+    v1::Pressure { some: Some(stall(some)), full: Some(stall(full)) }
 }
 
 fn of_network(NetworkUsage { received, sent }: NetworkUsage) -> v1::NetworkUsage {
