@@ -165,7 +165,6 @@ fn p58_mounts() {
         ", subPathExpr: $(NO)",
         ", mountPropagation: Bidirectional",
         ", recursiveReadOnly: IfPossible",
-        ", readOnly: true, recursiveReadOnly: Enabled, mountPropagation: HostToContainer",
         ", readOnly: true, recursiveReadOnly: Sometimes",
     ] {
         refuses(&mounted(mount, volume), "P58 spec.containers[0].volumeMounts[0].");
@@ -188,6 +187,9 @@ fn p58_mounts() {
     ] {
         assert_eq!(of_host(mount), expected, "{mount}");
     }
+    let both = ", readOnly: true, recursiveReadOnly: Enabled, mountPropagation: HostToContainer";
+    let field = "P58 spec.containers[0].volumeMounts[0].recursiveReadOnly";
+    refuses(&mounted(both, "hostPath: {path: /srv/host/a}"), field);
     refuses(&mounted("a:b", volume), "P58 spec.containers[0].volumeMounts[0].mountPath");
     refuses(&pod("volumeMounts: [{name: nil, mountPath: /v}]", ""), "P58 spec.containers[0].volumeMounts[0].name");
     refuses(&pod("volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /v/}]", "volumes: [{name: v}]"), "P58");
