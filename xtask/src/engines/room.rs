@@ -10,11 +10,13 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 
-/// `$1` is the directory of the run. Only cgroups that are newer than the run are removed.
+/// `$1` is the directory of the run. containerd also uses two fixed directories, which are replaced by empty ones. Only
+/// cgroups that are newer than the run are removed.
 const SCRIPT: &str = r#"trap '' INT TERM HUP
 : >"$1/began"
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
-    sh -c 'ip link set lo up && echo ready && exec cat'
+    sh -c 'for dir in /run/netns /run/containerd; do mkdir -p $dir && mount -t tmpfs none $dir || exit 1; done
+    ip link set lo up && echo ready && exec cat'
 find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' \) -newer "$1/began" \
     -exec rmdir {} +
 rm -r "$1""#;
