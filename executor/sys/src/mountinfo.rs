@@ -61,7 +61,7 @@ fn line(line: &[u8]) -> Option<Mount> {
         match fields.next()? {
             b"-" => break,
             field => {
-                (shared, slave) = (shared || field.starts_with(b"shared:"), slave || field.starts_with(b"master:"))
+                (shared, slave) = (shared || field.starts_with(b"shared:"), slave || field.starts_with(b"master:"));
             }
         }
     }

@@ -142,7 +142,7 @@ fn mounts_below_are_read_only_if_requested() {
         (read_only(of_path(&shared, "/data")), ""),
     ] {
         for privileged in [false, true] {
-            assert_eq!(said(&daemon, with(&[volume.clone()], request(privileged))), expected, "{volume:?}");
+            assert_eq!(said(&daemon, with(std::slice::from_ref(&volume), request(privileged))), expected, "{volume:?}");
         }
     }
     let bind = format!("type=bind,source={},target=/data,readonly,bind-recursive=readonly", shared.display());
