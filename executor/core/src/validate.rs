@@ -10,6 +10,7 @@ mod actions;
 mod cgroups;
 mod checks;
 mod connectivity;
+mod dev_paths;
 mod draft;
 mod egress;
 mod exec;
@@ -47,11 +48,11 @@ pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use cgroups::{check_cgroup_keys, check_cgroup_parents, page_kilobytes};
 pub use connectivity::{check_network_namespaces, validate_egress};
+pub use dev_paths::check_device_path;
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer, Unlimited};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use host_options::{
-    ULIMITS, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_device_path, check_host_devices,
-    check_ulimit_max,
+    ULIMITS, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices, check_ulimit_max,
 };
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use limits::validate_limits;

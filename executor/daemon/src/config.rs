@@ -1,5 +1,4 @@
 //! Loads the configuration: defaults, overridden by a TOML file, overridden by the command line.
-//!
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 pub mod cli;

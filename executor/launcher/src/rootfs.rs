@@ -6,7 +6,6 @@
 
 pub(crate) mod etc;
 mod host;
-mod host_path;
 mod image;
 mod overlay;
 mod pod;
@@ -25,11 +24,11 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
 use executor_core::validate::Violation;
 use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes};
-pub(crate) use host_path::LateMount;
 use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat};
 use targets::{make, own};
 pub(crate) use targets::{place_view, shared_mounts};
 pub(crate) use users::{file_groups, read_small};
+pub(crate) use volumes::LateMount;
 pub(crate) use volumes::MountedVolumes;
 
 use crate::dirs::Dirs;

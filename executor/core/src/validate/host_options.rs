@@ -2,18 +2,18 @@
 //! profiles.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::ViolationReason::{
-    Conflict, Duplicate, InvalidCharacter, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooLong,
-    TooMany, UnknownValue,
+    Conflict, Duplicate, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Required, TooLong, TooMany,
+    UnknownValue,
 };
+use super::dev_paths::{below_dev, check_device_path};
 use super::volumes::{check_name, unknown_name};
-use super::{FieldFault, Policy, Report, cgroups, check_path, is_nested, shorten, surroundings};
+use super::{FieldFault, Policy, Report, cgroups, is_nested, shorten, surroundings};
 use crate::cdi_name::QualifiedName;
 use crate::cpulist::{BadCpuList, CpuList};
-use crate::limits::{APPARMOR_PROFILE_MAX, DEVICE_DEPTH_MAX, DEVICES_MAX, OOM_SCORE_MAX};
-use crate::placement::{GENERATIONS_DIR, STEPS_DIR};
+use crate::limits::{APPARMOR_PROFILE_MAX, DEVICES_MAX, OOM_SCORE_MAX};
 use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 
 /// Names of resource limits, except the limit on open files.
@@ -40,11 +40,6 @@ const LIST_MAX: usize = 1000;
 const CDI_DIRS_MAX: usize = 16;
 /// Maximum number of the operator's CDI devices that a message lists.
 const NAMES_SHOWN: usize = 20;
-/// Entries in the /dev of every container.
-const OF_DEV: [&str; 16] = [
-    "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout",
-    "tty", "urandom", "zero",
-];
 
 /// Default permissions on a device that is requested by its path.
 const BY_PATH: &str = "rw";
@@ -274,41 +269,6 @@ fn allows_cdi(pattern: &str, name: &str) -> bool {
         Some(kind) => name.starts_with(kind), // ends with `=`
         None => pattern == name,
     }
-}
-
-/// Checks the path of a device node in a container.
-///
-/// # Errors
-/// Returns an error if the path is not below /dev, is nested too deeply, or exists in the /dev of every container.
-pub fn check_device_path(path: &Path) -> Result<(), FieldFault> {
-    let below = below_dev(path)?;
-    let shown = shorten(&path.display().to_string());
-    let first = below.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
-    let first = first.unwrap_or_default();
-    let own = [GENERATIONS_DIR, STEPS_DIR].iter().any(|own| path.starts_with(own));
-    if own || OF_DEV.contains(&&*first) {
-        return Err(Reserved.because(format!("`{shown}` is already in the /dev of every container")));
-    }
-    if below.components().count() > DEVICE_DEPTH_MAX {
-        let why = format!("`{shown}` has too many directories: at most {DEVICE_DEPTH_MAX} names below /dev");
-        return Err(TooMany.because(why));
-    }
-    Ok(())
-}
-
-/// Returns the part of a path below /dev.
-fn below_dev(path: &Path) -> Result<&Path, FieldFault> {
-    let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
-    check_path(text)?;
-    let shown = shorten(text);
-    let below = path.strip_prefix("/dev").ok().filter(|below| !below.as_os_str().is_empty());
-    let below = below.ok_or_else(|| InvalidFormat.because(format!("`{shown}` is not below /dev")))?;
-    let normal: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    if Path::new("/dev").join(normal).as_os_str() != path.as_os_str() {
-        let why = format!("`{shown}` is not valid: it must not contain `.` or `//`, or end with `/`");
-        return Err(InvalidFormat.because(why));
-    }
-    Ok(below)
 }
 
 /// Checks the operator's list of devices.

@@ -16,6 +16,8 @@
 //! mounted. Nothing is created in host volumes. If a container has volumes, its tmpfs file systems are mounted here,
 //! too, outer ones first.
 
+mod host_path;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -36,7 +38,6 @@ use executor_sys::mount::{
 use rustix::fs::{FileType, Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs};
 use rustix::mount::MountAttrFlags;
 
-use super::host_path::{HostPathVolume, LateMount};
 use super::{Tree, overlay};
 use crate::dirs::Dirs;
 use crate::disk;
@@ -45,6 +46,8 @@ use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::pods::Pod;
+use host_path::HostPathVolume;
+pub(crate) use host_path::LateMount;
 
 /// Directory in a container's run directory on which an image is mounted until the image is cloned.
 const IMAGE_PLACE: &str = "image";

@@ -23,7 +23,7 @@ use executor_sys::mount::{
 use executor_sys::{mountinfo, process};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, statx};
 
-use super::volumes::{NotMounted, explain, is_closed_above, is_nosuid, reason_of, unfit_sub_path};
+use super::{NotMounted, explain, is_closed_above, is_nosuid, reason_of, unfit_sub_path};
 use crate::cgroup::Hierarchies;
 use crate::errors::{failed, plain};
 use crate::host::Host;
