@@ -28,6 +28,7 @@ mod rotate;
 mod run;
 mod secrets;
 mod signal;
+mod start;
 mod stats;
 mod stop;
 mod system;
@@ -71,6 +72,7 @@ use self::rotate::RotateArgs;
 use self::run::RunArgs;
 use self::secrets::SecretsArgs;
 use self::signal::{KillArgs, SignalArgs};
+use self::start::StartArgs;
 use self::stats::StatsArgs;
 use self::stop::StopArgs;
 use self::system::SystemCommand;
@@ -223,6 +225,8 @@ pub(crate) enum Direct {
     Signal(SignalArgs),
     /// Kill containers, or send another signal to their processes
     Kill(KillArgs),
+    /// Start the processes of containers that were created with `run --hold`
+    Start(StartArgs),
     /// Suspend all processes of containers until unpause
     ///
     /// Health checks and timeouts of a tree of actions are suspended too. `stop`, `kill` and `rm` work on a paused
@@ -403,6 +407,7 @@ impl Direct {
                     .await
             }
             Self::Kill(args) => signal::kill(session, args).await,
+            Self::Start(args) => start::start(session, args).await,
             Self::Pause(args) => pause::pause(session, args, true).await,
             Self::Unpause(args) => pause::pause(session, args, false).await,
             Self::Update(args) => update::update(session, *args).await,

@@ -1,7 +1,7 @@
 //! Docker commands and flags that agent-cli does not have. For each, usage errors give the equivalent or the reason.
 
 /// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
-const TABLE: [(&str, &str); 99] = [
+const TABLE: [(&str, &str); 98] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -11,8 +11,7 @@ const TABLE: [(&str, &str); 99] = [
     ("login", "use `--registry-auth-file` with the file that docker or podman wrote"),
     ("logout", "agent-cli stores no credentials; see `--registry-auth-file`"),
     ("search", "searching registries is not supported"),
-    ("create", "a container starts when it is created; use `agent-cli run -d`"),
-    ("start", "a completed container is not started again; use `agent-cli run`"),
+    ("create", "use `agent-cli run --hold`, and `agent-cli start` for the process"),
     ("restart", "use `agent-cli stop` and `agent-cli run`, or `run --restart` for restarts after a failure"),
     ("rename", "the id of a container is fixed; choose it with `run --name`"),
     ("port", "use `agent-cli inspect`, which shows published ports"),

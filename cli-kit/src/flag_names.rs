@@ -47,6 +47,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "stop_signal" => "--stop-signal",
         "extra_groups" => "--group-add",
         "keep_environment" => "--keep-env",
+        "hold" => "--hold",
         "container_environment" => "--container-env",
         "termination_message" | "termination_message.path" => "--termination-message",
         "termination_message.bytes_max" => "--termination-message-max",

@@ -6,8 +6,8 @@ use std::time::Duration;
 use executor_proto::v1::{
     CheckNetworkRequest, CheckNetworkResponse, Container, DeleteRequest, GetRequest, GetSecretsRequest,
     GetSecretsResponse, InfoRequest, InfoResponse, ListNetworksRequest, ListNetworksResponse, ListRequest,
-    PauseRequest, ResumeRequest, SignalRequest, State, StopRequest, UpdateEgressRequest, UpdateFilesRequest,
-    UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
+    PauseRequest, ResumeRequest, SignalRequest, StartRequest, State, StopRequest, UpdateEgressRequest,
+    UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -227,6 +227,19 @@ impl Client {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = request.clone();
             async move { rpc.update_limits(request).await }
+        });
+        answer.await?.container.ok_or(Error::Incomplete("the container"))
+    }
+
+    /// Starts the process of a container that was run with `hold`, across restarts of executord. Repeating the call is
+    /// harmless. The returned container reports if the program could not be executed.
+    ///
+    /// # Errors
+    /// Returns an error if the container was not held, or ended before its start.
+    pub async fn start(&self, id: &str) -> Result<Container, Error> {
+        let answer = self.retry(is_lost, |mut rpc| {
+            let request = StartRequest { id: id.to_owned() };
+            async move { rpc.start(request).await }
         });
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }

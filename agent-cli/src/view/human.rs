@@ -115,6 +115,7 @@ pub(crate) fn ending(container: &Container) -> String {
         Outcome::Failed(failure::Kind::Prepare) => "not prepared".into(),
         Outcome::Failed(failure::Kind::SupervisorLost) => "lost".into(),
         Outcome::Failed(failure::Kind::HostStopped) => "host stopped".into(),
+        Outcome::Failed(failure::Kind::NotStarted) => "not started".into(),
         Outcome::Failed(_) => "failed".into(),
         Outcome::Unknown => "unknown".into(),
     }

@@ -72,7 +72,7 @@ pub(crate) struct Event {
     gap: bool,
 }
 
-/// Result of `rm`, `container prune` or `kill` for one container, or of `signal`.
+/// Result of a command for one of its containers: `rm`, `kill`, `start` and others.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Done {
@@ -86,13 +86,15 @@ pub(crate) struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) paused: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) started: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
 
 impl Done {
     /// Creates the result for a container, without further details.
     pub(crate) fn new(id: String, error: Option<String>) -> Self {
-        Self { id, deleted: None, signal: None, updated: None, paused: None, error }
+        Self { id, deleted: None, signal: None, updated: None, paused: None, started: None, error }
     }
 }
 

@@ -256,6 +256,8 @@ pub enum FailureKind {
     Action,
     /// The container was ended because of its checks.
     Unhealthy,
+    /// A held container ended before it was started.
+    NotStarted,
 }
 
 /// Description of a failure.

@@ -188,6 +188,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
+            hold: draft.hold,
             processes,
             transfers,
             actions: draft.actions.clone(),

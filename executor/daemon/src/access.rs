@@ -27,8 +27,9 @@ enum Callers {
 }
 
 /// Every served method.
-const TABLE: [(&str, Callers); 46] = [
+const TABLE: [(&str, Callers); 47] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
+    ("/executor.v1.Executor/Start", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
     ("/executor.v1.Executor/List", Callers::Operators),

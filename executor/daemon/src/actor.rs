@@ -313,7 +313,7 @@ impl Actor {
     /// Returns the time limit of the current phase. Returns `None` if the phase has no limit, or if the container is
     /// already in quarantine for this phase.
     fn deadline(&mut self, link: Option<&Arc<ShimLink>>) -> Option<Deadline> {
-        let phase = Phase::from_state(self.facts.state);
+        let phase = Phase::from_state(self.facts.state).filter(|_| !self.facts.is_held());
         if self.phase.map(|(phase, _)| phase) != phase {
             self.phase = phase.map(|phase| (phase, Instant::now()));
         }

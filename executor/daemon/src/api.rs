@@ -34,6 +34,7 @@ use crate::operations::egress;
 use crate::operations::limits;
 use crate::operations::pause;
 use crate::operations::rotate;
+use crate::operations::start;
 use crate::run::{admit, dry_run};
 use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::telemetry::traces::TraceParent;
@@ -206,6 +207,11 @@ impl Executor for Service {
     ) -> Result<Response<v1::UpdateEgressResponse>, Status> {
         let facts = egress::update(&self.node, request.into_inner()).await?;
         Ok(Response::new(v1::UpdateEgressResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn start(&self, request: Request<v1::StartRequest>) -> Result<Response<v1::StartResponse>, Status> {
+        let facts = start::start(&self.node, &request.into_inner().id).await?;
+        Ok(Response::new(v1::StartResponse { container: Some(convert::container(&facts)) }))
     }
 
     async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Response<v1::PauseResponse>, Status> {

@@ -1,4 +1,4 @@
-//! Operations on existing containers: rotate files, execute a command, copy, pause, delete.
+//! Operations on existing containers: start, rotate files, execute a command, copy, pause, delete.
 
 pub(crate) mod certify;
 pub(crate) mod copy;
@@ -10,4 +10,5 @@ pub(crate) mod members;
 pub(crate) mod pause;
 pub(crate) mod reserve;
 pub mod rotate;
+pub(crate) mod start;
 pub(crate) mod stats;

@@ -5,6 +5,7 @@
 //!   prepare    own mount namespace, directories, rootfs, user, file targets           (setup/prepare.rs)
 //!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (init/create.rs)
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (files/inject.rs)
+//!   hold       if requested, waits for a separate start                               (hold.rs)
 //!   start      init receives its payload and executes the program                     (init/last_steps.rs)
 //!   supervise  output to the log, signals, exit                                       (supervise.rs, output/)
 //!              the steps of a tree of actions                                         (steps.rs, steps/)
@@ -20,6 +21,7 @@
 
 mod end;
 mod files;
+mod hold;
 mod init;
 mod output;
 mod running;
@@ -193,8 +195,19 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let outputs = end::outputs::OutputsSource::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
+    let mut may_start = Ok(());
+    let mut start_at = ready_at;
+    if ready.record.plan.hold {
+        may_start = hold::wait_for_start(&mut ready, control, signals);
+        start_at = now();
+        control.heartbeat().start(PREPARE);
+    }
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
-    let mut outcome = match ready.container.start(program, &ready.remains.dirs.stage) {
+    let started = match may_start {
+        Ok(()) => ready.container.start(program, &ready.remains.dirs.stage),
+        Err(failure) => Err(NotStarted::Ended(failure)),
+    };
+    let mut outcome = match started {
         Ok(terminal) => {
             if let Some(terminal) = terminal {
                 ready.log.keep_terminal(terminal);
@@ -220,7 +233,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             (ended, stop_at) = supervise::run_to_exit(host, &mut ready, control, signals);
             let ended_at = now();
             let timings =
-                Timings { prepare, start: started_at.since(ready_at), run: started.elapsed(), ..Timings::default() };
+                Timings { prepare, start: started_at.since(start_at), run: started.elapsed(), ..Timings::default() };
             let (exit, failure) = ended;
             let lone = ready.record.plan.main().filter(|_| ready.record.plan.actions.is_none());
             if let (Some(exit), Some(process)) = (exit, lone) {
@@ -233,11 +246,19 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             setup::prepare::undo(host, id.as_str(), Some(ready.container.pid()), &mut ready.remains);
             return control.refuse(refused);
         }
+        Err(NotStarted::Ended(failure)) => {
+            if let Some(steps) = &mut ready.steps {
+                steps.kill_starter();
+            }
+            ready.container.kill();
+            let timings = Timings { prepare, ..Timings::default() };
+            ProcessOutcome { failure: Some(failure), timings, ended_at: Some(now()), ..ProcessOutcome::default() }
+        }
         Err(NotStarted::Failed { message, errno }) => {
             ready.container.kill();
             ready.log.own_words(&message);
             let message = ready.log.masked(&message);
-            let timings = Timings { prepare, start: now().since(ready_at), ..Timings::default() };
+            let timings = Timings { prepare, start: now().since(start_at), ..Timings::default() };
             let failure = Failure { kind: FailureKind::Exec, message, errno };
             ProcessOutcome { failure: Some(failure), timings, ended_at: Some(now()), ..ProcessOutcome::default() }
         }

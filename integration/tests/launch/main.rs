@@ -5,6 +5,7 @@
 mod cell;
 mod container;
 mod disk;
+mod held;
 mod host_options;
 mod isolation;
 mod many;

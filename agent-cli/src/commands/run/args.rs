@@ -88,6 +88,11 @@ pub(crate) struct RunArgs {
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,
+    /// Create the container and leave its process to `agent-cli start`; implies --detach
+    ///
+    /// Meanwhile the container counts like a running one, and its secrets are in memory. `stop` or `rm -f` ends it.
+    #[arg(long, conflicts_with = "keep", help_heading = "Container")]
+    pub(crate) hold: bool,
     /// Remove the completed container, also with --detach
     ///
     /// Without --detach and --keep this is the default.

@@ -94,6 +94,7 @@ pub(super) fn lower(
         // The last occurrence of a name wins, as in docker.
         ulimits: ulimits.into_values().collect(),
         keep_environment: args.keep_env,
+        hold: args.hold,
         pod: args.pod.unwrap_or_default(),
         ..RunRequest::default()
     };

@@ -118,6 +118,8 @@ struct Spec {
     /// Numbers of all supplementary groups.
     group_ids: Vec<u32>,
     keep_environment: bool,
+    /// True if the process starts only with `agent-cli start`.
+    hold: bool,
     termination_message: Option<TerminationMessage>,
     cgroup_parent: String,
 }
@@ -267,6 +269,7 @@ impl From<&v1::ContainerSpec> for Spec {
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,
+            hold: spec.hold,
             termination_message: spec.termination_message.as_ref().map(|message| TerminationMessage {
                 path: message.path.clone(),
                 bytes_max: message.bytes_max,

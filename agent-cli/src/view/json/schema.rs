@@ -27,7 +27,9 @@ type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 /// Returns for each command how many documents it prints, and the schema of a document.
 fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
-        ("run", "the completed container; with --detach, the running one", |g| g.subschema_for::<Container>()),
+        ("run", "the completed container; with --detach, the running one, and with --hold, the created one", |g| {
+            g.subschema_for::<Container>()
+        }),
         ("ps", "one document", |g| g.subschema_for::<Vec<Container>>()),
         ("inspect", "one document; with several ids a list of id, container and error", |g| {
             g.subschema_for::<Container>()
@@ -42,6 +44,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("exec", "one document; only with --detach", |g| g.subschema_for::<Executed>()),
         ("kill", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("update", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("start", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("pause", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("unpause", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),

@@ -284,6 +284,11 @@ impl Executor for Service {
         checked.map(Response::new).ok_or_else(|| Status::not_found(format!("no network {name}")))
     }
 
+    async fn start(&self, request: Request<StartRequest>) -> Result<Response<StartResponse>, Status> {
+        let container = self.0.get(&request.into_inner().id)?;
+        Ok(Response::new(StartResponse { container: Some(container) }))
+    }
+
     async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
         let container = self.0.set_paused(&request.into_inner().id, true)?;
         Ok(Response::new(PauseResponse { container: Some(container) }))

@@ -14,7 +14,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call; `None` if a newer peer sent a call that is unknown here.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 80, 81, 82, 100, 101, 102, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 44, 80, 81, 82, 100, 101, 102, 130")]
     pub call: Option<ShimCall>,
 }
 
@@ -55,6 +55,9 @@ pub enum ShimCall {
     /// Resume the processes of the container.
     #[prost(message, tag = "43")]
     Resume(Resume),
+    /// Start the process of a held container.
+    #[prost(message, tag = "44")]
+    Start(Start),
     /// End the container because of its checks.
     #[prost(message, tag = "80")]
     EndUnhealthy(EndUnhealthy),
@@ -227,6 +230,10 @@ pub struct Pause {}
 /// Resumes the processes of a paused container.
 #[derive(Clone, PartialEq, Message)]
 pub struct Resume {}
+
+/// Starts the process of a held container. The reply precedes the start; the state reports its result.
+#[derive(Clone, PartialEq, Message)]
+pub struct Start {}
 
 /// Requests a heartbeat.
 #[derive(Clone, PartialEq, Message)]

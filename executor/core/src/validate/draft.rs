@@ -102,6 +102,8 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// True if the container is deleted as soon as it is completed.
     pub remove_when_completed: bool,
+    /// True if the process starts only when it is requested separately.
+    pub hold: bool,
     /// Environment variables of every process. A process that sets such a variable itself has its own value.
     pub shared_env: Vec<(&'a str, &'a str)>,
     /// Tree of actions; unset for a single run action. With a tree, the fields of the program above are empty.

@@ -91,6 +91,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
         remove_when_completed: plan.remove_when_completed,
+        hold: plan.hold,
         actions: plan.actions.clone(),
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),
         transfers: plan.transfers.iter().zip(&transfer_users).map(|(transfer, user)| drafted(transfer, user)).collect(),

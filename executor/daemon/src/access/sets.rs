@@ -56,8 +56,9 @@ const READ: [&str; 18] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-const RUN: [&str; 21] = [
+const RUN: [&str; 22] = [
     "/executor.v1.Executor/Run",
+    "/executor.v1.Executor/Start",
     "/executor.v1.Executor/Validate",
     "/executor.v1.Executor/Stop",
     "/executor.v1.Executor/Signal",

@@ -177,6 +177,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         ulimits: plan.host_options.ulimits.iter().map(host_options::ulimit).collect(),
         extra_groups: plan.extra_groups.iter().map(ToString::to_string).collect(),
         keep_environment: plan.keep_environment,
+        hold: plan.hold,
         termination_message: plan.termination_message.as_ref().map(|message| v1::TerminationMessage {
             path: message.path.display().to_string(),
             bytes_max: message.bytes_max,
@@ -357,6 +358,7 @@ fn result(end: &ContainerResult) -> v1::Result {
                 FailureKind::HostStopped => v1::failure::Kind::HostStopped,
                 FailureKind::Action => v1::failure::Kind::Action,
                 FailureKind::Unhealthy => v1::failure::Kind::Unhealthy,
+                FailureKind::NotStarted => v1::failure::Kind::NotStarted,
             }
             .into(),
             message: failure.message.clone(),

@@ -73,11 +73,12 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 16] = [
+const FEATURES: [&str; 17] = [
     "actions",
     "attach",
     "egress-rules",
     "exact-event-gaps",
+    "hold",
     "identity",
     "limits-update",
     "logs-until",

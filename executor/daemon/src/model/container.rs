@@ -187,13 +187,28 @@ impl Handle {
         self.presence.subscribe()
     }
 
+    /// Waits until Run can respond: the process has started or can no longer start, or waits for Start.
+    ///
+    /// # Errors
+    /// Returns an error if the container could not be created as requested, or not in time.
+    pub async fn created(&self) -> Result<Arc<ContainerStatus>, ApiError> {
+        self.wait_in_time(|facts| facts.is_held() || facts.start_is_decided()).await
+    }
+
     /// Waits until the process has started, or can no longer start.
     ///
     /// # Errors
     /// Returns an error if the container could not be created as requested, or not in time.
     pub async fn started(&self) -> Result<Arc<ContainerStatus>, ApiError> {
-        let facts = self.wait_for(|facts| facts.start_is_decided() || facts.quarantine.is_some()).await?;
-        if facts.start_is_decided() { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
+        self.wait_in_time(ContainerStatus::start_is_decided).await
+    }
+
+    async fn wait_in_time(
+        &self,
+        condition: impl Fn(&ContainerStatus) -> bool,
+    ) -> Result<Arc<ContainerStatus>, ApiError> {
+        let facts = self.wait_for(|facts| condition(facts) || facts.quarantine.is_some()).await?;
+        if condition(&facts) { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
     }
 
     /// Waits until a container that received a stop is completed.

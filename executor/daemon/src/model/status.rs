@@ -363,7 +363,18 @@ impl ContainerStatus {
         self.state == State::Running && self.paused
     }
 
-    /// Returns true if Run can respond: the process ran, or can no longer start.
+    /// Returns true while the container is complete and its process waits for Start.
+    pub fn is_held(&self) -> bool {
+        self.plan.hold && self.state == State::Created
+    }
+
+    /// Returns true if the container was held and ended before Start.
+    pub fn was_not_started(&self) -> bool {
+        let failure = self.end.as_ref().and_then(|end| end.failure.as_ref());
+        failure.is_some_and(|failure| failure.kind == FailureKind::NotStarted)
+    }
+
+    /// Returns true if the process ran, or can no longer start.
     pub fn start_is_decided(&self) -> bool {
         (self.started_at.is_some() && self.state >= State::Running) || self.state == State::Completed
     }

@@ -78,6 +78,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         ulimits,
         extra_groups,
         keep_environment,
+        hold,
         termination_message,
         restart_policy,
         monitor,
@@ -189,6 +190,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
+    parts.numbers(&[u64::from(*hold)]);
     parts.tag(key)
 }
 

@@ -69,7 +69,7 @@ pub(crate) async fn run(
     let explain = |problem| node.launcher.explain(problem);
     let (handle, created) = outcome.map_err(explain)?;
     let facts = tokio::select! {
-        facts = handle.started() => facts.map_err(explain)?,
+        facts = handle.created() => facts.map_err(explain)?,
         () = node.until_stopping() => return Err(ApiError::stopping()),
     };
     Ok((facts, created))

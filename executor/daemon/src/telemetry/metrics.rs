@@ -147,16 +147,18 @@ pub(crate) const fn failure_name(kind: FailureKind) -> &'static str {
         FailureKind::HostStopped => "host_stopped",
         FailureKind::Action => "action",
         FailureKind::Unhealthy => "unhealthy",
+        FailureKind::NotStarted => "not_started",
     }
 }
 
-const FAILURES: [FailureKind; 6] = [
+const FAILURES: [FailureKind; 7] = [
     FailureKind::Exec,
     FailureKind::Prepare,
     FailureKind::SupervisorLost,
     FailureKind::HostStopped,
     FailureKind::Action,
     FailureKind::Unhealthy,
+    FailureKind::NotStarted,
 ];
 
 impl Default for Metrics {
@@ -318,9 +320,9 @@ impl Metrics {
         locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
     }
 
-    /// Records the start duration of a running container.
+    /// Records the start duration of a running container, except for a held one, whose start a client has delayed.
     pub(crate) fn started(&self, facts: &ContainerStatus) {
-        let Some(started) = facts.started_at else { return };
+        let Some(started) = facts.started_at.filter(|_| !facts.plan.hold) else { return };
         self.starts.observe(started.since(facts.created_at).as_secs_f64());
         for (phase, from, to) in facts.start_phases() {
             self.phase(phase, to.since(from));

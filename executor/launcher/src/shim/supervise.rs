@@ -235,6 +235,8 @@ fn execute(
             }
             Ok(None)
         }
+        // It was started by an earlier call, whose reply may have been lost.
+        Command::Start => Ok(None),
         Command::Stop(asked) => {
             if asked.signal != 0 {
                 is_signal(asked.signal)?;

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 184] = [
+    let changes: [RequestChange; 185] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -164,6 +164,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.remove_when_completed = true,
         |r, _| r.extra_groups.push("x".into()),
         |r, _| r.keep_environment = true,
+        |r, _| r.hold = true,
         |r, _| r.termination_message = Some(TerminationMessage::default()),
         |r, _| r.termination_message = Some(TerminationMessage { path: "/x".into(), ..Default::default() }),
         |r, _| r.termination_message = Some(TerminationMessage { bytes_max: 1, ..Default::default() }),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use executor_core::protocol::{Reason, Refused};
+use executor_core::record::Failure;
 use executor_sys::entry::Namespaces;
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
@@ -56,6 +57,8 @@ pub(crate) enum NotStarted {
     },
     /// The warm init was not activated, so there is no container.
     Refused(Refused),
+    /// The container was held, and ended before its start.
+    Ended(Failure),
 }
 
 /// Parameters for creating a container.

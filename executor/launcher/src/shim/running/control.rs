@@ -57,6 +57,8 @@ struct Connection {
 pub(crate) enum Command {
     /// Stop the container.
     Stop(Stop),
+    /// Start the process of a held container.
+    Start,
     /// Signal one of the container's processes.
     Signal(Signal),
     /// Reply with the secret inputs.
@@ -314,6 +316,7 @@ impl Control {
             Some(ShimCall::UpdateEgress(_)) => Command::UpdateEgress(fds),
             Some(ShimCall::UpdateLimits(update)) => Command::UpdateLimits(update),
             Some(ShimCall::Pause(_)) => Command::Pause,
+            Some(ShimCall::Start(_)) => Command::Start,
             Some(ShimCall::Resume(_)) => Command::Resume,
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),

@@ -127,8 +127,8 @@ impl Assembled {
                 let views = files.write(host, &mut site.remains, control)?;
                 // If nothing more must be done in the container's namespaces, init is activated when the program is
                 // started.
-                let at_once =
-                    carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
+                let starts_at_once = !plan.hold && plan.actions.is_none();
+                let at_once = starts_at_once && carries_files_at_most(plan) && (views.is_some() || mounts.is_empty());
                 let shown = views.map(|views| (mounts, views));
                 let (rootfs, nofile) = (&*dirs.stage, limits.nofile);
                 warm.become_container(Activation { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?

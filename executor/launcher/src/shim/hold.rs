@@ -1,0 +1,113 @@
+//! A held container: it is complete, and its process is started by a separate request.
+//!
+//! Until then init waits, the payloads are in memory files, and only a start and a stop are executed.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use executor_core::lifecycle::State;
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::{Failure, FailureKind};
+use executor_sys::events::Events;
+use executor_sys::process::{self, SignalEvents};
+
+use super::running::control::{AnswerDestination, Command, Control};
+use super::{Ready, shrink};
+
+/// Maximum duration of a single wait, so that the heartbeat continues.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// Init has exited.
+    InitEnded,
+    /// A signal arrived: SIGCHLD, or a signal that ends the shim.
+    Signal,
+    /// The daemon or the launcher sent a message or connects.
+    Control,
+}
+
+/// Reports the container as created and waits until it is to be started.
+///
+/// # Errors
+/// Returns a failure if the container was stopped, or if its init has exited.
+pub(super) fn wait_for_start(ready: &mut Ready, control: &mut Control, signals: &SignalEvents) -> Result<(), Failure> {
+    control.reached(State::Created);
+    shrink(&ready.watch, ready.record.plan.id.as_str());
+    let mut decision = None;
+    while decision.is_none() {
+        let events = wait(ready, control, signals);
+        if events.contains(&Event::Signal) {
+            while let Ok(Some(signal)) = signals.next() {
+                if signal == libc::SIGTERM || signal == libc::SIGINT {
+                    decision = Some(stop(ready)); // host shutdown
+                }
+            }
+            while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
+                if let Some(steps) = &mut ready.steps {
+                    steps.taken(pid);
+                }
+            }
+        }
+        if events.contains(&Event::Control) {
+            for asked in control.read() {
+                let (command, answer) = asked.split();
+                execute(&command, &answer, ready, control, &mut decision);
+            }
+        }
+        control.tidy();
+        if events.contains(&Event::InitEnded) {
+            decision = Some(Err(not_started("the first process was killed before it was started")));
+        }
+    }
+    decision.unwrap_or(Ok(()))
+}
+
+fn wait(ready: &Ready, control: &Control, signals: &SignalEvents) -> Vec<Event> {
+    let mut events = Events::default();
+    events.read(ready.container.pidfd().as_fd(), Event::InitEnded);
+    events.read(signals.as_fd(), Event::Signal);
+    control.register(&mut events, Event::Control);
+    events.due([Instant::now() + WAIT_MAX]);
+    control.heartbeat().rest();
+    let found = events.wait();
+    control.heartbeat().turn();
+    found.unwrap_or_default() // the next turn waits again
+}
+
+/// Executes a command and replies. The first start or stop decides; later ones change nothing.
+fn execute(
+    command: &Command,
+    answer: &AnswerDestination,
+    ready: &mut Ready,
+    control: &mut Control,
+    decision: &mut Option<Result<(), Failure>>,
+) {
+    let result = match command {
+        Command::Start if let Some(Err(failure)) = decision => {
+            Err(Refused::new(Reason::Precondition, failure.message.clone()))
+        }
+        Command::Start => {
+            *decision = Some(Ok(()));
+            Ok(None)
+        }
+        Command::Stop(_) => {
+            *decision = Some(stop(ready));
+            Ok(None)
+        }
+        _ => {
+            let why = format!("container {} is created and not started", ready.record.plan.id);
+            Err(Refused::new(Reason::Precondition, why))
+        }
+    };
+    control.answer(answer, result);
+}
+
+fn stop(ready: &mut Ready) -> Result<(), Failure> {
+    ready.record.stopped = true;
+    Err(not_started("stopped before it was started"))
+}
+
+fn not_started(why: &str) -> Failure {
+    Failure { kind: FailureKind::NotStarted, message: why.into(), errno: 0 }
+}
