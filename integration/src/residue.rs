@@ -5,6 +5,7 @@
 //! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of each kind.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -242,7 +243,12 @@ impl FileHolder {
         let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);
         let descriptors = fs::read_dir(shim).expect("a shim").flatten();
         paths.extend(descriptors.flat_map(|descriptor| regular(&descriptor.path().join("inputs"))));
-        let files: Vec<File> = paths.iter().map(|path| File::open(path).expect("a secret file")).collect();
+        // Files of an earlier generation may be unlinked meanwhile.
+        let open = |path: &PathBuf| match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            opened => Some(opened.expect("a secret file")),
+        };
+        let files: Vec<File> = paths.iter().filter_map(open).collect();
         for file in &files {
             rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).expect("a descriptor");
         }
