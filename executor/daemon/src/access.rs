@@ -318,6 +318,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 42);
+        assert_eq!(methods, 43);
     }
 }
