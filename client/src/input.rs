@@ -4,7 +4,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use executor_proto::v1::WindowSize;
 use tokio::sync::mpsc;
@@ -56,11 +56,23 @@ struct Shared {
     connection: u64,
     /// Last window size that was sent.
     window: Option<WindowSize>,
+    /// Waker of the current connection.
+    waker: Option<Waker>,
+}
+
+/// Ends the requests of the current connection. The gRPC library cancels a call only when neither its requests nor its
+/// answers are in use.
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.connection += 1;
+        shared.waker.take().iter().for_each(Waker::wake_by_ref);
+    }
 }
 
 pub(crate) fn queue() -> (Input, Queue) {
     let (sender, receiver) = mpsc::channel(DEPTH);
-    (Input(sender), Queue(Arc::new(Mutex::new(Shared { receiver, connection: 0, window: None }))))
+    (Input(sender), Queue(Arc::new(Mutex::new(Shared { receiver, connection: 0, window: None, waker: None }))))
 }
 
 impl Queue {
@@ -99,6 +111,7 @@ impl<T> Stream for Requests<T> {
         if shared.connection != self.connection {
             return Poll::Ready(None);
         }
+        shared.waker = Some(context.waker().clone());
         match shared.receiver.poll_recv(context) {
             Poll::Ready(Some(item)) => {
                 if let Item::Window(window) = &item {
@@ -118,6 +131,18 @@ mod tests {
     use tokio_stream::StreamExt as _;
 
     use super::*;
+
+    /// When the call's value is dropped, its requests end, although an [`Input`] still exists.
+    #[tokio::test]
+    async fn requests_end_with_their_call() {
+        let (input, queue) = queue();
+        let mut requests = queue.stream(Vec::new(), |item| format!("{item:?}"));
+        let end = tokio::spawn(async move { requests.next().await });
+        tokio::task::yield_now().await; // the task waits for an item
+        drop(queue);
+        assert_eq!(end.await.unwrap(), None);
+        drop(input);
+    }
 
     /// After a reconnect, queued input is sent on the new connection only.
     #[tokio::test]
