@@ -6,9 +6,11 @@ use prost::Message as _;
 
 /// Messages that carry a secret, or contain such a message. Their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
-const NO_DERIVED_DEBUG: [&str; 15] = [
+const NO_DERIVED_DEBUG: [&str; 17] = [
     ".executor.v1.AttachRequest",
     ".executor.v1.AttachResponse",
+    ".executor.v1.ConnectPortRequest",
+    ".executor.v1.ConnectPortResponse",
     ".executor.v1.DownloadAction",
     ".executor.v1.EnvironmentVariable",
     ".executor.v1.ExecRequest",

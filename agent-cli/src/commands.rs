@@ -20,7 +20,7 @@ mod inspect;
 mod logs;
 mod network;
 mod pause;
-mod pod;
+pub(crate) mod pod;
 mod ps;
 mod reserve;
 mod rm;

@@ -37,7 +37,11 @@ impl Client {
 }
 
 impl Pods {
-    fn rpc(&self) -> PodsClient<Channel> {
+    pub(crate) fn client(&self) -> &Client {
+        &self.0
+    }
+
+    pub(crate) fn rpc(&self) -> PodsClient<Channel> {
         PodsClient::new(self.0.channel())
     }
 

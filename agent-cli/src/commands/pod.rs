@@ -1,5 +1,7 @@
 //! `pod`: creates, lists, shows, stops and removes pods.
 
+mod port_forward;
+
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,6 +13,9 @@ use executor_cli_kit::units;
 use executor_client::PodFilter;
 use executor_client::v1::{self, CreatePodRequest, EmptyVolume, ExtraHost, PodVolume, RunRequest, empty_volume};
 
+use self::port_forward::ForwardArgs;
+#[cfg(test)]
+pub(crate) use self::port_forward::ForwardedPort;
 use super::run::{NetworkArgs, host, pairs, sysctl};
 use crate::batch;
 use crate::view::json;
@@ -39,6 +44,11 @@ pub(crate) enum PodCommand {
     Stop(StopArgs),
     /// Remove pods with their volumes, members and logs
     Rm(RmArgs),
+    /// Forward local TCP ports to ports in a pod, until Ctrl-C
+    ///
+    /// Connects inside of the pod to 127.0.0.1, then to ::1, so programs that listen on these addresses only are
+    /// reached, too. executord's configuration must allow this (allow_connect).
+    PortForward(ForwardArgs),
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +143,7 @@ pub(crate) enum Prepared {
     Inspect(String),
     Stop(StopArgs),
     Rm(RmArgs),
+    PortForward(ForwardArgs),
 }
 
 impl PodCommand {
@@ -144,6 +155,7 @@ impl PodCommand {
             Self::Inspect(PodIdArg { id }) => Prepared::Inspect(id),
             Self::Stop(args) => Prepared::Stop(args),
             Self::Rm(args) => Prepared::Rm(args),
+            Self::PortForward(args) => Prepared::PortForward(args),
         })
     }
 }
@@ -243,6 +255,7 @@ pub(super) async fn pod(session: &Session, prepared: Prepared) -> Result<u8, Fai
             }
             return batch::finish(session, &done, failures).await;
         }
+        Prepared::PortForward(args) => return port_forward::forward(session, &args).await,
         Prepared::Rm(RmArgs { force, ids }) => {
             let (mut done, mut failures) = (Vec::new(), Vec::new());
             for id in ids {

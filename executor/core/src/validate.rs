@@ -9,6 +9,7 @@
 mod actions;
 mod cgroups;
 mod checks;
+mod connect;
 mod connectivity;
 mod dev_paths;
 mod draft;
@@ -47,6 +48,7 @@ use crate::plan::{MAIN_PROCESS, Network, Plan, Principal, Rootfs, SIGTERM, UserN
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use cgroups::{check_cgroup_keys, check_cgroup_parents, page_kilobytes};
+pub use connect::connect_port;
 pub use connectivity::{check_network_namespaces, validate_egress};
 pub use dev_paths::check_device_path;
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer, Unlimited};

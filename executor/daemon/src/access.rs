@@ -27,7 +27,7 @@ enum Callers {
 }
 
 /// Every served method.
-const TABLE: [(&str, Callers); 47] = [
+const TABLE: [(&str, Callers); 48] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Start", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
@@ -67,6 +67,7 @@ const TABLE: [(&str, Callers); 47] = [
     ("/executor.v1.Pods/ListPods", Callers::Operators),
     ("/executor.v1.Pods/StopPod", Callers::Operators),
     ("/executor.v1.Pods/DeletePod", Callers::Operators),
+    ("/executor.v1.Pods/ConnectPort", Callers::Operators),
     ("/executor.v1.Executor/Exec", Callers::Operators),
     ("/executor.v1.Executor/Attach", Callers::Operators),
     ("/executor.v1.Executor/GetArchive", Callers::Operators),
@@ -78,7 +79,7 @@ const TABLE: [(&str, Callers); 47] = [
 ];
 
 /// Methods that run until the caller ends them, or until the container exits.
-const LASTING: [&str; 15] = [
+const LASTING: [&str; 16] = [
     WAIT,
     "/executor.v1.Executor/StreamLogs",
     "/executor.v1.Executor/WatchEvents",
@@ -90,6 +91,7 @@ const LASTING: [&str; 15] = [
     "/executor.v1.Executor/PutArchive",
     "/executor.v1.Images/Pull",
     "/executor.v1.Images/Import",
+    "/executor.v1.Pods/ConnectPort",
     "/executor.v1.Cell/Drain",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -318,6 +320,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 43);
+        assert_eq!(methods, 44);
     }
 }

@@ -3,6 +3,7 @@
 mod archive;
 mod attach;
 mod cell;
+mod connect;
 mod containers;
 mod convert;
 mod events;

@@ -1,6 +1,7 @@
 //! Pods: resources that their members share and do not share, the common exit, and leftovers after each kind of kill.
 //! Each claim has a control in another pod, or in a container without a pod.
 
+mod connect;
 mod ends;
 mod files;
 mod namespaces;

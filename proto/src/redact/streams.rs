@@ -3,8 +3,9 @@
 use std::fmt;
 
 use crate::v1::{
-    AttachRequest, AttachResponse, ExecRequest, ExecResponse, ExecStart, GetArchiveResponse, PutArchiveRequest,
-    attach_request, attach_response, exec_request, exec_response, get_archive_response, put_archive_request,
+    AttachRequest, AttachResponse, ConnectPortRequest, ConnectPortResponse, ExecRequest, ExecResponse, ExecStart,
+    GetArchiveResponse, PutArchiveRequest, attach_request, attach_response, connect_port_request,
+    connect_port_response, exec_request, exec_response, get_archive_response, put_archive_request,
 };
 
 impl fmt::Debug for ExecStart {
@@ -42,6 +43,8 @@ message!(ExecRequest);
 message!(ExecResponse);
 message!(AttachRequest);
 message!(AttachResponse);
+message!(ConnectPortRequest);
+message!(ConnectPortResponse);
 message!(GetArchiveResponse);
 message!(PutArchiveRequest);
 
@@ -92,6 +95,26 @@ impl fmt::Debug for attach_response::Part {
     }
 }
 
+impl fmt::Debug for connect_port_request::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(start) => start.fmt(f),
+            Self::Data(data) => bytes(f, "Data", data),
+            Self::End(end) => end.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for connect_port_response::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(started) => started.fmt(f),
+            Self::Data(data) => bytes(f, "Data", data),
+            Self::End(end) => end.fmt(f),
+        }
+    }
+}
+
 impl fmt::Debug for get_archive_response::Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -123,13 +146,15 @@ mod tests {
         let start =
             ExecStart { id: "x".into(), args: vec![CANARY.into()], env: vec![variable], ..ExecStart::default() };
         let all = format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
             ExecRequest { part: Some(exec_request::Part::Start(start)) },
             ExecRequest { part: Some(exec_request::Part::Stdin(CANARY.into())) },
             ExecResponse { part: Some(exec_response::Part::Stdout(CANARY.into())) },
             ExecResponse { part: Some(exec_response::Part::Stderr(CANARY.into())) },
             AttachRequest { part: Some(attach_request::Part::Stdin(CANARY.into())) },
             AttachResponse { part: Some(attach_response::Part::Stdout(CANARY.into())) },
+            ConnectPortRequest { part: Some(connect_port_request::Part::Data(CANARY.into())) },
+            ConnectPortResponse { part: Some(connect_port_response::Part::Data(CANARY.into())) },
             GetArchiveResponse { part: Some(get_archive_response::Part::Data(CANARY.into())) },
             PutArchiveRequest { part: Some(put_archive_request::Part::Data(CANARY.into())) },
         );

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
+use crate::commands::pod::ForwardedPort;
 use crate::view::{disk, images};
 
 /// Function that generates the schema of a document.
@@ -77,6 +78,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("pod inspect", "one document", |g| g.subschema_for::<PodDocument>()),
         ("pod stop", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("pod rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("pod port-forward", "a line for each port", |g| g.subschema_for::<ForwardedPort>()),
         ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
         ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
         ("context list", "one document", |g| g.subschema_for::<Vec<ShownContext>>()),

@@ -163,7 +163,7 @@ pub struct NoteHealth {
 }
 
 /// Requests an unconnected TCP socket in the container's network namespace. Allowed only for a container with checks
-/// that connect.
+/// that connect, and for a pod if clients may connect to it (`policy.allow_connect`).
 #[derive(Clone, PartialEq, Message)]
 pub struct MakeSocket {
     /// True for IPv6, false for IPv4.

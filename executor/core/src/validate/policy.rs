@@ -122,6 +122,8 @@ pub struct Policy {
     /// Paths of network namespaces that containers may join; `DIR/*` means all namespaces in a directory. None when
     /// empty.
     pub network_namespaces: Vec<PathBuf>,
+    /// True if clients may connect to ports in pods.
+    pub allow_connect: bool,
     /// Host directories below which containers may mount any directory or file. None when empty.
     pub host_paths: Vec<HostPathRule>,
     /// Device nodes of the host, and directories of nodes, that containers may use by path. None when empty.
@@ -196,6 +198,7 @@ impl Default for Policy {
             allow_exec: true,
             allow_transfers: true,
             network_namespaces: Vec::new(),
+            allow_connect: false,
             host_paths: Vec::new(),
             device_paths: Vec::new(),
             cdi_devices: Vec::new(),

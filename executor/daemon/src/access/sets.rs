@@ -56,7 +56,7 @@ const READ: [&str; 18] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-const RUN: [&str; 22] = [
+const RUN: [&str; 23] = [
     "/executor.v1.Executor/Run",
     "/executor.v1.Executor/Start",
     "/executor.v1.Executor/Validate",
@@ -77,6 +77,7 @@ const RUN: [&str; 22] = [
     "/executor.v1.Pods/CreatePod",
     "/executor.v1.Pods/StopPod",
     "/executor.v1.Pods/DeletePod",
+    "/executor.v1.Pods/ConnectPort",
     "/executor.v1.Cell/Reserve",
     "/executor.v1.Cell/ReleaseReservation",
 ];

@@ -73,9 +73,10 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 17] = [
+const FEATURES: [&str; 18] = [
     "actions",
     "attach",
+    "connect-port",
     "egress-rules",
     "exact-event-gaps",
     "hold",

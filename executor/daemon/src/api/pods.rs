@@ -7,10 +7,11 @@ use executor_core::ident::ContainerId;
 use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 use executor_proto::v1::pods_server::{Pods, PodsServer};
+use executor_transport::wire::conversation::{Answers, Conversation};
 use prost::Message as _;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
-use super::convert;
+use super::{connect, convert};
 use crate::api_error::ApiError;
 use crate::model::container::Handle;
 use crate::node::Node;
@@ -74,6 +75,16 @@ impl Pods for PodService {
         let v1::DeletePodRequest { id, force } = request.into_inner();
         pods::delete(&self.node, self.node.find_pod(&id)?, force).await?;
         Ok(Response::new(v1::DeletePodResponse {}))
+    }
+
+    type ConnectPortStream = Answers<v1::ConnectPortResponse>;
+
+    async fn connect_port(
+        &self,
+        request: Request<Streaming<v1::ConnectPortRequest>>,
+    ) -> Result<Response<Self::ConnectPortStream>, Status> {
+        let conversation = Conversation::from_extensions(request.extensions())?;
+        Ok(Response::new(connect::connect(&self.node, request.into_inner(), &conversation).await?))
     }
 }
 

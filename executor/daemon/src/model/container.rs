@@ -19,7 +19,7 @@ use std::time::Duration;
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_sys::mutex::locked;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::api_error::{ApiError, Kind};
@@ -28,6 +28,8 @@ use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
+/// Maximum number of connections of clients to ports of one pod.
+const CONNECTIONS_MAX: usize = 128;
 /// Time for a quarantined container to exit after a stop.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
 
@@ -75,6 +77,8 @@ pub struct Handle {
     pub(crate) deleting: tokio::sync::Mutex<()>,
     /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
+    /// Permits for connections of clients to ports of a pod.
+    pub(crate) connections: Arc<Semaphore>,
     /// Sends changes of the secret sources to the container's task.
     sources: mpsc::UnboundedSender<SourceNews>,
     /// Receiver of `sources`, until the task takes it.
@@ -109,6 +113,7 @@ impl Handle {
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
             updating: tokio::sync::Mutex::new(()),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             sources,
             source_news: Mutex::new(Some(source_news)),
         }

@@ -28,11 +28,12 @@ const LARGE_ANSWERS: [&str; 10] = [
 ];
 
 /// Methods with request streams.
-const REQUEST_STREAMS: [&str; 4] = [
+const REQUEST_STREAMS: [&str; 5] = [
     "/executor.v1.Executor/Exec",
     "/executor.v1.Executor/Attach",
     "/executor.v1.Executor/PutArchive",
     "/executor.v1.Images/Import",
+    "/executor.v1.Pods/ConnectPort",
 ];
 
 /// Returns the kind of a method's responses.

@@ -219,7 +219,7 @@ fn execute(
             usage.map(|usage| Some(AnswerPayload::Usage(usage))).ok_or_else(gone)
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
-        Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
+        Command::MakeSocket(asked) => checks::socket(&asked, host, ready).map(Some),
         Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(AnswerPayload::Secrets(file))),
         Command::EndTransfer(asked) => transfers::finish(host, asked, ready).map(|()| None),
         Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),

@@ -16,13 +16,17 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::shim::Ready;
 
-/// Creates a socket for a check. Refuses this if the container has no checks that connect.
-pub(crate) fn socket(request: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
-    if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
-        return Err(Refused::new(Reason::Denied, "the container has no checks that use a connection"));
+/// Creates a socket for a check, or for a client's connection to a pod. Refuses this if the container has no checks
+/// that connect, or is a pod and the policy does not allow connections.
+pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result<AnswerPayload, Refused> {
+    let plan = &ready.record.plan;
+    let is_allowed = plan.is_pod() && host.policy.allow_connect;
+    if !is_allowed && !plan.checks.as_ref().is_some_and(Checks::connect) {
+        let why = "the container has no checks that use a connection, and is no pod that clients may connect to";
+        return Err(Refused::new(Reason::Denied, why));
     }
     let socket = tcp_socket_of(ready.container.pidfd().as_fd(), request.ipv6);
-    socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
+    socket.map(AnswerPayload::Socket).map_err(|error| failed("socket", &error))
 }
 
 /// Writes the unhealthy reason to the log and the record. Returns `false` if the container is already ending or its
