@@ -22,6 +22,7 @@ mod network;
 mod pause;
 pub(crate) mod pod;
 mod ps;
+mod reopen_log;
 mod reserve;
 mod rm;
 mod rotate;
@@ -66,6 +67,7 @@ use self::network::NetworkCommand;
 use self::pause::PauseArgs;
 use self::pod::PodArgs;
 use self::ps::PsArgs;
+use self::reopen_log::ReopenLogArgs;
 use self::reserve::{ReleaseArgs, ReserveArgs};
 use self::rm::RmArgs;
 use self::rotate::RotateArgs;
@@ -234,6 +236,11 @@ pub(crate) enum Direct {
     Pause(PauseArgs),
     /// Resume the processes of paused containers
     Unpause(PauseArgs),
+    /// Open the log files of containers again, after they were renamed
+    ///
+    /// For containers that were run with --log-file. The command returns when all further output is in the new file.
+    /// The new file is created, but not its directories. After an error the old file stays in use.
+    ReopenLog(ReopenLogArgs),
     /// Change limits of running containers
     ///
     /// Limits that are not given stay unchanged. A memory limit below the container's current use is rejected and
@@ -410,6 +417,7 @@ impl Direct {
             Self::Start(args) => start::start(session, args).await,
             Self::Pause(args) => pause::pause(session, args, true).await,
             Self::Unpause(args) => pause::pause(session, args, false).await,
+            Self::ReopenLog(args) => reopen_log::reopen_log(session, args).await,
             Self::Update(args) => update::update(session, *args).await,
             Self::Rm(args) => rm::rm(session, args).await,
             Self::Container(command) => container::container(session, command).await,

@@ -86,6 +86,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "log_limits.bytes_per_second" => "--log-rate",
         "log_limits.lines_per_second" => "--log-lines",
         "log_tags" => "--log-tag",
+        "log_file" => "--log-file",
         "hostname" => "--hostname",
         "network_aliases" => "--network-alias",
         "restart_policy" | "restart_policy.mode" | "restart_policy.max_retries" => "--restart",

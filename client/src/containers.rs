@@ -6,8 +6,8 @@ use std::time::Duration;
 use executor_proto::v1::{
     CheckNetworkRequest, CheckNetworkResponse, Container, DeleteRequest, GetRequest, GetSecretsRequest,
     GetSecretsResponse, InfoRequest, InfoResponse, ListNetworksRequest, ListNetworksResponse, ListRequest,
-    PauseRequest, ResumeRequest, SignalRequest, StartRequest, State, StopRequest, UpdateEgressRequest,
-    UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
+    PauseRequest, ReopenLogRequest, ResumeRequest, SignalRequest, StartRequest, State, StopRequest,
+    UpdateEgressRequest, UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -265,6 +265,20 @@ impl Client {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = ResumeRequest { id: id.to_owned() };
             async move { rpc.resume(request).await }
+        });
+        answer.await?.container.ok_or(Error::Incomplete("the container"))
+    }
+
+    /// Opens the log file of a container again, after it was renamed ([`Run::log_file`](crate::Run::log_file)).
+    /// Repeating the call is harmless.
+    ///
+    /// # Errors
+    /// Returns an error if the container does not run, has no log file, or the file cannot be opened. The old file stays
+    /// in use then.
+    pub async fn reopen_log(&self, id: &str) -> Result<Container, Error> {
+        let answer = self.retry(is_lost, |mut rpc| {
+            let request = ReopenLogRequest { id: id.to_owned() };
+            async move { rpc.reopen_log(request).await }
         });
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }

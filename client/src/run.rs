@@ -151,6 +151,14 @@ impl Run {
         self
     }
 
+    /// Appends the output to a file of the host, too, below a directory that the operator must allow
+    /// (`policy.log_dirs`). See [`Client::reopen_log`](crate::Client::reopen_log).
+    #[must_use]
+    pub fn log_file(mut self, path: impl Into<String>) -> Self {
+        self.0.log_file = path.into();
+        self
+    }
+
     /// Limits CPU time, in thousandths of a CPU.
     #[must_use]
     pub fn cpu_millis(mut self, millis: u64) -> Self {

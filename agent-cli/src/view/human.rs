@@ -271,6 +271,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     if !info.device_paths.is_empty() {
         table.pair("devices by path", info.device_paths.join(", "));
     }
+    if !info.log_dirs.is_empty() {
+        table.pair("log directories", info.log_dirs.join(", "));
+    }
     if !info.cdi_devices.is_empty() {
         table.pair("CDI devices", info.cdi_devices.join(", "));
     }

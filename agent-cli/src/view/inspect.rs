@@ -192,7 +192,7 @@ fn restarts(table: &mut Table, container: &Container, spec: &ContainerSpec, now:
     }
 }
 
-/// Adds the log limits and log tags, if there are any.
+/// Adds the log limits, log tags and log file, if there are any.
 fn logging(table: &mut Table, spec: &ContainerSpec) {
     let limits = spec.log_limits.unwrap_or_default();
     let limit = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
@@ -206,6 +206,9 @@ fn logging(table: &mut Table, spec: &ContainerSpec) {
         let mut tags = spec.log_tags.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
         tags.sort_unstable();
         table.pair("log tags", tags.join(", "));
+    }
+    if !spec.log_file.is_empty() {
+        table.pair("log file", &*spec.log_file);
     }
 }
 

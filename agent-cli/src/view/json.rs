@@ -88,13 +88,15 @@ pub(crate) struct Done {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) started: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reopened: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
 
 impl Done {
     /// Creates the result for a container, without further details.
     pub(crate) fn new(id: String, error: Option<String>) -> Self {
-        Self { id, deleted: None, signal: None, updated: None, paused: None, started: None, error }
+        Self { id, deleted: None, signal: None, updated: None, paused: None, started: None, reopened: None, error }
     }
 }
 

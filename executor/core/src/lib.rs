@@ -25,6 +25,7 @@ pub mod idmap;
 pub mod image;
 pub mod lifecycle;
 pub mod limits;
+pub mod logfile;
 pub mod loglimit;
 pub mod logline;
 pub mod names;

@@ -189,7 +189,7 @@ pub fn whole_characters(bytes: &[u8]) -> usize {
 
 /// Returns the last position in a full window that splits no UTF-8 sequence, or the length of the window if the window
 /// is not UTF-8.
-fn boundary(window: &[u8]) -> usize {
+pub(crate) fn boundary(window: &[u8]) -> usize {
     (window.len().saturating_sub(3)..=window.len())
         .rev()
         .find(|end| *end < window.len() && window[*end] & 0xc0 != 0x80)

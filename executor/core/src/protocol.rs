@@ -25,8 +25,8 @@ pub use networks::{
 pub use reply::{Done, FieldViolation, Reason, Refused};
 pub use shim::{
     CheckOutput, EndTransfer, EndUnhealthy, LimitWorker, MakeSocket, NoteHealth, Pause, Ping, Reached, ReadSecrets,
-    ReadTransfer, ReadUsage, Resume, Share, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Start, Stop,
-    UpdateEgress, UpdateFiles, UpdateLimits, state_number, state_of,
+    ReadTransfer, ReadUsage, ReopenLog, Resume, Share, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Start,
+    Stop, UpdateEgress, UpdateFiles, UpdateLimits, state_number, state_of,
 };
 pub use signer::{
     OpenSigner, PUBLIC_KEY_LENGTH, SIGNER_FDS, SIGNERS_MAX, SignRequest, Signed, SignerAnswer, SignerReady, SignerReply,

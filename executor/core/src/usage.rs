@@ -91,6 +91,9 @@ pub struct LogUsage {
     /// Bytes that were lost because the log could not be written.
     #[prost(uint64, tag = "5")]
     pub lost_bytes: u64,
+    /// Bytes that were lost because the log file of the request could not be written.
+    #[prost(uint64, tag = "450")]
+    pub file_lost_bytes: u64,
 }
 
 /// CPU time in nanoseconds, and throttling by the limit.

@@ -58,6 +58,7 @@ pub use host_options::{
 };
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use limits::validate_limits;
+pub use logging::check_log_dirs;
 pub use pods::{check_member, check_pod_volume_name};
 pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use recheck::recheck;

@@ -27,7 +27,7 @@ enum Callers {
 }
 
 /// Every served method.
-const TABLE: [(&str, Callers); 48] = [
+const TABLE: [(&str, Callers); 49] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Start", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
@@ -47,6 +47,7 @@ const TABLE: [(&str, Callers); 48] = [
     ("/executor.v1.Executor/UpdateLimits", Callers::Operators),
     ("/executor.v1.Executor/Pause", Callers::Operators),
     ("/executor.v1.Executor/Resume", Callers::Operators),
+    ("/executor.v1.Executor/ReopenLog", Callers::Operators),
     ("/executor.v1.Executor/Stats", Callers::Operators),
     ("/executor.v1.Executor/WatchStats", Callers::Operators),
     (GET_SECRETS, Callers::TokenHolders),
@@ -320,6 +321,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 44);
+        assert_eq!(methods, 45);
     }
 }

@@ -34,6 +34,7 @@ use crate::operations::delete;
 use crate::operations::egress;
 use crate::operations::limits;
 use crate::operations::pause;
+use crate::operations::reopen;
 use crate::operations::rotate;
 use crate::operations::start;
 use crate::run::{admit, dry_run};
@@ -223,6 +224,14 @@ impl Executor for Service {
     async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
         let facts = pause::resume(&self.node, &request.into_inner().id).await?;
         Ok(Response::new(v1::ResumeResponse { container: Some(convert::container(&facts)) }))
+    }
+
+    async fn reopen_log(
+        &self,
+        request: Request<v1::ReopenLogRequest>,
+    ) -> Result<Response<v1::ReopenLogResponse>, Status> {
+        let facts = reopen::reopen(&self.node, &request.into_inner().id).await?;
+        Ok(Response::new(v1::ReopenLogResponse { container: Some(convert::container(&facts)) }))
     }
 
     async fn update_limits(

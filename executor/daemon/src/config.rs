@@ -24,13 +24,13 @@ use executor_core::bridge::NetworksSettings;
 use executor_core::capacity::Amount;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
-use executor_core::plan::{HostDevice, HostVolume};
+use executor_core::plan::{HostDevice, HostPathRule, HostVolume};
 use executor_core::settings::{
     AppArmor, Bytes, LauncherSettings, SectionDigests, Unusable, WARM_POOL_OLD, WarmPoolSettings, section_digests,
 };
 use executor_core::validate::{
     CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_cgroup_keys,
-    check_cgroup_parents, check_device_paths, check_host_devices, check_host_paths, check_host_volumes,
+    check_cgroup_parents, check_device_paths, check_host_devices, check_host_paths, check_host_volumes, check_log_dirs,
     check_network_namespaces, check_ulimit_max, validate,
 };
 use serde::Deserialize;
@@ -350,14 +350,12 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let own = [&*run_dir, &*state_dir];
     let usable = |volumes: &[HostVolume]| check_host_volumes(volumes, &own);
     check.entries("volumes", &file.volumes, |volume| volume.name.clone(), usable, &mut faults);
-    check.entries(
-        "policy.host_paths",
-        &file.policy.host_paths,
-        |rule| rule.path.display().to_string(),
-        |rules| check_host_paths(rules, &own),
-        &mut faults,
-    );
+    let shown = |rule: &HostPathRule| rule.path.display().to_string();
+    let usable = |rules: &[HostPathRule]| check_host_paths(rules, &own);
+    check.entries("policy.host_paths", &file.policy.host_paths, shown, usable, &mut faults);
     let shown = |path: &PathBuf| path.display().to_string();
+    let usable = |dirs: &[PathBuf]| check_log_dirs(dirs, &own);
+    check.entries("policy.log_dirs", &file.policy.log_dirs, shown, usable, &mut faults);
     let overlaps = |parents: &[PathBuf]| check_cgroup_parents(parents, &file.launcher.cgroup_parent);
     check.entries("policy.cgroup_parents", &file.policy.cgroup_parents, shown, overlaps, &mut faults);
     file.policy.volumes = file.volumes;

@@ -8,6 +8,7 @@ pub(crate) mod exec;
 pub(crate) mod limits;
 pub(crate) mod members;
 pub(crate) mod pause;
+pub(crate) mod reopen;
 pub(crate) mod reserve;
 pub mod rotate;
 pub(crate) mod start;

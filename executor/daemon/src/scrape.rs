@@ -83,6 +83,8 @@ async fn read(node: &Arc<Node>) -> String {
     let help = "Bytes of output that are missing from logs, by the reason: faster than the limits, or not writable";
     let dropped = [("rate_limit", logs.limited_bytes), ("write_error", logs.lost_bytes)];
     families.labelled(Kind::Counter, "executor_log_dropped_bytes", help, "reason", dropped);
+    let help = "Bytes of output that are missing from log files of requests, because they were not writable";
+    counter(&mut families, "executor_log_file_lost_bytes", help, logs.file_lost_bytes);
     let help = "Times that a container began to write faster than its limits allow";
     counter(&mut families, "executor_log_rate_limits", help, logs.overages);
     let metrics = Arc::clone(&node.metrics);

@@ -16,8 +16,8 @@ use executor_core::settings::{
 };
 use executor_core::validate::{
     Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_cgroup_keys, check_cgroup_parents,
-    check_device_paths, check_host_devices, check_host_paths, check_host_volumes, check_network_namespaces,
-    check_ulimit_max,
+    check_device_paths, check_host_devices, check_host_paths, check_host_volumes, check_log_dirs,
+    check_network_namespaces, check_ulimit_max,
 };
 use serde::Deserialize;
 
@@ -161,6 +161,7 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
     check_cdi_spec_dirs(&config.policy.cdi_spec_dirs).map_err(fault("policy.cdi_spec_dirs"))?;
     check_cgroup_parents(&config.policy.cgroup_parents, &config.launcher.cgroup_parent)
         .map_err(fault("policy.cgroup_parents"))?;
+    check_log_dirs(&config.policy.log_dirs, &[&args.run_dir, &args.state_dir]).map_err(fault("policy.log_dirs"))?;
     check_cgroup_keys(&config.policy.cgroup_keys).map_err(fault("policy.cgroup_keys"))?;
     let checked =
         config.launcher.check().and_then(|()| config.warm_pool.check()).and_then(|()| config.identity.check());

@@ -8,6 +8,7 @@ mod disk;
 mod held;
 mod host_options;
 mod isolation;
+mod log_files;
 mod many;
 mod oom;
 mod pods;

@@ -26,6 +26,12 @@ pub(crate) struct LoggingArgs {
     /// Tag of the container's log, for log sinks; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = units::label)]
     log_tag: Vec<(String, String)>,
+    /// File of the host to which the output is appended, too: /var/log/pods/web/0.log
+    ///
+    /// The file has the format of the Kubernetes container runtime interface. It is not rotated and not removed; see
+    /// reopen-log. executord's configuration lists the permitted directories (log_dirs).
+    #[arg(long, value_name = "PATH")]
+    log_file: Option<String>,
 }
 
 impl LoggingArgs {
@@ -35,6 +41,7 @@ impl LoggingArgs {
             request.log_limits = Some(LogLimits { bytes_per_second: self.log_rate, lines_per_second: self.log_lines });
         }
         request.log_tags = pairs("--log-tag", self.log_tag)?;
+        request.log_file = self.log_file.unwrap_or_default();
         Ok(())
     }
 }

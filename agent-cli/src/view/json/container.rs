@@ -122,6 +122,7 @@ struct Spec {
     hold: bool,
     termination_message: Option<TerminationMessage>,
     cgroup_parent: String,
+    log_file: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -266,6 +267,7 @@ impl From<&v1::ContainerSpec> for Spec {
             checks: spec.checks.as_ref().map(checks::Checks::from),
             restart_policy: spec.restart_policy.as_ref().map(restarts::RestartPolicy::from),
             cgroup_parent: spec.cgroup_parent.clone(),
+            log_file: Some(spec.log_file.clone()).filter(|path| !path.is_empty()),
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,

@@ -52,6 +52,7 @@ pub(crate) struct Info {
     host_paths: Vec<String>,
     /// Host device nodes, and directories of nodes, that containers may use by path.
     device_paths: Vec<String>,
+    log_dirs: Vec<String>,
     /// CDI devices that containers may use.
     cdi_devices: Vec<String>,
 }
@@ -173,6 +174,7 @@ impl Info {
             quarantined: info.quarantined,
             host_paths: info.host_paths.clone(),
             device_paths: info.device_paths.clone(),
+            log_dirs: info.log_dirs.clone(),
             cdi_devices: info.cdi_devices.clone(),
             disk_usage: info.disk_usage.map(|disk| DiskUsage {
                 total_bytes: disk.total_bytes,

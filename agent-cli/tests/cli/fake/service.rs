@@ -299,6 +299,11 @@ impl Executor for Service {
         Ok(Response::new(ResumeResponse { container: Some(container) }))
     }
 
+    async fn reopen_log(&self, request: Request<ReopenLogRequest>) -> Result<Response<ReopenLogResponse>, Status> {
+        let container = Some(self.0.get(&request.into_inner().id)?);
+        Ok(Response::new(ReopenLogResponse { container }))
+    }
+
     async fn update_limits(
         &self,
         request: Request<UpdateLimitsRequest>,

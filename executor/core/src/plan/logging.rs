@@ -1,6 +1,7 @@
 //! Settings of a container's log.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ impl LogLimits {
     }
 }
 
-/// Limits and tags of a log.
+/// Limits, tags and additional file of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Logging {
@@ -29,4 +30,6 @@ pub struct Logging {
     pub limits: LogLimits,
     /// Tags for log forwarders.
     pub tags: BTreeMap<String, String>,
+    /// Absolute path of a file of the host that receives the output, too; none when empty.
+    pub file: PathBuf,
 }

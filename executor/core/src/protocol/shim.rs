@@ -14,7 +14,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call; `None` if a newer peer sent a call that is unknown here.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 44, 80, 81, 82, 100, 101, 102, 130")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 44, 80, 81, 82, 100, 101, 102, 130, 450")]
     pub call: Option<ShimCall>,
 }
 
@@ -79,6 +79,9 @@ pub enum ShimCall {
     /// Read the counters of the container. The reply contains the counters.
     #[prost(message, tag = "130")]
     ReadUsage(ReadUsage),
+    /// Open the log file of the request again.
+    #[prost(message, tag = "450")]
+    ReopenLog(ReopenLog),
 }
 
 /// Requests the URL of a transfer, which is available while the transfer's step runs.
@@ -234,6 +237,10 @@ pub struct Resume {}
 /// Starts the process of a held container. The reply precedes the start; the state reports its result.
 #[derive(Clone, PartialEq, Message)]
 pub struct Start {}
+
+/// Opens the path of the log file again, after the file was renamed. After an error the old file stays in use.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReopenLog {}
 
 /// Requests a heartbeat.
 #[derive(Clone, PartialEq, Message)]

@@ -1,6 +1,7 @@
 //! Defines drafts: requests before validation, borrowed from the decoded messages.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::plan::{
@@ -223,7 +224,7 @@ pub struct DraftTransfer<'a> {
     pub cache_key: &'a str,
 }
 
-/// Limits and tags of a request's log.
+/// Limits, tags and file of a request's log.
 #[derive(Clone, Debug, Default)]
 pub struct DraftLogging {
     /// Bytes per second: -1 for no limit; the policy's default if unset.
@@ -232,6 +233,8 @@ pub struct DraftLogging {
     pub lines_per_second: Option<i64>,
     /// Tags by name.
     pub tags: BTreeMap<String, String>,
+    /// Path of the log file; empty for none.
+    pub file: PathBuf,
 }
 
 /// A file of a request, without its content.

@@ -1,11 +1,17 @@
-//! Validates limits and tags of a log.
+//! Validates limits, tags and the additional file of a log, and the operator's directories of such files.
+
+use std::path::{Path, PathBuf};
 
 use super::ViolationReason::{NotAllowed, OutOfRange};
-use super::{DraftLogging, Policy, Report, pairs};
+use super::volumes::check_offered_dir;
+use super::{DraftLogging, FieldFault, Policy, Report, pairs, shorten, surroundings};
 use crate::limits::{LOG_RATE_MAX, LOG_TAGS_MAX};
 use crate::plan::{LogLimits, Logging};
 
-/// Checks limits and tags, and fills in the policy's defaults.
+/// Maximum number of the operator's directories.
+const DIRS_MAX: usize = 1000;
+
+/// Checks limits, tags and file, and fills in the policy's defaults.
 pub(super) fn check(logging: &DraftLogging, policy: &Policy, report: &mut Report) -> Logging {
     pairs("log_tags", &logging.tags, LOG_TAGS_MAX, report);
     let bytes = Rate {
@@ -23,7 +29,52 @@ pub(super) fn check(logging: &DraftLogging, policy: &Policy, report: &mut Report
         key: "log_lines_per_second_max",
     };
     let limits = LogLimits { bytes_per_second: bytes.check(report), lines_per_second: lines.check(report) };
-    Logging { limits, tags: logging.tags.clone() }
+    if let Err(why) = file(&logging.file, policy) {
+        report.add("log_file", why);
+    }
+    Logging { limits, tags: logging.tags.clone(), file: logging.file.clone() }
+}
+
+fn file(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
+    if path.as_os_str().is_empty() {
+        return Ok(());
+    }
+    surroundings::plain_path(path)?;
+    if policy.log_dir_around(path).is_some() {
+        return Ok(());
+    }
+    let listed = match &policy.log_dirs[..] {
+        [] => "is empty".to_owned(),
+        dirs => format!("has {}", dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ")),
+    };
+    let dir = path.parent().unwrap_or(path);
+    let why = format!(
+        "`{}` is not below a directory of policy.log_dirs, which {} in this daemon's configuration; add {:?} or a \
+         directory above it",
+        shorten(&path.display().to_string()),
+        shorten(&listed),
+        shorten(&dir.display().to_string()),
+    );
+    Err(NotAllowed.because(why))
+}
+
+impl Policy {
+    /// Returns the directory of `log_dirs` that contains the path, and the rest of the path.
+    pub fn log_dir_around<'a>(&'a self, path: &'a Path) -> Option<(&'a Path, &'a Path)> {
+        let rest = |dir: &'a PathBuf| Some((&**dir, path.strip_prefix(dir).ok()?));
+        self.log_dirs.iter().filter_map(rest).find(|(_, rest)| !rest.as_os_str().is_empty())
+    }
+}
+
+/// Checks the operator's directories of log files. `reserved` holds directories of the executor.
+///
+/// # Errors
+/// Returns the invalid entry and the reason.
+pub fn check_log_dirs(dirs: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
+    if dirs.len() > DIRS_MAX {
+        return Err(format!("{} entries; at most {DIRS_MAX} are allowed", dirs.len()));
+    }
+    dirs.iter().try_for_each(|dir| check_offered_dir(dir, reserved).map_err(|why| format!("{}: {why}", dir.display())))
 }
 
 /// A requested limit, with the policy's default and maximum; -1 = no limit.
@@ -62,6 +113,7 @@ pub(super) fn drafted(planned: &Logging) -> DraftLogging {
         bytes_per_second: limit(planned.limits.bytes_per_second),
         lines_per_second: limit(planned.limits.lines_per_second),
         tags: planned.tags.clone(),
+        file: planned.file.clone(),
     }
 }
 
@@ -104,6 +156,55 @@ mod tests {
                 (reported, _) => panic!("{asked:?}: {reported:?}"),
             }
         }
+    }
+
+    /// cri G8: a log file is below a directory of the operator, by its plain path.
+    #[test]
+    fn log_file_outside_of_policy_fails() {
+        let open = Policy { log_dirs: vec!["/var/log/pods".into(), "/srv/logs".into()], ..Policy::default() };
+        let check = |file: &str, policy: &Policy| {
+            let logging = DraftLogging { file: file.into(), ..DraftLogging::default() };
+            validate(&Draft { id: "c", path: "/bin/true", logging, ..Draft::default() }, policy)
+        };
+        for file in ["/var/log/pods/a/0.log", "/srv/logs/x", "/var/log/pods/.../..a"] {
+            let plan = check(file, &open).unwrap();
+            assert_eq!(plan.logging.file, PathBuf::from(file));
+            assert_eq!(recheck(&plan, &open), Ok(()), "{file}");
+            assert_eq!(recheck(&plan, &Policy::default()).unwrap_err()[0].field, "log_file", "{file}");
+        }
+        for (file, words) in [
+            ("/var/log/pods", "is not below a directory of policy.log_dirs, which has /var/log/pods, /srv/logs"),
+            ("/var/log/podsx/a", "add \"/var/log/podsx\""),
+            ("/var/log/pods/../x", "without `.`"),
+            ("/var/log/pods/a/", "without `.`"),
+            ("/var/log/pods//a", "without `.`"),
+            ("var/log/pods/a", "absolute"),
+            ("/", "root directory"),
+        ] {
+            let violations = check(file, &open).unwrap_err();
+            assert_eq!(violations[0].field, "log_file", "{file}");
+            assert!(violations[0].description.contains(words), "{file}: {violations:?}");
+        }
+        let closed = check("/var/log/pods/a", &Policy::default()).unwrap_err();
+        assert!(closed[0].description.contains("policy.log_dirs, which is empty"), "{closed:?}");
+    }
+
+    #[test]
+    fn log_dirs_invalid_entry_fails() {
+        let own = [Path::new("/run/executor"), Path::new("/var/lib/executor")];
+        check_log_dirs(&["/var/log/pods".into()], &own).unwrap();
+        for (dir, words) in [
+            ("log", "absolute"),
+            ("/", "root directory"),
+            ("/var/log/", "at its end"),
+            ("/proc/x", "under /proc"),
+            ("/var/lib/executor/logs", "directory of the executor"),
+            ("/var", "directory of the executor"),
+        ] {
+            let why = check_log_dirs(&[dir.into()], &own).unwrap_err();
+            assert!(why.contains(words), "{dir}: {why}");
+        }
+        assert!(check_log_dirs(&vec!["/a".into(); DIRS_MAX + 1], &own).unwrap_err().contains("at most"));
     }
 
     #[test]

@@ -137,6 +137,8 @@ pub struct Policy {
     pub cgroup_parents: Vec<PathBuf>,
     /// True if requests may have no limit on memory or processes.
     pub allow_no_limits: bool,
+    /// Directories of the host below which requests may have log files. None when empty.
+    pub log_dirs: Vec<PathBuf>,
     /// Files of a cgroup of version 2 that requests may set. None when empty.
     pub cgroup_keys: Vec<String>,
     /// Images that may run (table `images`, which also has keys for executord only).
@@ -205,6 +207,7 @@ impl Default for Policy {
             cdi_spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
             cgroup_parents: Vec::new(),
             allow_no_limits: false,
+            log_dirs: Vec::new(),
             cgroup_keys: Vec::new(),
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,

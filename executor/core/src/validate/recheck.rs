@@ -145,8 +145,8 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let devices = plan.host_options.devices.iter();
     let devices = devices.flat_map(|device| std::iter::once(&device.path).chain(device.host_path.as_ref()));
     let message = plan.termination_message.as_ref().map(|message| &message.path);
-    let network = [&plan.connectivity.network_namespace, &plan.host_options.cgroup_parent];
-    let placed = devices.chain(message).chain(network);
+    let hosts = [&plan.connectivity.network_namespace, &plan.host_options.cgroup_parent, &plan.logging.file];
+    let placed = devices.chain(message).chain(hosts);
     let mounts = outputs.iter().chain(tmpfs).chain(for_steps).chain(volumes).chain(placed);
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }

@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use conflicts::conflict;
 pub(super) use conflicts::for_steps;
 pub(super) use operator::check_name;
+pub(super) use operator::check_offered_dir;
 pub use operator::{check_device_paths, check_host_paths, check_host_volumes};
 use source::check_source;
 pub(super) use source::unknown_name;

@@ -56,7 +56,7 @@ const READ: [&str; 18] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-const RUN: [&str; 23] = [
+const RUN: [&str; 24] = [
     "/executor.v1.Executor/Run",
     "/executor.v1.Executor/Start",
     "/executor.v1.Executor/Validate",
@@ -68,6 +68,7 @@ const RUN: [&str; 23] = [
     "/executor.v1.Executor/UpdateLimits",
     "/executor.v1.Executor/Pause",
     "/executor.v1.Executor/Resume",
+    "/executor.v1.Executor/ReopenLog",
     "/executor.v1.Executor/Exec",
     "/executor.v1.Executor/Attach",
     "/executor.v1.Executor/GetArchive",

@@ -184,6 +184,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
             fallback_to_logs: message.fallback_to_logs,
         }),
         cgroup_parent: plan.host_options.cgroup_parent.display().to_string(),
+        log_file: plan.logging.file.display().to_string(),
         group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
     }
 }

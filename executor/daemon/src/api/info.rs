@@ -68,12 +68,13 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         cdi_devices: node.config.policy.cdi_devices.clone(),
         host_paths: node.config.policy.host_paths.iter().map(|rule| rule.path.display().to_string()).collect(),
         device_paths: node.config.policy.device_paths.iter().map(|path| path.display().to_string()).collect(),
+        log_dirs: node.config.policy.log_dirs.iter().map(|dir| dir.display().to_string()).collect(),
         secret_providers: node.providers.statuses().into_iter().map(convert::secret_provider).collect(),
     }
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 18] = [
+const FEATURES: [&str; 19] = [
     "actions",
     "attach",
     "connect-port",
@@ -82,6 +83,7 @@ const FEATURES: [&str; 18] = [
     "hold",
     "identity",
     "limits-update",
+    "log-files",
     "logs-until",
     "network-checks",
     "networks",

@@ -88,6 +88,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         nonce,
         network_aliases,
         cgroup_parent,
+        log_file,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -191,6 +192,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
     parts.numbers(&[u64::from(*hold)]);
+    parts.text(log_file);
     parts.tag(key)
 }
 

@@ -134,13 +134,14 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
     (draft, violations)
 }
 
-/// Returns the log's limits and tags.
+/// Returns the log's limits, tags and file.
 fn logging(request: &RunRequest) -> DraftLogging {
     let limits = request.log_limits.unwrap_or_default();
     DraftLogging {
         bytes_per_second: limits.bytes_per_second,
         lines_per_second: limits.lines_per_second,
         tags: request.log_tags.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        file: request.log_file.clone().into(),
     }
 }
 

@@ -2,5 +2,6 @@
 
 pub(crate) mod attach;
 pub(crate) mod container_log;
+mod log_file;
 pub(crate) mod redaction;
 pub(crate) mod termination_message;

@@ -266,6 +266,7 @@ fn execute(
             control.reached(ready.record.state);
             Ok(None)
         }
+        Command::ReopenLog => ready.log.reopen_file(host).map(|()| None),
         Command::Pause => {
             control.heartbeat().start(pause::PATIENCE);
             ready.pause(host)?;

@@ -84,7 +84,7 @@ pub fn check_device_paths(paths: &[PathBuf]) -> Result<(), String> {
 }
 
 /// Checks a host directory that the operator lists.
-fn check_offered_dir(path: &Path, reserved: &[&Path]) -> Result<(), String> {
+pub(in crate::validate) fn check_offered_dir(path: &Path, reserved: &[&Path]) -> Result<(), String> {
     surroundings::mount_point(path, false).map_err(|why| why.to_string())?;
     match reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {
         Some(own) => Err(format!("overlaps a directory of the executor: {}", own.display())),

@@ -38,6 +38,7 @@ fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUs
         limited_bytes: compute(other.limited_bytes, one.limited_bytes),
         overages: compute(other.overages, one.overages),
         lost_bytes: compute(other.lost_bytes, one.lost_bytes),
+        file_lost_bytes: compute(other.file_lost_bytes, one.file_lost_bytes),
     }
 }
 

@@ -29,10 +29,12 @@ use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::attach::{Attached, Sink};
+use super::log_file::LogFile;
 use super::redaction::Masking;
 use crate::dirs::Dirs;
 use crate::errors::plain;
 use crate::finish::now;
+use crate::host::Host;
 use crate::log::{self, Level};
 
 /// Held-back output is written after this time without further output. It is long enough for a program that writes a
@@ -49,6 +51,8 @@ pub(crate) struct Log {
     size: u64,
     header: u64,
     size_max: u64,
+    /// File of the host that receives the output, too.
+    copy: Option<LogFile>,
     /// Position of the end of the log in the whole output.
     place: LogPosition,
     source: Rc<LogSource>,
@@ -135,6 +139,7 @@ impl Log {
             size: 0,
             header: 0,
             size_max,
+            copy: None,
             place: LogPosition::default(),
             source: main.map(LogSource::from_process).unwrap_or_default(),
             pipes: Vec::new(),
@@ -148,6 +153,23 @@ impl Log {
             begun: Instant::now(),
             untold: false,
         })
+    }
+
+    /// Opens the log file of the request, if there is one.
+    pub(crate) fn open_file(&mut self, host: &Host, plan: &Plan) -> Result<(), Refused> {
+        self.copy = LogFile::open(host, plan)?;
+        Ok(())
+    }
+
+    /// Opens the log file of the request again, after it was renamed.
+    pub(crate) fn reopen_file(&mut self, host: &Host) -> Result<(), Refused> {
+        match &mut self.copy {
+            Some(copy) => copy.reopen(host),
+            None => {
+                let why = format!("container {} has no log file: it was not run with `log_file`", self.id);
+                Err(Refused::new(Reason::Precondition, why))
+            }
+        }
     }
 
     /// Returns the container's standard input, output and error. The pipes belong to the container user, so that the
@@ -338,6 +360,8 @@ impl Log {
             self.flush(&mut pipe);
         }
         self.report_place();
+        self.copy.iter_mut().for_each(LogFile::finish);
+        self.write_copy();
         self.attached.finish();
         (self.attached, self.usage)
     }
@@ -407,7 +431,7 @@ impl Log {
         }
     }
 
-    /// Writes output to the log, within its limits.
+    /// Writes output to the log and to the log file of the request, within the log's limits.
     fn log(&mut self, stream: Stream, source: &LogSource, bytes: &[u8]) {
         if bytes.is_empty() || (source.suppressed && stream != Stream::Executor) {
             return;
@@ -425,12 +449,16 @@ impl Log {
         }
         let (before, mut kept, mut lines_kept) = (place, 0, 0);
         let since = self.begun.elapsed();
-        let put = |entry: &Entry<'_>, place: &mut LogPosition, untold: &mut bool, lines: &mut Vec<u8>| {
+        let copy = &mut self.copy;
+        let mut put = |entry: &Entry<'_>, place: &mut LogPosition, untold: &mut bool, lines: &mut Vec<u8>| {
             if std::mem::take(untold) {
                 write_place(time, *place, Missing::AboveLimits, lines);
             }
             write(entry, lines);
             place.advance(entry);
+            if let Some(copy) = copy.as_mut() {
+                copy.append(entry);
+            }
         };
         for (content, complete) in split(bytes) {
             let entry = Entry { time, stream, complete, source: &source.name, content };
@@ -469,6 +497,19 @@ impl Log {
                 self.usage.lost_bytes += kept;
                 self.untold = true;
             }
+        }
+        self.write_copy();
+    }
+
+    /// Writes to the log file of the request.
+    fn write_copy(&mut self) {
+        let Some(copy) = &mut self.copy else { return };
+        let Err((bytes, error)) = copy.write() else { return };
+        self.usage.file_lost_bytes += bytes;
+        if let Some(error) = error {
+            let why = format!("output is missing in the log file {}: {}", copy.path().display(), plain(&error));
+            log::line(Level::Warning, &self.id, &why);
+            self.own_words(&why); // does not recurse further: the next failure has no error to report
         }
     }
 

@@ -71,6 +71,8 @@ pub(crate) enum Command {
     UpdateEgress(Vec<OwnedFd>),
     /// Replace limits.
     UpdateLimits(UpdateLimits),
+    /// Open the log file of the request again.
+    ReopenLog,
     /// Stop the container's processes until they are resumed.
     Pause,
     /// Continue the container's processes.
@@ -315,6 +317,7 @@ impl Control {
             Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
             Some(ShimCall::UpdateEgress(_)) => Command::UpdateEgress(fds),
             Some(ShimCall::UpdateLimits(update)) => Command::UpdateLimits(update),
+            Some(ShimCall::ReopenLog(_)) => Command::ReopenLog,
             Some(ShimCall::Pause(_)) => Command::Pause,
             Some(ShimCall::Start(_)) => Command::Start,
             Some(ShimCall::Resume(_)) => Command::Resume,

@@ -155,6 +155,7 @@ impl Injected {
         let masking = watch.masking();
         prepared.warnings.extend_from_slice(masking.warnings());
         log.mask(masking);
+        log.open_file(host, &record.plan)?;
         prepared.at = now();
         record.files_generation = u64::from(!prepared.mounts.is_empty());
         record.prepared = Some(prepared);
