@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::{
     Action, Container, EnvironmentVariable, File, Limits, Network, Outputs, PortMapping, RegistryCredentials,
-    RunAction, RunRequest, RunResponse, SecretArgument, ValidateRequest, ValidateResponse,
+    RunAction, RunRequest, RunResponse, SecretArgument, UserNamespace, ValidateRequest, ValidateResponse,
 };
 use prost::Message;
 use tonic::client::Grpc;
@@ -156,6 +156,24 @@ impl Run {
     #[must_use]
     pub fn log_file(mut self, path: impl Into<String>) -> Self {
         self.0.log_file = path.into();
+        self
+    }
+
+    /// Runs the processes in the host's PID namespace, with the host's user ids. The operator must allow both
+    /// (`policy.allow_host_pid`, `allow_host_userns`).
+    #[must_use]
+    pub fn host_pid(mut self) -> Self {
+        self.0.host_pid = true;
+        self.0.user_namespace = UserNamespace::Host.into();
+        self
+    }
+
+    /// Gives the container the host's IPC namespace and /dev/shm, with the host's user ids. The operator must allow both
+    /// (`policy.allow_host_ipc`, `allow_host_userns`).
+    #[must_use]
+    pub fn host_ipc(mut self) -> Self {
+        self.0.host_ipc = true;
+        self.0.user_namespace = UserNamespace::Host.into();
         self
     }
 

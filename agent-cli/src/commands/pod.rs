@@ -16,7 +16,7 @@ use executor_client::v1::{self, CreatePodRequest, EmptyVolume, ExtraHost, PodVol
 use self::port_forward::ForwardArgs;
 #[cfg(test)]
 pub(crate) use self::port_forward::ForwardedPort;
-use super::run::{NetworkArgs, host, pairs, sysctl};
+use super::run::{HostNamespaceArgs, NetworkArgs, host, pairs, sysctl};
 use crate::batch;
 use crate::view::json;
 use crate::view::pods as view;
@@ -73,6 +73,8 @@ pub(crate) struct CreateArgs {
     /// User ids of the members on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
+    #[command(flatten)]
+    namespaces: HostNamespaceArgs,
     /// Kernel parameter of the pod's namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*; can be
     /// repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl)]
@@ -164,6 +166,7 @@ impl CreateArgs {
     fn request(self) -> Result<CreatePodRequest, Failure> {
         let mut shared = RunRequest::default();
         self.network.apply(&mut shared)?;
+        let (host_pid, host_ipc) = self.namespaces.flags();
         Ok(CreatePodRequest {
             // Generate the id here, so that the same request can be repeated after a lost connection.
             id: self.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
@@ -186,6 +189,8 @@ impl CreateArgs {
                 UsernsArg::Host => v1::UserNamespace::Host.into(),
             },
             share_processes: self.share_processes,
+            host_pid,
+            host_ipc,
             volumes: self.volume,
         })
     }

@@ -92,8 +92,15 @@ pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
     if spec.egress && spec.egress_rules.is_empty() {
         table.pair("egress", "every destination");
     }
-    let (shares, does_not) = ("shared by the members", "each member's own");
-    table.pair("processes", if spec.share_processes { shares } else { does_not });
+    let processes = match (spec.host_pid, spec.share_processes) {
+        (true, _) => "the host's",
+        (_, true) => "shared by the members",
+        (false, false) => "each member's own",
+    };
+    table.pair("processes", processes);
+    if spec.host_ipc {
+        table.pair("IPC", "the host's");
+    }
     table.pair("user namespace", word(spec.user_namespace().as_str_name(), "USER_NAMESPACE_"));
     table.pair("/dev/shm", bytes(spec.shm_bytes));
     let mut sysctls: Vec<String> = spec.sysctls.iter().map(|(name, value)| format!("{name}={value}")).collect();

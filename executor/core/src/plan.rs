@@ -345,6 +345,10 @@ pub struct Isolation {
     pub read_only_rootfs: bool,
     /// Seccomp filter of the request, as JSON; empty for the default filter.
     pub seccomp_profile: String,
+    /// True if the processes run in the host's PID namespace.
+    pub host_pid: bool,
+    /// True if the container has the host's IPC namespace and /dev/shm.
+    pub host_ipc: bool,
 }
 
 /// All settings of a container that are not secret.

@@ -142,6 +142,9 @@ fn namespaces(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<LinuxNamespace
     kinds.retain(|(kind, path)| match kind {
         User => path.is_some(),
         Network => path.is_some() || plan.makes_network(),
+        // A pod runs no program, so its init has a PID namespace of its own.
+        Pid => !plan.isolation.host_pid || plan.is_pod(),
+        Ipc => !plan.isolation.host_ipc,
         _ => true,
     });
     let namespace = |(kind, path): (LinuxNamespaceType, Option<&Path>)| {

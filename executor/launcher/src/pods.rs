@@ -6,6 +6,7 @@
 //! volume    clone one of the pod's volumes, in the pod's mount namespace
 //! shm       clone the pod's /dev/shm, in the pod's mount namespace
 //! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
+//! host_shm  clone the host's /dev/shm, in the host's mount namespace
 //! ```
 //! If the pod ends meanwhile, its namespaces exist until the processes that have joined them exit. executord stops the
 //! members.
@@ -24,7 +25,9 @@ use executor_core::record::ContainerRecord;
 use executor_core::spec::SharedNamespaces;
 use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable};
 use executor_core::validate::{FieldFault, Violation, check_member};
-use executor_sys::mount::{Follow, clone_tree, open_dir, open_dir_beneath, open_in_root};
+use executor_sys::mount::{
+    Attributes, Follow, clone_tree, open_dir, open_dir_beneath, open_in_root, set_attributes, set_private,
+};
 use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::{identity, userns};
@@ -156,6 +159,23 @@ impl Pod {
             clone_tree(open(root.as_fd())?.as_fd(), Path::new(""), false)
         })
     }
+}
+
+/// Returns a detached mount of the host's /dev/shm. Mounts do not propagate between it and the host.
+///
+/// # Errors
+/// Returns an error if the host has no directory /dev/shm.
+pub(crate) fn host_shm(host: &Host) -> io::Result<OwnedFd> {
+    let shm = elsewhere(host.mounts.as_fd(), || {
+        let root = open_dir(Path::new("/"))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let dir = open_in_root(root.as_fd(), Path::new(SHM), flags, Mode::empty(), Follow::NoLinks)?;
+        clone_tree(dir.as_fd(), Path::new(""), false)
+    })?;
+    set_private(shm.as_fd())?;
+    let attributes = Attributes { no_suid: true, no_dev: true, no_exec: true, ..Attributes::default() };
+    set_attributes(shm.as_fd(), attributes)?;
+    Ok(shm)
 }
 
 /// Creates the missing directories of a path below the root of a volume, and opens the last directory. Other members of

@@ -24,6 +24,8 @@ use zeroize::Zeroizing;
 use crate::seccomp::Filter;
 use crate::{apparmor, ulimits, workdir};
 
+/// Names of capabilities that permit tracing other users' processes.
+const TRACING: [&str; 2] = ["CAP_SYS_PTRACE", "ALL"];
 /// Time limit for executing a program or reporting its failure.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Prefix of messages about a failure to read the container's environment.
@@ -196,10 +198,18 @@ pub(crate) struct Confinement<'a> {
     pub(crate) own_domain: bool,
 }
 
-/// Returns true if each process of a container gets its own Landlock domain. This is so if the container shares a pid
-/// namespace with other containers and the kernel supports Landlock.
+/// Returns true if each process of a container must get its own Landlock domain, because the container shares a pid
+/// namespace with other containers or with the host. A container with privilege over the host's processes has none:
+/// its purpose is to inspect them.
+pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
+    let isolation = &plan.isolation;
+    let traces = isolation.privileged || isolation.capabilities_added.iter().any(|one| TRACING.contains(&&**one));
+    !plan.owns_processes() && !(isolation.host_pid && traces)
+}
+
+/// Returns true if each process of a container gets its own Landlock domain, which needs support by the kernel.
 pub(crate) fn has_own_domain(plan: &Plan) -> bool {
-    plan.member_of().is_some() && plan.shares_processes() && landlock::is_supported()
+    needs_own_domain(plan) && landlock::is_supported()
 }
 
 /// Sets default signal handling, and applies the Landlock domain and the filter to a process of a container. Checks

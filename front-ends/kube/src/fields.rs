@@ -10,7 +10,7 @@ use crate::report::Report;
 
 /// Fields of CreatePodRequest, with the corresponding paths below the pod template. If a path ends with `[]`, the index
 /// of the field is appended to the path.
-const POD: [(&str, &str); 13] = [
+const POD: [(&str, &str); 15] = [
     ("labels", "metadata.labels"),
     ("hostname", "spec.hostname"),
     ("dns.servers", "spec.dnsConfig.nameservers[]"),
@@ -21,6 +21,8 @@ const POD: [(&str, &str); 13] = [
     ("sysctls", "spec.securityContext.sysctls"),
     ("user_namespace", "spec.hostUsers"),
     ("share_processes", "spec.shareProcessNamespace"),
+    ("host_pid", "spec.hostPID"),
+    ("host_ipc", "spec.hostIPC"),
     ("network", "spec.hostNetwork"),
     ("volumes", "spec.volumes"),
     ("ports", "spec.containers"),

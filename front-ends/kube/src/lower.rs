@@ -329,15 +329,13 @@ impl<'a> Lowering<'a> {
         check_labels(origin, &self.workload.path("metadata.labels"), labels, self.report);
         let annotations = metadata.annotations.iter().flatten().map(|(key, _)| key.as_str());
         check_annotations(origin, &self.workload.path("metadata.annotations"), annotations, self.report);
-        let refused: [(&str, &'static str, bool, &str); 11] = [
+        let refused: [(&str, &'static str, bool, &str); 9] = [
             (
                 "ephemeralContainers",
                 "P63",
                 spec.ephemeral_containers.as_ref().is_some_and(|all| !all.is_empty()),
                 "is not supported: use `agent-cli exec`",
             ),
-            ("hostPID", "P48", spec.host_pid == Some(true), "is not supported: no container sees the host's processes"),
-            ("hostIPC", "P48", spec.host_ipc == Some(true), "is not supported: no container has the host's IPC"),
             (
                 "resourceClaims",
                 "P52",

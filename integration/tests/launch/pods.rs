@@ -4,6 +4,7 @@
 mod connect;
 mod ends;
 mod files;
+mod host;
 mod namespaces;
 mod peers;
 mod refused;

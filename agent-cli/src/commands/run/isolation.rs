@@ -24,6 +24,8 @@ pub(crate) struct IsolationArgs {
     /// User ids of the container on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
+    #[command(flatten)]
+    namespaces: HostNamespaceArgs,
     /// Supplementary group of every process: a number, or a name in the container's /etc/group; can be repeated
     #[arg(long, value_name = "GROUP", value_delimiter = ',')]
     group_add: Vec<String>,
@@ -43,6 +45,35 @@ pub(crate) struct IsolationArgs {
     disk: Option<u64>,
     #[command(flatten)]
     weights: WeightArgs,
+}
+
+/// Namespaces of the host, shared by `run` and `pod create`.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct HostNamespaceArgs {
+    /// PID namespace: `host` shows the host's processes
+    ///
+    /// Requires --userns host, and permission in executord's configuration (allow_host_pid).
+    #[arg(long, value_enum, value_name = "NAMESPACE", help_heading = "Isolation")]
+    pid: Option<HostNamespace>,
+    /// IPC namespace: `host` gives access to the host's System V IPC and /dev/shm
+    ///
+    /// Requires --userns host, and permission in executord's configuration (allow_host_ipc).
+    #[arg(long, value_enum, value_name = "NAMESPACE", help_heading = "Isolation")]
+    ipc: Option<HostNamespace>,
+}
+
+impl HostNamespaceArgs {
+    /// Returns `host_pid` and `host_ipc` of a request.
+    pub(crate) fn flags(self) -> (bool, bool) {
+        (self.pid.is_some(), self.ipc.is_some())
+    }
+}
+
+/// A namespace that is not the container's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum HostNamespace {
+    /// The host's
+    Host,
 }
 
 /// User namespace of a container, as named by `--userns`.
@@ -125,6 +156,7 @@ impl IsolationArgs {
             UsernsArg::Own => UserNamespace::Own.into(),
             UsernsArg::Host => UserNamespace::Host.into(),
         };
+        (request.host_pid, request.host_ipc) = self.namespaces.flags();
         request.extra_groups = self.group_add;
         request.privileged = self.privileged;
         request.read_only_rootfs = self.read_only;

@@ -12,6 +12,11 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     if spec.user_namespace() == UserNamespace::Host {
         table.pair("users", "the host's");
     }
+    for (name, is_set) in [("processes", spec.host_pid), ("IPC", spec.host_ipc)] {
+        if is_set {
+            table.pair(name, "the host's");
+        }
+    }
     if spec.privileged {
         table.pair("privileged", "yes");
     }

@@ -123,6 +123,8 @@ struct Spec {
     termination_message: Option<TerminationMessage>,
     cgroup_parent: String,
     log_file: Option<String>,
+    host_pid: bool,
+    host_ipc: bool,
 }
 
 #[derive(Serialize)]
@@ -268,6 +270,8 @@ impl From<&v1::ContainerSpec> for Spec {
             restart_policy: spec.restart_policy.as_ref().map(restarts::RestartPolicy::from),
             cgroup_parent: spec.cgroup_parent.clone(),
             log_file: Some(spec.log_file.clone()).filter(|path| !path.is_empty()),
+            host_pid: spec.host_pid,
+            host_ipc: spec.host_ipc,
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,

@@ -65,6 +65,13 @@ impl Plan {
         }
     }
 
+    /// Returns true if the container's init is the first process of a PID namespace. If not, the kernel kills no process
+    /// when init exits, and orphaned processes become children of a process outside of the container.
+    pub fn owns_processes(&self) -> bool {
+        let shares = self.isolation.host_pid || self.shares_processes();
+        self.is_pod() || !shares
+    }
+
     /// Returns the name of the node's network to which this container itself is attached; the name is empty for the
     /// default network. `None` if the container is not attached itself.
     pub fn own_network(&self) -> Option<&str> {

@@ -74,6 +74,17 @@ fn namespaces_follow_the_request() {
     assert_eq!(kinds(Network::Host, hosts), ("pid mount ipc uts cgroup".into(), true));
 }
 
+#[test]
+fn host_namespaces_are_left_out() {
+    let isolation =
+        Isolation { user_namespace: UserNamespace::Host, host_pid: true, host_ipc: true, ..Isolation::default() };
+    let policy = Policy { allow_host_userns: true, allow_host_pid: true, allow_host_ipc: true, ..Policy::default() };
+    let spec = spec_under(Draft { isolation, ..Draft::default() }, 0, &policy);
+    let list = spec["linux"]["namespaces"].as_array().unwrap();
+    let kinds: Vec<&str> = list.iter().map(|ns| ns["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["mount", "uts", "cgroup", "network"]);
+}
+
 /// A member joins the namespaces that it shares with its pod, and does not set the host name.
 #[test]
 fn a_member_joins_what_its_pod_holds() {

@@ -64,6 +64,20 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
     if isolation.user_namespace == UserNamespace::Host && !policy.allow_host_userns {
         report.add("user_namespace", NotAllowed.because(format!("`host` {}", refused("allow_host_userns"))));
     }
+    let shared = [
+        ("host_pid", isolation.host_pid, policy.allow_host_pid, "allow_host_pid"),
+        ("host_ipc", isolation.host_ipc, policy.allow_host_ipc, "allow_host_ipc"),
+    ];
+    for (field, _, is_allowed, key) in shared.into_iter().filter(|(_, is_set, ..)| *is_set) {
+        if !is_allowed {
+            report.add(field, NotAllowed.because(refused(key)));
+        }
+        // The kernel mounts the file systems of a namespace only for its owner.
+        if isolation.user_namespace == UserNamespace::Own {
+            let why = "needs `user_namespace: host`, which owns the host's namespaces";
+            report.add(field, Conflict.because(why));
+        }
+    }
     if isolation.docker_socket && policy.docker_socket.as_os_str().is_empty() {
         report.add("docker_socket", NotAllowed.because(refused("docker_socket")));
     }

@@ -11,16 +11,16 @@ const NAMES_SHOWN: usize = 20;
 
 /// Checks the settings that conflict with a container's role in a pod.
 pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
-    match &draft.pod {
-        None => {}
-        Some(PodRole::Holder { .. }) => check_pod(draft, report),
-        Some(PodRole::Member { share_processes, .. }) => check_process(draft, *share_processes, report),
+    if draft.is_pod() {
+        check_pod(draft, report);
     }
+    check_process(draft, report);
 }
 
 /// Checks that a pod has no setting that requires a program.
 fn check_pod(draft: &Draft<'_>, report: &mut Report) {
-    let plain = Isolation { user_namespace: draft.isolation.user_namespace, ..Isolation::default() };
+    let Isolation { user_namespace, host_pid, host_ipc, .. } = draft.isolation;
+    let plain = Isolation { user_namespace, host_pid, host_ipc, ..Isolation::default() };
     let surroundings = &draft.surroundings;
     let has_process = draft.actions.is_some() || !draft.steps.is_empty() || draft.checks.is_some();
     let has_files = !draft.files.is_empty() || !draft.file_directories.is_empty() || draft.writable_files.is_some();
@@ -55,12 +55,22 @@ fn check_pod(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// Checks that a member that shares the pod's PID namespace does not need its own PID 1.
-fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) {
-    if !share_processes {
+/// Checks that a container without a PID namespace of its own does not need its own PID 1.
+fn check_process(draft: &Draft<'_>, report: &mut Report) {
+    let shares = match draft.pod {
+        Some(PodRole::Holder { share_processes } | PodRole::Member { share_processes, .. }) => share_processes,
+        None => false,
+    };
+    let why = if draft.isolation.host_pid {
+        if shares {
+            report.add("share_processes", Conflict.because("cannot be combined with `host_pid`"));
+        }
+        "cannot be combined with `host_pid`, because PID 1 is the host's"
+    } else if shares {
+        "cannot be used in a pod that shares processes, because PID 1 is the pod's own process"
+    } else {
         return;
-    }
-    let why = "cannot be used in a pod that shares processes, because PID 1 is the pod's own process";
+    };
     if draft.surroundings.init {
         report.add("init", Conflict.because(why));
     }
@@ -105,6 +115,8 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
         ("shm_bytes", member.surroundings.shm_bytes == pod.surroundings.shm_bytes),
         ("sysctls", member.surroundings.sysctls.is_empty()),
         ("user_namespace", member.isolation.user_namespace == pod.isolation.user_namespace),
+        ("host_pid", member.isolation.host_pid == pod.isolation.host_pid),
+        ("host_ipc", member.isolation.host_ipc == pod.isolation.host_ipc),
         ("cgroup_parent", member.host_options.cgroup_parent == pod.host_options.cgroup_parent),
     ];
     for (field, _) in shared.into_iter().filter(|(_, is_same)| !is_same) {
@@ -196,6 +208,24 @@ mod tests {
         // Only members can use a volume of a pod.
         let alone = Draft { pod: None, ..with(vec![of_pod("data")]) };
         assert_eq!(fields(validate(&alone, &policy)), ["volumes[0].pod"]);
+    }
+
+    #[test]
+    fn host_namespaces_are_checked_again() {
+        let open = Policy { allow_host_userns: true, allow_host_pid: true, allow_host_ipc: true, ..Policy::default() };
+        let closed = Policy { allow_host_userns: true, ..Policy::default() };
+        let isolation =
+            Isolation { user_namespace: UserNamespace::Host, host_pid: true, host_ipc: true, ..Isolation::default() };
+        let holder = validate(&Draft { isolation: isolation.clone(), ..pod() }, &open).unwrap();
+        let plan = validate(&Draft { isolation, ..member() }, &open).unwrap();
+        recheck(&plan, &open).unwrap();
+        check_member(&plan, &holder).unwrap();
+        assert!(holder.owns_processes() && !plan.owns_processes());
+        assert_eq!(fields(recheck(&plan, &closed)), ["host_pid", "host_ipc"]);
+        assert_eq!(fields(recheck(&holder, &closed)), ["host_pid", "host_ipc"]);
+        let apart = Isolation { user_namespace: UserNamespace::Host, ..Isolation::default() };
+        let apart = validate(&Draft { isolation: apart, ..pod() }, &open).unwrap();
+        assert_eq!(fields(check_member(&plan, &apart)), ["host_pid", "host_ipc"]);
     }
 
     #[test]

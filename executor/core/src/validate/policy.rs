@@ -78,6 +78,10 @@ pub struct Policy {
     pub allow_privileged: bool,
     /// True if requests may use `user_namespace: host`.
     pub allow_host_userns: bool,
+    /// True if requests may use `host_pid`.
+    pub allow_host_pid: bool,
+    /// True if requests may use `host_ipc`.
+    pub allow_host_ipc: bool,
     /// The host's Docker socket, if requests may use it; when empty, they may not.
     pub docker_socket: PathBuf,
     /// True if requests may contain a seccomp profile.
@@ -182,6 +186,8 @@ impl Default for Policy {
             unenforceable_limits: Unenforceable::Refuse,
             allow_privileged: false,
             allow_host_userns: false,
+            allow_host_pid: false,
+            allow_host_ipc: false,
             docker_socket: PathBuf::new(),
             allow_seccomp_profile: false,
             capabilities_allowed: CAPABILITIES_ALLOWED.map(str::to_owned).into(),

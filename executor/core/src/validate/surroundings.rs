@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
-use super::ViolationReason::{Duplicate, InvalidFormat, NotUtf8, OutOfRange, Required, Reserved, TooMany};
+use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotUtf8, OutOfRange, Required, Reserved, TooMany};
 use super::{FieldFault, Report, check_path, shorten};
 use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
@@ -53,6 +53,9 @@ pub(super) fn check(
         }
     }
     size("shm_bytes", *shm_bytes, report);
+    if isolation.host_ipc && !matches!(*shm_bytes, 0 | SHM_BYTES_DEFAULT) {
+        report.add("shm_bytes", Conflict.because("cannot be combined with `host_ipc`: /dev/shm is the host's"));
+    }
     if sysctls.len() > SYSCTLS_MAX {
         report.add("sysctls", TooMany.because(format!("has {} entries; at most {SYSCTLS_MAX}", sysctls.len())));
     } else {

@@ -185,6 +185,8 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         }),
         cgroup_parent: plan.host_options.cgroup_parent.display().to_string(),
         log_file: plan.logging.file.display().to_string(),
+        host_pid: plan.isolation.host_pid,
+        host_ipc: plan.isolation.host_ipc,
         group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
     }
 }

@@ -89,6 +89,8 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         network_aliases,
         cgroup_parent,
         log_file,
+        host_pid,
+        host_ipc,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -193,6 +195,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.text(cgroup_parent);
     parts.numbers(&[u64::from(*hold)]);
     parts.text(log_file);
+    parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.tag(key)
 }
 
@@ -217,6 +220,8 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         volumes,
         network_aliases,
         cgroup_parent,
+        host_pid,
+        host_ipc,
     } = request;
     let mut parts = DigestParts::default();
     parts.text("pod");
@@ -239,6 +244,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     }
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
+    parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.tag(key)
 }
 

@@ -192,6 +192,8 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
         capabilities_dropped: capabilities.drop,
         read_only_rootfs: request.read_only_rootfs,
         seccomp_profile: request.seccomp_profile.clone(),
+        host_pid: request.host_pid,
+        host_ipc: request.host_ipc,
     }
 }
 

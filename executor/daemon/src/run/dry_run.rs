@@ -64,6 +64,8 @@ fn for_members(pod: &v1::CreatePodRequest) -> v1::CreatePodRequest {
         id: pod.id.clone(),
         user_namespace: pod.user_namespace,
         share_processes: pod.share_processes,
+        host_pid: pod.host_pid,
+        host_ipc: pod.host_ipc,
         volumes: pod.volumes.clone(),
         ..v1::CreatePodRequest::default()
     }

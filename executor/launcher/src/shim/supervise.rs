@@ -144,8 +144,8 @@ pub(super) fn run_to_exit(
         steps.kill_starter();
         ready.abandon_steps(host);
     }
-    if ready.record.plan.member_of().is_some() && ready.record.plan.shares_processes() {
-        // The shared pid namespace still exists. Kill leftover processes before the secrets are wiped.
+    if !ready.record.plan.owns_processes() {
+        // The pid namespace still exists. Kill leftover processes before the secrets are wiped.
         if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_PATIENCE) {
             log::line(
                 Level::Error,
@@ -334,9 +334,7 @@ fn terminate(
 /// for it. The kernel does this for the first process of a pid namespace. No process could then exit gracefully, so
 /// waiting for the grace period would be useless.
 fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
-    // In a shared pid namespace, init is not the first process.
-    let first = ready.record.plan.member_of().is_none() || !ready.record.plan.shares_processes();
-    let alone = first && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
+    let alone = ready.record.plan.owns_processes() && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
     alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
 }

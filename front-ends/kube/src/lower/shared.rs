@@ -71,6 +71,15 @@ impl Lowering<'_> {
                 self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
             }
         }
+        let (host_pid, host_ipc) = (spec.host_pid == Some(true), spec.host_ipc == Some(true));
+        for (field, is_set) in [("hostPID", host_pid), ("hostIPC", host_ipc)] {
+            if is_set && spec.host_users == Some(false) {
+                self.refuse(&format!("spec.{field}"), "P48", "cannot be combined with `hostUsers: false`");
+            }
+        }
+        if host_pid && spec.share_process_namespace == Some(true) {
+            self.refuse("spec.shareProcessNamespace", "P48", "cannot be combined with hostPID");
+        }
         CreatePodRequest {
             network: network.into(),
             network_name,
@@ -83,9 +92,12 @@ impl Lowering<'_> {
             sysctls: sysctls.into_iter().map(|one| (one.name, one.value)).collect(),
             user_namespace: match spec.host_users {
                 Some(true) => UserNamespace::Host.into(),
+                None if host_pid || host_ipc => UserNamespace::Host.into(),
                 _ => UserNamespace::Own.into(),
             },
             share_processes: spec.share_process_namespace == Some(true),
+            host_pid,
+            host_ipc,
             ..CreatePodRequest::default()
         }
     }

@@ -148,14 +148,14 @@ fn hooks_and_the_order_of_the_stop() {
 fn what_is_wrong_is_reported_before_anything_runs() {
     let world = KubeFixture::new();
     let text = format!(
-        "{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  hostPID: true\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n"
+        "{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  runtimeClassName: other\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n"
     );
     let path = world.write("web.yaml", &text);
     let ran = world.play(&["play", &path]);
     assert_eq!(ran.status, 125, "{ran:?}");
     for expected in [
         "(document 1, Pod default/web): spec.volumes[1].secret: there is no Secret `db`",
-        "(document 2, Pod default/bad): spec.hostPID: is not supported",
+        "(document 2, Pod default/bad): spec.runtimeClassName: is not supported",
         "spec.containers[0].env[0].value: is a number; it must be a string: quote it",
         "spec.containers[0].imagee: is an unknown field",
     ] {

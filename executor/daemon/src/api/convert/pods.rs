@@ -48,6 +48,8 @@ fn spec(facts: &ContainerStatus) -> v1::PodSpec {
         hostname: executor_core::names::hostname(plan),
         network_aliases: connectivity.network_aliases.clone(),
         cgroup_parent: plan.host_options.cgroup_parent.display().to_string(),
+        host_pid: plan.isolation.host_pid,
+        host_ipc: plan.isolation.host_ipc,
         dns: Some(dns(connectivity)),
         extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

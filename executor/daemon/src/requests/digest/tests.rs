@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 186] = [
+    let changes: [RequestChange; 188] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -119,6 +119,8 @@ fn every_field_but_the_id_counts() {
         |r, _| r.limits = Some(Limits { unified: [("a".into(), "b".into())].into(), ..Default::default() }),
         |r, _| r.cgroup_parent = "/a".into(),
         |r, _| r.log_file = "/a".into(),
+        |r, _| r.host_pid = true,
+        |r, _| r.host_ipc = true,
         |r, _| r.devices.push(DeviceMount::default()),
         |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { host_path: "a".into(), ..Default::default() }),

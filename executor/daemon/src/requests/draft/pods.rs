@@ -32,6 +32,8 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
         shm_bytes: request.shm_bytes,
         user_namespace: request.user_namespace,
         cgroup_parent: request.cgroup_parent.clone(),
+        host_pid: request.host_pid,
+        host_ipc: request.host_ipc,
         ..RunRequest::default()
     };
     let listed = request.volumes.iter().take(VOLUMES_MAX + 1).enumerate();
@@ -76,6 +78,8 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
         ("sysctls", !request.sysctls.is_empty()),
         ("shm_bytes", request.shm_bytes != 0),
         ("user_namespace", request.user_namespace != 0),
+        ("host_pid", request.host_pid),
+        ("host_ipc", request.host_ipc),
         ("cgroup_parent", !request.cgroup_parent.is_empty()),
     ];
     for (field, _) in set.into_iter().filter(|(_, is_set)| *is_set) {
@@ -89,6 +93,8 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
     draft.surroundings.shm_bytes = pod.surroundings.shm_bytes;
     draft.surroundings.sysctls.clear();
     draft.isolation.user_namespace = pod.isolation.user_namespace;
+    draft.isolation.host_pid = pod.isolation.host_pid;
+    draft.isolation.host_ipc = pod.isolation.host_ipc;
     draft.host_options.cgroup_parent.clone_from(&pod.host_options.cgroup_parent);
 }
 
@@ -167,13 +173,14 @@ mod tests {
             extra_hosts: request().extra_hosts,
             shm_bytes: 1 << 20,
             cgroup_parent: "/kubepods".into(),
+            host_pid: true,
+            host_ipc: true,
             ..plain
         };
         let (_, violations) = joined(&greedy);
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
-        let expected =
-            ["network", "network_name", "egress", "hostname", "dns", "extra_hosts", "shm_bytes", "cgroup_parent"];
-        assert_eq!(fields, expected);
+        let expected = ["network", "network_name", "egress", "hostname", "dns", "extra_hosts", "shm_bytes"];
+        assert_eq!(fields, [&expected[..], &["host_pid", "host_ipc", "cgroup_parent"]].concat());
         assert!(violations[0].description.contains("belongs to the pod p"), "{violations:?}");
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Injection<'a> {
     pub(crate) volume: Option<&'a Volume>,
     /// Termination message file.
     pub(crate) message: Option<Placing<'a>>,
-    /// View of the pod's /dev/shm, if the container is a member of a pod.
+    /// View of the pod's or the host's /dev/shm, if the container does not have its own.
     pub(crate) shm: Option<&'a OwnedFd>,
     /// Volumes that are mounted over the container's own file systems.
     pub(crate) late: &'a [LateMount],
@@ -410,7 +410,7 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
     show().map_err(|error| HelperFailure(format!("mount at {path}"), error))
 }
 
-/// Mounts the pod's /dev/shm over the container's own.
+/// Mounts a shared /dev/shm over the container's own.
 fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;

@@ -214,9 +214,9 @@ fn p44_p48_security_fields_have_outcomes() {
     let spec = [
         ("automountServiceAccountToken", "true", Warned),
         ("automountServiceAccountToken", "false", Holds),
-        ("hostIPC", "true", Refused),
+        ("hostIPC", "true", Applied),
         ("hostNetwork", "true", Applied),
-        ("hostPID", "true", Refused),
+        ("hostPID", "true", Applied),
         ("hostUsers", "true", Applied),
         ("hostUsers", "false", Holds),
         ("imagePullSecrets", "[{name: none}]", Warned),
@@ -283,6 +283,10 @@ fn p48_the_host() {
     let blue = executor_kube::options::Options { network: PodNetwork::Cni("blue".into()), egress: true, ..options() };
     let with = plan_with(&pod("", ""), &blue).0.pods[0].create.clone();
     assert_eq!((with.network(), with.network_name.as_str(), with.egress), (Network::Cni, "blue", true));
-    refuses(&pod("", "hostPID: true"), "P48 spec.hostPID");
-    refuses(&pod("", "hostIPC: true"), "P48 spec.hostIPC");
+    let shared = create("hostPID: true\n  hostIPC: true");
+    assert_eq!((shared.host_pid, shared.host_ipc, shared.user_namespace()), (true, true, UserNamespace::Host));
+    assert_eq!((create("").host_pid, create("").host_ipc), (false, false), "the control");
+    refuses(&pod("", "hostPID: true\n  hostUsers: false"), "P48 spec.hostPID");
+    refuses(&pod("", "hostIPC: true\n  hostUsers: false"), "P48 spec.hostIPC");
+    refuses(&pod("", "hostPID: true\n  shareProcessNamespace: true"), "P48 spec.shareProcessNamespace");
 }

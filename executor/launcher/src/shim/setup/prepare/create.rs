@@ -25,7 +25,7 @@ use crate::finish::now;
 use crate::host::Host;
 use crate::network;
 use crate::pods::{self, Pod};
-use crate::program::has_own_domain;
+use crate::program::{has_own_domain, needs_own_domain};
 use crate::rootfs::LateMount;
 use crate::seccomp::Filter;
 use crate::shim::init::create::{self, Creation};
@@ -41,6 +41,10 @@ use crate::shim::warm::{Activation, WarmContainer};
 const PEERS_READ_SECRETS: &str = "share_processes: this kernel does not have Landlock of Linux 5.19 or later enabled; \
      members of the pod that run as the same user can read this container's secret files, variables and memory";
 
+/// Warning for a container in the host's pid namespace, if the kernel cannot isolate it from the host's processes.
+const HOST_READS_SECRETS: &str = "host_pid: this kernel does not have Landlock of Linux 5.19 or later enabled; the \
+     container and the host's processes of the same user can read each other's files, variables and memory";
+
 /// Stage 4: init waits for its start and is attached to its network.
 pub(super) struct WaitingInit {
     pub(super) record: ContainerRecord,
@@ -52,7 +56,7 @@ pub(super) struct WaitingInit {
     pub(super) prepared: PreparedContainer,
     pub(super) devices: Vec<DeviceNode>,
     pub(super) message: Option<MountPoint>,
-    /// View of the pod's /dev/shm.
+    /// View of the pod's or the host's /dev/shm.
     pub(super) shm: Option<OwnedFd>,
     /// Volumes to be attached in the container.
     pub(super) late: Vec<LateMount>,
@@ -90,8 +94,9 @@ impl Assembled {
         let (terminal, options) =
             (record.plan.terminal.then_some(record.plan.window), record.plan.host_options.clone());
         let own_domain = has_own_domain(&record.plan);
-        if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
-            warnings.push(PEERS_READ_SECRETS.into());
+        if needs_own_domain(&record.plan) && !own_domain {
+            let warning = if record.plan.isolation.host_pid { HOST_READS_SECRETS } else { PEERS_READ_SECRETS };
+            warnings.push(warning.into());
         }
         let part = InitSpec {
             user: (*user).clone(),
@@ -104,7 +109,13 @@ impl Assembled {
         let id_map = ids.map();
         let stdio =
             log.ends(id_map.to_host(user.uid), id_map.to_host(user.gid)).map_err(|error| failed("pipe", &error))?;
-        let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
+        let shm = match &pod {
+            Some(pod) => Some(pod.shm().map_err(|error| failed("/dev/shm of the pod", &error))?),
+            None if record.plan.isolation.host_ipc => {
+                Some(pods::host_shm(host).map_err(|error| failed("/dev/shm of the host", &error))?)
+            }
+            None => None,
+        };
         let (warm, unused) = match warm {
             Some(warm) if !WarmContainer::has_room_for(user.groups.len()) => (None, Some(warm)),
             warm => (warm, None),
