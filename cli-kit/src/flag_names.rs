@@ -32,7 +32,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "limits.hugepage_bytes" => "--hugepages",
         "limits.unified" => "--cgroup-conf",
         "cgroup_parent" => "--cgroup-parent",
-        "host_pid" => "--pid",
+        "host_pid" | "pid_of" => "--pid",
         "host_ipc" => "--ipc",
         "limits.cpu_millis" => "--cpus",
         "limits.disk_bytes" => "--disk",

@@ -168,6 +168,13 @@ impl Run {
         self
     }
 
+    /// Joins the PID namespace of a running member of the same pod.
+    #[must_use]
+    pub fn pid_of(mut self, id: impl Into<String>) -> Self {
+        self.0.pid_of = id.into();
+        self
+    }
+
     /// Gives the container the host's IPC namespace and /dev/shm, with the host's user ids. The operator must allow both
     /// (`policy.allow_host_ipc`, `allow_host_userns`).
     #[must_use]

@@ -101,6 +101,7 @@ fn lines_that_are_understood() {
         "pod create --cgroup-parent /kubepods/pod1",
         "pod create --userns host --pid host --ipc host",
         "run --userns host --pid host --ipc=host debian",
+        "run --pod p --pid container:web debian",
         "run --device fuse:/dev/fuse:rw --device /dev/kvm --apparmor-profile a --ulimit memlock=1:-1 debian",
         "image pull --platform linux/amd64 debian",
         "exec -it -w /x --env-file a web-1 sh -c x",

@@ -101,11 +101,11 @@ pub(crate) fn outputs(summary: &OutputsSummary) -> String {
 /// Formats the result of a container for a column: `0`, `SIGKILL (oom)`, `not found`.
 pub(crate) fn ending(container: &Container) -> String {
     let Some(result) = &container.result else { return NOTHING.into() };
-    let unhealthy = result.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Unhealthy);
-    let why = match (result.oom_killed, unhealthy) {
-        (true, _) => " (oom)",
-        (false, true) => " (unhealthy)",
-        (false, false) => "",
+    let why = match result.failure.as_ref().map(|failure| failure.kind()) {
+        _ if result.oom_killed => " (oom)",
+        Some(failure::Kind::Unhealthy) => " (unhealthy)",
+        Some(failure::Kind::TargetEnded) => " (target ended)",
+        _ => "",
     };
     match Outcome::new(Some(result)) {
         Outcome::Exited(code) => format!("{code}{why}"),

@@ -349,6 +349,8 @@ pub struct Isolation {
     pub host_pid: bool,
     /// True if the container has the host's IPC namespace and /dev/shm.
     pub host_ipc: bool,
+    /// Member of the same pod whose PID namespace the container joins.
+    pub pid_of: Option<ContainerId>,
 }
 
 /// All settings of a container that are not secret.

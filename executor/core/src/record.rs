@@ -258,6 +258,8 @@ pub enum FailureKind {
     Unhealthy,
     /// A held container ended before it was started.
     NotStarted,
+    /// The container whose PID namespace this container was in ended.
+    TargetEnded,
 }
 
 /// Description of a failure.

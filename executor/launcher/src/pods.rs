@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! open      find the pod by its record, check that it runs and matches the member's plan, open each namespace
+//! target    open the first process and the PID namespace of another member, for `pid_of`
 //! volume    clone one of the pod's volumes, in the pod's mount namespace
 //! shm       clone the pod's /dev/shm, in the pod's mount namespace
 //! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
@@ -17,6 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use executor_core::ident::ContainerId;
 use executor_core::idmap::IdMap;
 use executor_core::lifecycle::State;
 use executor_core::plan::{Network, Plan, UserNamespace, pod_volume_path};
@@ -50,6 +52,8 @@ pub(crate) struct Pod {
     uts: OwnedFd,
     ipc: OwnedFd,
     pid: Option<OwnedFd>,
+    /// First process of the member that the plan's `pid_of` names.
+    target: Option<OwnedFd>,
 }
 
 impl Pod {
@@ -78,15 +82,59 @@ impl Pod {
                 uts: namespace("uts")?,
                 ipc: namespace("ipc")?,
                 pid: plan.shares_processes().then(|| namespace("pid")).transpose()?,
+                target: None,
                 record,
             })
         };
-        let pod = open().map_err(|error| match error.raw_os_error() {
+        let mut pod = open().map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => not_there(),
             _ => failed(&format!("pod {id}"), &error),
         })?;
         // Check that the opened descriptors belong to the recorded process and not to a process with a reused pid.
-        if identity::alive(&init) { Ok(Some(pod)) } else { Err(not_there()) }
+        if !identity::alive(&init) {
+            return Err(not_there());
+        }
+        if let Some(target) = &plan.isolation.pid_of {
+            (pod.target, pod.pid) = pod.open_target(host, target).map(|(init, pid)| (Some(init), Some(pid)))?;
+        }
+        Ok(Some(pod))
+    }
+
+    /// Opens the first process, and the PID namespace, of another member of the pod.
+    fn open_target(&self, host: &Host, id: &ContainerId) -> Result<(OwnedFd, OwnedFd), Refused> {
+        let refused = |why| Refused::from_fields(Reason::Precondition, &[Violation::new("pid_of", why)]);
+        let not_there = || refused(NotFound.because(format!("the container {id} does not exist or is not running")));
+        let record = Dirs::new(host, id).read_record().filter(|record| record.state == State::Running);
+        let record = record.ok_or_else(not_there)?;
+        let init = record.prepared.as_ref().map(|prepared| prepared.init.clone()).ok_or_else(not_there)?;
+        let user = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/user"));
+        let of_pod = self.record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
+        let open = || -> io::Result<_> {
+            let pid = File::open(format!("/proc/{}/ns/pid", init.pid))?.into();
+            Ok((process::pidfd(init.pid)?, pid, user(init.pid)? == user(of_pod)?))
+        };
+        let (process, pid, same_ids) = open().map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => not_there(),
+            _ => failed(&format!("container {id}"), &error),
+        })?;
+        // Check that the opened descriptors belong to the recorded process and not to a process with a reused pid.
+        if !identity::alive(&init) {
+            return Err(not_there());
+        }
+        if record.plan.member_of() != Some(&self.record.plan.id) || !same_ids {
+            let why = format!("the container {id} is not a member of the pod {}", self.record.plan.id);
+            return Err(refused(Unsuitable.because(why)));
+        }
+        if !record.plan.owns_processes() {
+            let why = format!("the container {id} is in the PID namespace of another container; name that container");
+            return Err(refused(Unsuitable.because(why)));
+        }
+        Ok((process, pid))
+    }
+
+    /// Returns the first process of the member that the plan's `pid_of` names.
+    pub(crate) fn take_target(&mut self) -> Option<OwnedFd> {
+        self.target.take()
     }
 
     /// Returns the pod's id map, and its user namespace if it has one.

@@ -199,12 +199,12 @@ pub(crate) struct Confinement<'a> {
 }
 
 /// Returns true if each process of a container must get its own Landlock domain, because the container shares a pid
-/// namespace with other containers or with the host. A container with privilege over the host's processes has none:
-/// its purpose is to inspect them.
+/// namespace with other containers or with the host. A container that is there to inspect processes and has the
+/// privilege for it has none.
 pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let traces = isolation.privileged || isolation.capabilities_added.iter().any(|one| TRACING.contains(&&**one));
-    !plan.owns_processes() && !(isolation.host_pid && traces)
+    !plan.owns_processes() && (plan.shares_processes() || !traces)
 }
 
 /// Returns true if each process of a container gets its own Landlock domain, which needs support by the kernel.

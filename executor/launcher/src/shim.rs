@@ -32,6 +32,7 @@ mod warm;
 
 use std::ffi::CStr;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -104,6 +105,8 @@ struct Ready {
     record: ContainerRecord,
     remains: Remains,
     container: init::create::Created,
+    /// First process of the PID namespace that the container has joined (`pid_of`).
+    target: Option<OwnedFd>,
     /// Reservation of the container's host ports until the shim exits.
     ports: Option<network::Reserved>,
     log: output::container_log::Log,

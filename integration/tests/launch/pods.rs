@@ -9,6 +9,7 @@ mod namespaces;
 mod peers;
 mod refused;
 mod shared;
+mod target;
 
 use std::fs;
 use std::path::PathBuf;

@@ -24,8 +24,17 @@ pub(crate) struct IsolationArgs {
     /// User ids of the container on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
-    #[command(flatten)]
-    namespaces: HostNamespaceArgs,
+    /// PID namespace: `host` shows the host's processes, `container:ID` joins a running member of the same pod
+    ///
+    /// `host` requires --userns host, and permission in executord's configuration (allow_host_pid). `container:ID`
+    /// requires --pod; when that container ends, this one is killed.
+    #[arg(long, value_name = "NAMESPACE", value_parser = pid_namespace)]
+    pid: Option<PidNamespace>,
+    /// IPC namespace: `host` gives access to the host's System V IPC and /dev/shm
+    ///
+    /// Requires --userns host, and permission in executord's configuration (allow_host_ipc).
+    #[arg(long, value_enum, value_name = "NAMESPACE")]
+    ipc: Option<HostNamespace>,
     /// Supplementary group of every process: a number, or a name in the container's /etc/group; can be repeated
     #[arg(long, value_name = "GROUP", value_delimiter = ',')]
     group_add: Vec<String>,
@@ -47,7 +56,23 @@ pub(crate) struct IsolationArgs {
     weights: WeightArgs,
 }
 
-/// Namespaces of the host, shared by `run` and `pod create`.
+/// PID namespace of a container, as named by `--pid`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PidNamespace {
+    Host,
+    Container(String),
+}
+
+/// Parses `host` or `container:ID`.
+fn pid_namespace(text: &str) -> Result<PidNamespace, String> {
+    match text.split_once(':') {
+        None if text == "host" => Ok(PidNamespace::Host),
+        Some(("container", id)) if !id.is_empty() => Ok(PidNamespace::Container(id.to_owned())),
+        _ => Err("use `host` or `container:ID`".into()),
+    }
+}
+
+/// Namespaces of the host, as named by `pod create`.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct HostNamespaceArgs {
     /// PID namespace: `host` shows the host's processes
@@ -156,7 +181,12 @@ impl IsolationArgs {
             UsernsArg::Own => UserNamespace::Own.into(),
             UsernsArg::Host => UserNamespace::Host.into(),
         };
-        (request.host_pid, request.host_ipc) = self.namespaces.flags();
+        match self.pid {
+            None => {}
+            Some(PidNamespace::Host) => request.host_pid = true,
+            Some(PidNamespace::Container(id)) => request.pid_of = id,
+        }
+        request.host_ipc = self.ipc.is_some();
         request.extra_groups = self.group_add;
         request.privileged = self.privileged;
         request.read_only_rootfs = self.read_only;

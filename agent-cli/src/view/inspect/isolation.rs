@@ -17,6 +17,9 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
             table.pair(name, "the host's");
         }
     }
+    if !spec.pid_of.is_empty() {
+        table.pair("processes", format!("those of {}", spec.pid_of));
+    }
     if spec.privileged {
         table.pair("privileged", "yes");
     }

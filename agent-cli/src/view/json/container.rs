@@ -125,6 +125,7 @@ struct Spec {
     log_file: Option<String>,
     host_pid: bool,
     host_ipc: bool,
+    pid_of: String,
 }
 
 #[derive(Serialize)]
@@ -272,6 +273,7 @@ impl From<&v1::ContainerSpec> for Spec {
             log_file: Some(spec.log_file.clone()).filter(|path| !path.is_empty()),
             host_pid: spec.host_pid,
             host_ipc: spec.host_ipc,
+            pid_of: spec.pid_of.clone(),
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,

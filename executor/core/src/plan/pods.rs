@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Network, Plan, Volume};
+use super::{Isolation, Network, Plan, Volume};
 use crate::ident::ContainerId;
 
 /// Directory of a pod's volumes in its holder's root.
@@ -68,8 +68,8 @@ impl Plan {
     /// Returns true if the container's init is the first process of a PID namespace. If not, the kernel kills no process
     /// when init exits, and orphaned processes become children of a process outside of the container.
     pub fn owns_processes(&self) -> bool {
-        let shares = self.isolation.host_pid || self.shares_processes();
-        self.is_pod() || !shares
+        let Isolation { host_pid, pid_of, .. } = &self.isolation;
+        self.is_pod() || !(*host_pid || pid_of.is_some() || self.shares_processes())
     }
 
     /// Returns the name of the node's network to which this container itself is attached; the name is empty for the

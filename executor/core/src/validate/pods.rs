@@ -61,6 +61,18 @@ fn check_process(draft: &Draft<'_>, report: &mut Report) {
         Some(PodRole::Holder { share_processes } | PodRole::Member { share_processes, .. }) => share_processes,
         None => false,
     };
+    if let Some(target) = &draft.isolation.pid_of {
+        let why = match &draft.pod {
+            Some(PodRole::Member { .. }) if draft.isolation.host_pid => "cannot be combined with a pod with `host_pid`",
+            Some(PodRole::Member { .. }) if shares => "cannot be combined with a pod with `share_processes`",
+            Some(PodRole::Member { .. }) if target.as_str() == draft.id => "is the container itself",
+            Some(PodRole::Member { .. }) => "",
+            Some(PodRole::Holder { .. }) | None => "needs `pod`: it names another member of the same pod",
+        };
+        if !why.is_empty() {
+            report.add("pid_of", Conflict.because(why));
+        }
+    }
     let why = if draft.isolation.host_pid {
         if shares {
             report.add("share_processes", Conflict.because("cannot be combined with `host_pid`"));
@@ -68,6 +80,8 @@ fn check_process(draft: &Draft<'_>, report: &mut Report) {
         "cannot be combined with `host_pid`, because PID 1 is the host's"
     } else if shares {
         "cannot be used in a pod that shares processes, because PID 1 is the pod's own process"
+    } else if draft.isolation.pid_of.is_some() {
+        "cannot be combined with `pid_of`, because PID 1 is that container's"
     } else {
         return;
     };
@@ -226,6 +240,30 @@ mod tests {
         let apart = Isolation { user_namespace: UserNamespace::Host, ..Isolation::default() };
         let apart = validate(&Draft { isolation: apart, ..pod() }, &open).unwrap();
         assert_eq!(fields(check_member(&plan, &apart)), ["host_pid", "host_ipc"]);
+    }
+
+    #[test]
+    fn pid_of_needs_a_plain_pod() {
+        let isolation = Isolation { pid_of: Some("web".parse().unwrap()), ..Isolation::default() };
+        let asked = || Draft { isolation: isolation.clone(), ..member() };
+        let plan = validate(&asked(), &Policy::default()).unwrap();
+        recheck(&plan, &Policy::default()).unwrap();
+        check_member(&plan, &validate(&pod(), &Policy::default()).unwrap()).unwrap();
+        assert!(!plan.owns_processes());
+        let init = Surroundings { init: true, ..Surroundings::default() };
+        let sharing = Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes: true });
+        let wrong = [
+            (Draft { surroundings: init, ..asked() }, "init"),
+            (Draft { id: "web", ..asked() }, "pid_of"),
+            (Draft { pod: None, ..asked() }, "pid_of"),
+            (Draft { pod: sharing, ..asked() }, "pid_of"),
+        ];
+        for (draft, field) in wrong {
+            assert_eq!(fields(validate(&draft, &Policy::default())), [field]);
+        }
+        let host = Isolation { host_pid: true, user_namespace: UserNamespace::Host, ..isolation.clone() };
+        let policy = Policy { allow_host_pid: true, allow_host_userns: true, ..Policy::default() };
+        assert_eq!(fields(validate(&Draft { isolation: host, ..asked() }, &policy)), ["pid_of"]);
     }
 
     #[test]

@@ -187,6 +187,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         log_file: plan.logging.file.display().to_string(),
         host_pid: plan.isolation.host_pid,
         host_ipc: plan.isolation.host_ipc,
+        pid_of: plan.isolation.pid_of.as_ref().map(ToString::to_string).unwrap_or_default(),
         group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
     }
 }
@@ -362,6 +363,7 @@ fn result(end: &ContainerResult) -> v1::Result {
                 FailureKind::Action => v1::failure::Kind::Action,
                 FailureKind::Unhealthy => v1::failure::Kind::Unhealthy,
                 FailureKind::NotStarted => v1::failure::Kind::NotStarted,
+                FailureKind::TargetEnded => v1::failure::Kind::TargetEnded,
             }
             .into(),
             message: failure.message.clone(),

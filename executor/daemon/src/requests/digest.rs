@@ -91,6 +91,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         log_file,
         host_pid,
         host_ipc,
+        pid_of,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -196,6 +197,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.numbers(&[u64::from(*hold)]);
     parts.text(log_file);
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
+    parts.text(pid_of);
     parts.tag(key)
 }
 

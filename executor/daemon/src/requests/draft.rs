@@ -13,12 +13,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use executor_core::ident::BadContainerId;
 use executor_core::limits::GRACE_MAX;
 use executor_core::plan::{
     ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, TerminationMessage, Tmpfs,
     UserNamespace,
 };
-use executor_core::validate::ViolationReason::{OutOfRange, TooLong, UnknownValue};
+use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, TooLong, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Unlimited, Violation};
 use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
@@ -184,6 +185,11 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
             UserNamespace::Own
         }
     };
+    let pid_of = (!request.pid_of.is_empty()).then(|| request.pid_of.parse());
+    let pid_of = pid_of.transpose().unwrap_or_else(|bad: BadContainerId| {
+        violations.push(Violation::new("pid_of", InvalidFormat.because(bad.to_string())));
+        None
+    });
     Isolation {
         user_namespace,
         privileged: request.privileged,
@@ -194,6 +200,7 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
         seccomp_profile: request.seccomp_profile.clone(),
         host_pid: request.host_pid,
         host_ipc: request.host_ipc,
+        pid_of,
     }
 }
 

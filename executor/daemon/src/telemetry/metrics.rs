@@ -148,10 +148,11 @@ pub(crate) const fn failure_name(kind: FailureKind) -> &'static str {
         FailureKind::Action => "action",
         FailureKind::Unhealthy => "unhealthy",
         FailureKind::NotStarted => "not_started",
+        FailureKind::TargetEnded => "target_ended",
     }
 }
 
-const FAILURES: [FailureKind; 7] = [
+const FAILURES: [FailureKind; 8] = [
     FailureKind::Exec,
     FailureKind::Prepare,
     FailureKind::SupervisorLost,
@@ -159,6 +160,7 @@ const FAILURES: [FailureKind; 7] = [
     FailureKind::Action,
     FailureKind::Unhealthy,
     FailureKind::NotStarted,
+    FailureKind::TargetEnded,
 ];
 
 impl Default for Metrics {

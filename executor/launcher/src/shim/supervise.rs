@@ -7,10 +7,11 @@ use executor_core::lifecycle::State;
 use executor_core::limits::SIGNAL_MAX;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
-use executor_core::record::{Exit, Failure, RestartRecord, StepRecord};
+use executor_core::record::{Exit, Failure, FailureKind, RestartRecord, StepRecord};
 use executor_core::usage::Usage;
 use executor_sys::events::Events;
 use executor_sys::process::{self, SignalEvents};
+use executor_sys::ready::readable_by;
 
 use super::files::update;
 use super::running::checks;
@@ -35,6 +36,9 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 const SETTLED: Duration = Duration::from_millis(50);
 /// Time limit for steps to exit after SIGKILL.
 const STEPS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time limit for the exit of the first process of a joined PID namespace, after this container's init was killed.
+const TARGET_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +167,7 @@ pub(super) fn run_to_exit(
         }
     };
     let end = match &ready.steps {
-        None => (Some(exit), None),
+        None => (Some(exit), target_failure(ready, exit)),
         Some(steps) => {
             let (exit, failure) = steps.conclusion().unwrap_or_default();
             let masked = |failure: Failure| Failure { message: ready.log.masked(&failure.message), ..failure };
@@ -171,6 +175,18 @@ pub(super) fn run_to_exit(
         }
     };
     (end, stop_at)
+}
+
+/// Returns the failure of a container that was killed because the first process of the PID namespace that it had joined
+/// exited. The container's init must be reaped: the kernel waits for that before it ends the namespace.
+fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
+    let (target, id) = ready.target.as_ref().zip(ready.record.plan.isolation.pid_of.as_ref())?;
+    let was_killed = exit == Exit::Signal(libc::SIGKILL) && !ready.record.stopped;
+    if !was_killed || !readable_by(target, Instant::now() + TARGET_PATIENCE).unwrap_or(false) {
+        return None;
+    }
+    let message = format!("the container {id}, in whose PID namespace it ran (pid_of), ended");
+    Some(Failure { kind: FailureKind::TargetEnded, message, errno: 0 })
 }
 
 /// Waits for an event or the next deadline.

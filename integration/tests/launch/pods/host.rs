@@ -19,7 +19,7 @@ use super::{asked, create, delete, in_pod, namespace, pods, script_output};
 const OPEN: &str = "[policy]\nallow_host_userns = true\nallow_host_pid = true\nallow_host_ipc = true\n\
      capabilities_allowed = ['CAP_SYS_PTRACE']\n";
 /// Prints the command lines of all processes.
-const LIST: &str = "for one in /proc/[0-9]*; do tr '\\0' ' ' <$one/cmdline; echo; done 2>/dev/null";
+pub(super) const LIST: &str = "for one in /proc/[0-9]*; do tr '\\0' ' ' <$one/cmdline; echo; done 2>/dev/null";
 const USER: u32 = 12_345;
 
 fn violations(status: &Status) -> Vec<String> {
@@ -54,7 +54,7 @@ impl Drop for HostProcess {
 }
 
 /// Returns true if a process of the host has this argument.
-fn is_running(argument: &str) -> bool {
+pub(super) fn is_running(argument: &str) -> bool {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let mut lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines.any(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 188] = [
+    let changes: [RequestChange; 189] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -121,6 +121,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.log_file = "/a".into(),
         |r, _| r.host_pid = true,
         |r, _| r.host_ipc = true,
+        |r, _| r.pid_of = "a".into(),
         |r, _| r.devices.push(DeviceMount::default()),
         |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { host_path: "a".into(), ..Default::default() }),

@@ -87,11 +87,12 @@ pub(crate) fn prepare(
     };
     let id = request.id.as_str();
     match admitted.build(host, filter, &mut site, control) {
-        Ok(BuiltContainer { record, container, ports, log, token, watch, steps, message, interfaces }) => {
+        Ok(BuiltContainer { record, container, target, ports, log, token, watch, steps, message, interfaces }) => {
             Ok(Box::new(Ready {
                 record,
                 remains: site.remains,
                 container,
+                target,
                 ports,
                 log,
                 watch,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use executor_core::idmap::IdMap;
 use executor_core::placement::MountPoint;
-use executor_core::plan::Plan;
+use executor_core::plan::{Isolation, Plan};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{ContainerRecord, PreparedContainer};
 use executor_core::spec::{self, DeviceNode};
@@ -45,6 +45,10 @@ const PEERS_READ_SECRETS: &str = "share_processes: this kernel does not have Lan
 const HOST_READS_SECRETS: &str = "host_pid: this kernel does not have Landlock of Linux 5.19 or later enabled; the \
      container and the host's processes of the same user can read each other's files, variables and memory";
 
+/// Warning for a container with `pid_of`, if the kernel cannot isolate the other container from it.
+const TARGET_IS_READ: &str = "pid_of: this kernel does not have Landlock of Linux 5.19 or later enabled; this container \
+     can read files, variables and memory of the other container's processes of the same user";
+
 /// Stage 4: init waits for its start and is attached to its network.
 pub(super) struct WaitingInit {
     pub(super) record: ContainerRecord,
@@ -60,6 +64,8 @@ pub(super) struct WaitingInit {
     pub(super) shm: Option<OwnedFd>,
     /// Volumes to be attached in the container.
     pub(super) late: Vec<LateMount>,
+    /// First process of the PID namespace that the container has joined.
+    pub(super) target: Option<OwnedFd>,
 }
 
 impl Assembled {
@@ -72,7 +78,8 @@ impl Assembled {
     ) -> Result<WaitingInit, Refused> {
         let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, late, unheld } =
             self;
-        let RecordedContainer { record, dirs, ids, pod, warm, mut log } = recorded;
+        let RecordedContainer { record, dirs, ids, mut pod, warm, mut log } = recorded;
+        let target = pod.as_mut().and_then(Pod::take_target);
         site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
@@ -95,7 +102,11 @@ impl Assembled {
             (record.plan.terminal.then_some(record.plan.window), record.plan.host_options.clone());
         let own_domain = has_own_domain(&record.plan);
         if needs_own_domain(&record.plan) && !own_domain {
-            let warning = if record.plan.isolation.host_pid { HOST_READS_SECRETS } else { PEERS_READ_SECRETS };
+            let warning = match &record.plan.isolation {
+                Isolation { host_pid: true, .. } => HOST_READS_SECRETS,
+                Isolation { pid_of: Some(_), .. } => TARGET_IS_READ,
+                _ => PEERS_READ_SECRETS,
+            };
             warnings.push(warning.into());
         }
         let part = InitSpec {
@@ -217,7 +228,7 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(WaitingInit { record, dirs, log, container, id_map, ports, prepared, devices, message, shm, late })
+        Ok(WaitingInit { record, dirs, log, container, id_map, ports, prepared, devices, message, shm, late, target })
     }
 }
 

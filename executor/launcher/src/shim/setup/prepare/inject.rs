@@ -1,7 +1,7 @@
 //! Stages 5 and 6 of creating a container: injects the secret files, and reads the values that are masked in the
 //! output.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use executor_core::lifecycle::State;
@@ -43,6 +43,7 @@ pub(super) struct Injected {
 pub(super) struct BuiltContainer {
     pub(super) record: ContainerRecord,
     pub(super) container: create::Created,
+    pub(super) target: Option<OwnedFd>,
     pub(super) ports: Option<network::Reserved>,
     pub(super) log: container_log::Log,
     pub(super) token: Option<TokenDigest>,
@@ -135,7 +136,7 @@ impl Injected {
         control: &mut Control,
     ) -> Result<BuiltContainer, Refused> {
         let Self { waiting, token, message, interfaces } = self;
-        let WaitingInit { mut record, dirs, mut log, container, ports, mut prepared, .. } = waiting;
+        let WaitingInit { mut record, dirs, mut log, container, ports, mut prepared, target, .. } = waiting;
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
         };
@@ -162,7 +163,7 @@ impl Injected {
         record.state = State::Created;
         dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
         control.pass(State::Created);
-        Ok(BuiltContainer { record, container, ports, log, token, watch, steps, message, interfaces })
+        Ok(BuiltContainer { record, container, target, ports, log, token, watch, steps, message, interfaces })
     }
 }
 
