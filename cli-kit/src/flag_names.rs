@@ -34,6 +34,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "cgroup_parent" => "--cgroup-parent",
         "host_pid" | "pid_of" => "--pid",
         "host_ipc" => "--ipc",
+        "id_map" | "id_map.container_id" | "id_map.host_id" | "id_map.length" => "--id-map",
         "limits.cpu_millis" => "--cpus",
         "limits.disk_bytes" => "--disk",
         "limits.cpu_weight" => "--cpu-weight",

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::{
-    Action, Container, EnvironmentVariable, File, Limits, Network, Outputs, PortMapping, RegistryCredentials,
-    RunAction, RunRequest, RunResponse, SecretArgument, UserNamespace, ValidateRequest, ValidateResponse,
+    Action, Container, EnvironmentVariable, File, IdMapping, Limits, Network, Outputs, PortMapping,
+    RegistryCredentials, RunAction, RunRequest, RunResponse, SecretArgument, UserNamespace, ValidateRequest,
+    ValidateResponse,
 };
 use prost::Message;
 use tonic::client::Grpc;
@@ -165,6 +166,14 @@ impl Run {
     pub fn host_pid(mut self) -> Self {
         self.0.host_pid = true;
         self.0.user_namespace = UserNamespace::Host.into();
+        self
+    }
+
+    /// Maps the container's users to the 65,536 host ids from `host_id`, which the operator must allow
+    /// (`policy.given_id_ranges`).
+    #[must_use]
+    pub fn id_map(mut self, host_id: u32) -> Self {
+        self.0.id_map = Some(IdMapping { container_id: 0, host_id, length: 65_536 });
         self
     }
 

@@ -102,6 +102,8 @@ fn lines_that_are_understood() {
         "pod create --userns host --pid host --ipc host",
         "run --userns host --pid host --ipc=host debian",
         "run --pod p --pid container:web debian",
+        "run --id-map 0:1000000:65536 debian",
+        "pod create --id-map 0:1000000:65536",
         "run --device fuse:/dev/fuse:rw --device /dev/kvm --apparmor-profile a --ulimit memlock=1:-1 debian",
         "image pull --platform linux/amd64 debian",
         "exec -it -w /x --env-file a web-1 sh -c x",

@@ -11,12 +11,14 @@ use executor_cli_kit::status::ErrorContext as _;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::units;
 use executor_client::PodFilter;
-use executor_client::v1::{self, CreatePodRequest, EmptyVolume, ExtraHost, PodVolume, RunRequest, empty_volume};
+use executor_client::v1::{
+    self, CreatePodRequest, EmptyVolume, ExtraHost, IdMapping, PodVolume, RunRequest, empty_volume,
+};
 
 use self::port_forward::ForwardArgs;
 #[cfg(test)]
 pub(crate) use self::port_forward::ForwardedPort;
-use super::run::{HostNamespaceArgs, NetworkArgs, host, pairs, sysctl};
+use super::run::{HostNamespaceArgs, NetworkArgs, host, id_map, pairs, sysctl};
 use crate::batch;
 use crate::view::json;
 use crate::view::pods as view;
@@ -73,6 +75,11 @@ pub(crate) struct CreateArgs {
     /// User ids of the members on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
+    /// Range of ids on the host for the members' users: 0:HOST:65536
+    ///
+    /// executord's configuration lists the permitted ranges (given_id_ranges).
+    #[arg(long, value_name = "MAPPING", value_parser = id_map)]
+    id_map: Option<IdMapping>,
     #[command(flatten)]
     namespaces: HostNamespaceArgs,
     /// Kernel parameter of the pod's namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*; can be
@@ -191,6 +198,7 @@ impl CreateArgs {
             share_processes: self.share_processes,
             host_pid,
             host_ipc,
+            id_map: self.id_map,
             volumes: self.volume,
         })
     }

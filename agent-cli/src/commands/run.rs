@@ -53,7 +53,7 @@ use crate::bindings::Delivery;
 use crate::view::json;
 
 pub(crate) use args::RunArgs;
-pub(super) use isolation::HostNamespaceArgs;
+pub(super) use isolation::{HostNamespaceArgs, id_map};
 pub(super) use logging::pairs;
 pub(super) use network::NetworkArgs;
 pub(super) use surroundings::{host, sysctl};

@@ -70,6 +70,54 @@ impl Block {
     }
 }
 
+/// Host ids that requests may name, in the form `FIRST-LAST`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GivenRange {
+    first: u32,
+    last: u32,
+}
+
+/// An invalid range of host ids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{range:?} is not a range of ids: write FIRST-LAST, two ids from 65536 to 4294967293")]
+pub struct BadGivenRange {
+    range: String,
+}
+
+impl GivenRange {
+    /// Returns true if the range contains all ids of the block.
+    pub fn contains(&self, block: &Block) -> bool {
+        self.first <= block.0 && block.1 - 1 <= self.last
+    }
+}
+
+impl TryFrom<String> for GivenRange {
+    type Error = BadGivenRange;
+
+    fn try_from(text: String) -> Result<Self, BadGivenRange> {
+        let ids = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        match ids {
+            Some((first, last)) if RANGE_IDS <= first && first <= last && last < crate::limits::ID_MAX => {
+                Ok(Self { first, last })
+            }
+            _ => Err(BadGivenRange { range: text }),
+        }
+    }
+}
+
+impl From<GivenRange> for String {
+    fn from(range: GivenRange) -> Self {
+        range.to_string()
+    }
+}
+
+impl std::fmt::Display for GivenRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
 /// Host ids that are reserved for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -102,6 +150,12 @@ impl Pool {
     /// Returns the number of ranges.
     pub fn ranges(&self) -> u32 {
         self.ranges
+    }
+
+    /// Returns true if a block has an id of the pool.
+    pub fn overlaps(&self, block: &Block) -> bool {
+        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE_IDS);
+        self.start < block.1 && u64::from(block.0) < end
     }
 
     /// Returns the index of the range that contains this host id.

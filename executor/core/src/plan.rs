@@ -327,6 +327,17 @@ pub enum UserNamespace {
     Host,
 }
 
+/// Range of ids in a container and on the host, for users and groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdMapping {
+    /// First id in the container.
+    pub container_id: u32,
+    /// First id on the host.
+    pub host_id: u32,
+    /// Number of ids.
+    pub length: u32,
+}
+
 /// Requested isolation; the default is the strictest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -351,6 +362,8 @@ pub struct Isolation {
     pub host_ipc: bool,
     /// Member of the same pod whose PID namespace the container joins.
     pub pid_of: Option<ContainerId>,
+    /// Range of ids that the request names; unset for a range of the pool.
+    pub id_map: Option<IdMapping>,
 }
 
 /// All settings of a container that are not secret.

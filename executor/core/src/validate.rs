@@ -18,6 +18,7 @@ mod exec;
 mod files;
 mod groups;
 mod host_options;
+mod id_map;
 mod image;
 mod isolation;
 mod limits;
@@ -56,6 +57,7 @@ pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec
 pub use host_options::{
     ULIMITS, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices, check_ulimit_max,
 };
+pub use id_map::check_given_ids;
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use limits::validate_limits;
 pub use logging::check_log_dirs;
@@ -118,7 +120,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
-    let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
+    let kinds = (network, policy.host_ids_sysctls);
+    let surroundings = surroundings::check(&draft.surroundings, kinds, &isolation, &limits, token, &mut report);
     let mut of_host_options = Report::default();
     let host_options = host_options::check(&draft.host_options, policy, &mut of_host_options);
     let beside = volumes::VolumeSurroundings {

@@ -169,6 +169,7 @@ impl Actor {
             pod_id: self.facts.plan.member_of().map(ToString::to_string).unwrap_or_default(),
             fits_warm: executor_core::spec::fits_warm(&self.facts.plan),
             network: self.facts.plan.own_network().map(str::to_owned),
+            given_ids: self.facts.plan.isolation.id_map.map_or(0, |mapping| mapping.host_id),
         });
         let fds = [payload.theirs.as_fd(), payload.plan.as_fd(), payload.process.as_fd(), payload.files.as_fd()];
         let answer = session.call(launch, &fds).await;

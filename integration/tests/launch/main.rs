@@ -7,6 +7,7 @@ mod container;
 mod disk;
 mod held;
 mod host_options;
+mod id_map;
 mod isolation;
 mod log_files;
 mod many;

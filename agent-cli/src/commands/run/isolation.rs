@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::units;
-use executor_client::v1::{Capabilities, Limits, RunRequest, UserNamespace};
+use executor_client::v1::{Capabilities, IdMapping, Limits, RunRequest, UserNamespace};
 
 /// Maximum size of a seccomp profile in the API, in bytes.
 const PROFILE_MAX: u64 = 256 << 10;
@@ -24,6 +24,11 @@ pub(crate) struct IsolationArgs {
     /// User ids of the container on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
+    /// Range of ids on the host for the container's users: 0:HOST:65536
+    ///
+    /// executord's configuration lists the permitted ranges (given_id_ranges).
+    #[arg(long, value_name = "MAPPING", value_parser = id_map)]
+    id_map: Option<IdMapping>,
     /// PID namespace: `host` shows the host's processes, `container:ID` joins a running member of the same pod
     ///
     /// `host` requires --userns host, and permission in executord's configuration (allow_host_pid). `container:ID`
@@ -54,6 +59,15 @@ pub(crate) struct IsolationArgs {
     disk: Option<u64>,
     #[command(flatten)]
     weights: WeightArgs,
+}
+
+/// Parses `CONTAINER:HOST:LENGTH`.
+pub(crate) fn id_map(text: &str) -> Result<IdMapping, String> {
+    let numbers = text.split(':').map(str::parse).collect::<Result<Vec<u32>, _>>();
+    match numbers.as_deref() {
+        Ok(&[container_id, host_id, length]) => Ok(IdMapping { container_id, host_id, length }),
+        _ => Err("use CONTAINER:HOST:LENGTH, such as 0:1000000:65536".into()),
+    }
 }
 
 /// PID namespace of a container, as named by `--pid`.
@@ -181,6 +195,7 @@ impl IsolationArgs {
             UsernsArg::Own => UserNamespace::Own.into(),
             UsernsArg::Host => UserNamespace::Host.into(),
         };
+        request.id_map = self.id_map;
         match self.pid {
             None => {}
             Some(PidNamespace::Host) => request.host_pid = true,

@@ -125,6 +125,7 @@ struct Spec {
     log_file: Option<String>,
     host_pid: bool,
     host_ipc: bool,
+    id_map: Option<surroundings::IdMapping>,
     pid_of: String,
 }
 
@@ -273,6 +274,7 @@ impl From<&v1::ContainerSpec> for Spec {
             log_file: Some(spec.log_file.clone()).filter(|path| !path.is_empty()),
             host_pid: spec.host_pid,
             host_ipc: spec.host_ipc,
+            id_map: spec.id_map.as_ref().map(surroundings::IdMapping::from),
             pid_of: spec.pid_of.clone(),
             extra_groups: spec.extra_groups.clone(),
             group_ids: spec.group_ids.clone(),

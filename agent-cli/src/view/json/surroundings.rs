@@ -45,6 +45,21 @@ pub(super) struct EmptyVolume {
 
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct IdMapping {
+    container_id: u32,
+    host_id: u32,
+    length: u32,
+}
+
+impl From<&v1::IdMapping> for IdMapping {
+    fn from(mapping: &v1::IdMapping) -> Self {
+        let v1::IdMapping { container_id, host_id, length } = *mapping;
+        Self { container_id, host_id, length }
+    }
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct NamedVolume {
     name: String,
 }

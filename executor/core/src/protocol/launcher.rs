@@ -99,6 +99,9 @@ pub struct Launch {
     /// Name of the network, as in the plan, if the container is on a network of the node.
     #[prost(string, optional, tag = "112")]
     pub network: Option<String>,
+    /// First host id of the range that the request names, as in the plan; 0 for a range of the pool.
+    #[prost(uint32, tag = "422")]
+    pub given_ids: u32,
 }
 
 /// Requests the counts of the warm pool.

@@ -38,7 +38,8 @@ pub fn fits_warm(plan: &Plan) -> bool {
         && !isolation.privileged
         && !isolation.docker_socket
         && isolation.capabilities_added.is_empty()
-        && isolation.seccomp_profile.is_empty();
+        && isolation.seccomp_profile.is_empty()
+        && isolation.id_map.is_none();
     let rooted = matches!(plan.rootfs, Rootfs::Dir(_) | Rootfs::Image(_));
     let surroundings = &plan.surroundings;
     let plain = surroundings.tmpfs.is_empty() && surroundings.shm_bytes == SHM_BYTES_DEFAULT;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::ViolationReason::{Conflict, NotAllowed, TooLong, TooMany, UnknownValue};
-use super::{Policy, Report, shorten};
+use super::{Policy, Report, id_map, shorten};
 use crate::plan::{Isolation, UserNamespace};
 
 /// Every capability of Linux 6.18, in the order of their numbers.
@@ -77,6 +77,9 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
             let why = "needs `user_namespace: host`, which owns the host's namespaces";
             report.add(field, Conflict.because(why));
         }
+    }
+    if let Some(mapping) = isolation.id_map {
+        id_map::check(mapping, isolation.user_namespace, policy, report);
     }
     if isolation.docker_socket && policy.docker_socket.as_os_str().is_empty() {
         report.add("docker_socket", NotAllowed.because(refused("docker_socket")));

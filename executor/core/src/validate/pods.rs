@@ -15,12 +15,15 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
         check_pod(draft, report);
     }
     check_process(draft, report);
+    if let (Some(PodRole::Member { pod, .. }), Some(_)) = (&draft.pod, draft.isolation.id_map) {
+        report.add("id_map", Conflict.because(format!("belongs to the pod {pod}: set it when the pod is created")));
+    }
 }
 
 /// Checks that a pod has no setting that requires a program.
 fn check_pod(draft: &Draft<'_>, report: &mut Report) {
-    let Isolation { user_namespace, host_pid, host_ipc, .. } = draft.isolation;
-    let plain = Isolation { user_namespace, host_pid, host_ipc, ..Isolation::default() };
+    let Isolation { user_namespace, host_pid, host_ipc, id_map, .. } = draft.isolation;
+    let plain = Isolation { user_namespace, host_pid, host_ipc, id_map, ..Isolation::default() };
     let surroundings = &draft.surroundings;
     let has_process = draft.actions.is_some() || !draft.steps.is_empty() || draft.checks.is_some();
     let has_files = !draft.files.is_empty() || !draft.file_directories.is_empty() || draft.writable_files.is_some();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::idmap::Pool;
+use crate::idmap::{GivenRange, Pool};
 use crate::image::ImagePolicy;
 use crate::plan::{HostDevice, HostPathRule, HostVolume};
 
@@ -92,6 +92,10 @@ pub struct Policy {
     pub userns_pool_start: u32,
     /// Number of ranges of 65,536 ids in the pool. It limits the number of containers with user namespaces.
     pub userns_pool_ranges: u32,
+    /// Ranges of host ids, outside of the pool, that requests may name (`id_map`).
+    pub given_id_ranges: Vec<GivenRange>,
+    /// True if requests with `user_namespace: host` may set sysctls of the container's own namespaces.
+    pub host_ids_sysctls: bool,
     /// Directory of the configurations of CNI networks.
     pub cni_conf_dir: PathBuf,
     /// Directories of CNI plugins, in search order.
@@ -194,6 +198,8 @@ impl Default for Policy {
             // Above the ids of distributions, systemd's containers and its dynamic users.
             userns_pool_start: 0x7000_0000,
             userns_pool_ranges: 1024,
+            given_id_ranges: Vec::new(),
+            host_ids_sysctls: false,
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             allow_egress: false,

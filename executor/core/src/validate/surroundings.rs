@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
-use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotUtf8, OutOfRange, Required, Reserved, TooMany};
+use super::ViolationReason::{
+    Conflict, Duplicate, InvalidFormat, NotAllowed, NotUtf8, OutOfRange, Required, Reserved, TooMany,
+};
 use super::{FieldFault, Report, check_path, shorten};
 use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
@@ -35,7 +37,7 @@ const OF_IPC: [&str; 8] = [
 /// Checks the requested settings, and fills in defaults.
 pub(super) fn check(
     surroundings: &Surroundings,
-    network: Network,
+    (network, host_ids_sysctls): (Network, bool),
     isolation: &Isolation,
     limits: &Limits,
     with_token: bool,
@@ -60,8 +62,15 @@ pub(super) fn check(
         report.add("sysctls", TooMany.because(format!("has {} entries; at most {SYSCTLS_MAX}", sysctls.len())));
     } else {
         for (name, value) in sysctls {
-            if let Err(why) = sysctl(name, value, network, isolation.user_namespace) {
-                report.add(format!("sysctls[{}]", shorten(name)), why);
+            let field = || format!("sysctls[{}]", shorten(name));
+            match sysctl(name, value, network, isolation.host_ipc) {
+                Err(why) => report.add(field(), why),
+                // The host's root is not confined to the settings of its namespaces by the kernel, only by the names.
+                Ok(()) if isolation.user_namespace == UserNamespace::Host && !host_ids_sysctls => {
+                    let why = "needs `user_namespace: own`, or policy.host_ids_sysctls in this daemon's configuration";
+                    report.add(field(), NotAllowed.because(why));
+                }
+                Ok(()) => {}
             }
         }
     }
@@ -158,7 +167,7 @@ pub(super) fn mount_point(path: &Path, with_token: bool) -> Result<(), FieldFaul
 }
 
 /// Checks that a sysctl belongs to the container's own namespaces.
-fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespace) -> Result<(), String> {
+fn sysctl(name: &str, value: &str, network: Network, host_ipc: bool) -> Result<(), String> {
     let plain =
         |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
     if name.len() > SYSCTL_MAX || !name.split('.').all(plain) {
@@ -174,9 +183,8 @@ fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespa
     if of_network && !matches!(network, Network::None | Network::Cni) {
         return Err("can only be set if the container has its own network".into());
     }
-    // The host's root could also change settings that are not namespaced.
-    if user_namespace == UserNamespace::Host {
-        return Err("needs `user_namespace: own`".into());
+    if !of_network && host_ipc {
+        return Err("cannot be set with `host_ipc`: it is the host's".into());
     }
     Ok(())
 }
@@ -270,5 +278,15 @@ mod tests {
         let mut shared = draft(of("net.a", "1"));
         shared.isolation.user_namespace = UserNamespace::Host;
         assert_eq!(fields(&shared), ["sysctls[net.a]"]);
+        let mut policy = Policy { allow_host_userns: true, allow_host_ipc: true, ..Policy::default() };
+        policy.host_ids_sysctls = true;
+        shared.surroundings = of("kernel.sem", "1");
+        let plan = validate(&shared, &policy).unwrap();
+        let closed = Policy { host_ids_sysctls: false, ..policy.clone() };
+        assert_eq!(crate::validate::recheck(&plan, &closed).unwrap_err()[0].field, "sysctls[kernel.sem]");
+        shared.isolation.host_ipc = true;
+        assert_eq!(validate(&shared, &policy).unwrap_err()[0].field, "sysctls[kernel.sem]");
+        (shared.isolation.host_ipc, shared.surroundings) = (false, of("vm.overcommit_memory", "1"));
+        assert_eq!(validate(&shared, &policy).unwrap_err()[0].field, "sysctls[vm.overcommit_memory]");
     }
 }

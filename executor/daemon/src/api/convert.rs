@@ -20,8 +20,8 @@ use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, LogPosition, Missing, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    Connectivity, ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol,
-    PublishedPort, Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
+    Connectivity, ExtraHost, IdMapping, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs,
+    Protocol, PublishedPort, Redaction, Rootfs, Tmpfs, UserNamespace, WritableFiles,
 };
 use executor_core::record::{Exit, FailureKind, StepRecord, StepState, VolumeKind, WIPE_METHOD, WipeRecord};
 use executor_core::time::Timestamp;
@@ -187,9 +187,15 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         log_file: plan.logging.file.display().to_string(),
         host_pid: plan.isolation.host_pid,
         host_ipc: plan.isolation.host_ipc,
+        id_map: plan.isolation.id_map.map(id_mapping),
         pid_of: plan.isolation.pid_of.as_ref().map(ToString::to_string).unwrap_or_default(),
         group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
     }
+}
+
+fn id_mapping(mapping: IdMapping) -> v1::IdMapping {
+    let IdMapping { container_id, host_id, length } = mapping;
+    v1::IdMapping { container_id, host_id, length }
 }
 
 fn limits(plan: &Plan) -> v1::Limits {

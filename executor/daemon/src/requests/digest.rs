@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use executor_proto::v1::{
     Action, Capabilities, Check, Checks, CreatePodRequest, DeviceMount, Dns, DownloadAction, EgressRule,
     EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HostPath, HttpCheck, HttpHeader,
-    Identity, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping, PortRange,
-    RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck, TerminationMessage,
-    TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WindowSize, WritableFiles, check::Kind,
-    volume_mount::Source,
+    IdMapping, Identity, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping,
+    PortRange, RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck,
+    TerminationMessage, TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WindowSize, WritableFiles,
+    check::Kind, volume_mount::Source,
 };
 use executor_secrets::TagKey;
 
@@ -92,6 +92,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         host_pid,
         host_ipc,
         pid_of,
+        id_map,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -198,6 +199,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.text(log_file);
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.text(pid_of);
+    parts.id_map(id_map.as_ref());
     parts.tag(key)
 }
 
@@ -224,6 +226,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         cgroup_parent,
         host_pid,
         host_ipc,
+        id_map,
     } = request;
     let mut parts = DigestParts::default();
     parts.text("pod");
@@ -247,6 +250,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
+    parts.id_map(id_map.as_ref());
     parts.tag(key)
 }
 
@@ -263,6 +267,11 @@ enum DigestPart<'a> {
 }
 
 impl<'a> DigestParts<'a> {
+    fn id_map(&mut self, mapping: Option<&IdMapping>) {
+        let mapping = mapping.map(|IdMapping { container_id, host_id, length }| [container_id, host_id, length]);
+        self.numbers(mapping.map(|ids| ids.map(|id| u64::from(*id))).as_ref().map_or(&[], |ids| &ids[..]));
+    }
+
     fn tag(&self, key: &TagKey) -> String {
         let DigestParts { order, numbers } = self;
         key.tag(order.iter().map(|part| match part {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use executor_core::ident::BadContainerId;
 use executor_core::limits::GRACE_MAX;
 use executor_core::plan::{
-    ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, TerminationMessage, Tmpfs,
+    ExtraHost, IdMapping, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, TerminationMessage, Tmpfs,
     UserNamespace,
 };
 use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, TooLong, UnknownValue};
@@ -201,6 +201,11 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
         host_pid: request.host_pid,
         host_ipc: request.host_ipc,
         pid_of,
+        id_map: request.id_map.map(|v1::IdMapping { container_id, host_id, length }| IdMapping {
+            container_id,
+            host_id,
+            length,
+        }),
     }
 }
 

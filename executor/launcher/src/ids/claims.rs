@@ -102,6 +102,21 @@ impl Claims {
         self.write(blocks).map(|()| true)
     }
 
+    /// Claims a block outside of the pool. Returns false if another launcher has claimed some of its ids.
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be used.
+    pub(crate) fn claim(&mut self, block: Block) -> io::Result<bool> {
+        let _lock = self.lock()?;
+        if self.others()?.iter().any(|(_, other)| other.overlaps(&block)) {
+            return Ok(false);
+        }
+        if !self.blocks.contains(&block) {
+            self.write(self.blocks.iter().copied().chain([block]).collect())?;
+        }
+        Ok(true)
+    }
+
     /// Returns the run directories of other launchers that have claimed ids of the pool.
     pub(crate) fn other_launchers(&self, pool: &Pool) -> BTreeSet<PathBuf> {
         let others = self.lock().and_then(|_lock| self.others()).unwrap_or_default();

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 
 use executor_core::ident::ContainerId;
+use executor_core::idmap::Block;
 use executor_core::protocol::{Reason, Refused};
+use executor_core::validate::ViolationReason::Unsuitable;
+use executor_core::validate::{Violation, check_given_ids};
 use executor_sys::ready::is_readable;
 
 use super::Server;
+use crate::errors::failed;
 use crate::log::{self, Level};
 use crate::shim_handle::ShimHandle;
 
@@ -44,6 +48,40 @@ impl Server {
         }
         self.pool = pool;
         free
+    }
+
+    /// Returns a range of the pool for a launch, after stopping warm containers if they hold all of them.
+    pub(super) fn pool_range(&mut self) -> Option<u32> {
+        let mut range = self.free_range();
+        while range.is_none() && self.stop_one_warm() {
+            range = self.free_range();
+        }
+        range
+    }
+
+    /// Claims the range of ids that begins at `start`, which a request names. The shim checks that its plan has the same
+    /// range.
+    ///
+    /// # Errors
+    /// Returns a violation if the launcher's own policy does not permit the range, or if it is in use.
+    pub(super) fn given_range(&mut self, start: u32) -> Result<u32, Refused> {
+        let refused = |reason, why| Refused::from_fields(reason, &[Violation::new("id_map.host_id", why)]);
+        check_given_ids(start, &self.host.policy).map_err(|why| refused(Reason::Invalid, why))?;
+        let block = Block::from_range(start);
+        let shown = format!("the ids {start}-{}", block.1 - 1);
+        let held = self.ranges(|shim| !self.has_removed(shim));
+        if held.into_iter().any(|other| Block::from_range(other).overlaps(&block)) {
+            let why = Unsuitable.because(format!("{shown} are in use by another container"));
+            return Err(refused(Reason::Precondition, why));
+        }
+        match self.claims.claim(block) {
+            Ok(true) => Ok(start),
+            Ok(false) => {
+                let why = Unsuitable.because(format!("{shown} are claimed by another launcher of this host"));
+                Err(refused(Reason::Precondition, why))
+            }
+            Err(error) => Err(failed("ids cannot be claimed", &error)),
+        }
     }
 
     /// Returns the ranges of the shims for which `range` returns true, of containers without a shim, and of warm

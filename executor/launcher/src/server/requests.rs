@@ -284,10 +284,10 @@ impl Server {
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let pod_range = self.pod_range(&launch.pod_id)?;
-        let mut id_range = self.free_range();
-        while id_range.is_none() && self.stop_one_warm() {
-            id_range = self.free_range();
-        }
+        let id_range = match launch.given_ids {
+            0 => self.pool_range(),
+            start => Some(self.given_range(start)?),
+        };
         let launcher = std::process::id();
         let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("shim", &error))?;
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {

@@ -4,7 +4,7 @@ use executor_core::lifecycle::State;
 use executor_core::plan::{Volume, pod_volume_name};
 use executor_proto::v1;
 
-use super::{dns, extra_host, network, network_status, port, result, timestamp, user_namespace, volumes};
+use super::{dns, extra_host, id_mapping, network, network_status, port, result, timestamp, user_namespace, volumes};
 use crate::model::status::ContainerStatus;
 use crate::requests::draft;
 
@@ -50,6 +50,7 @@ fn spec(facts: &ContainerStatus) -> v1::PodSpec {
         cgroup_parent: plan.host_options.cgroup_parent.display().to_string(),
         host_pid: plan.isolation.host_pid,
         host_ipc: plan.isolation.host_ipc,
+        id_map: plan.isolation.id_map.map(id_mapping),
         dns: Some(dns(connectivity)),
         extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 189] = [
+    let changes: [RequestChange; 193] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -122,6 +122,10 @@ fn every_field_but_the_id_counts() {
         |r, _| r.host_pid = true,
         |r, _| r.host_ipc = true,
         |r, _| r.pid_of = "a".into(),
+        |r, _| r.id_map = Some(IdMapping::default()),
+        |r, _| r.id_map = Some(IdMapping { container_id: 1, ..Default::default() }),
+        |r, _| r.id_map = Some(IdMapping { host_id: 1, ..Default::default() }),
+        |r, _| r.id_map = Some(IdMapping { length: 1, ..Default::default() }),
         |r, _| r.devices.push(DeviceMount::default()),
         |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { host_path: "a".into(), ..Default::default() }),

@@ -34,6 +34,7 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
         cgroup_parent: request.cgroup_parent.clone(),
         host_pid: request.host_pid,
         host_ipc: request.host_ipc,
+        id_map: request.id_map,
         ..RunRequest::default()
     };
     let listed = request.volumes.iter().take(VOLUMES_MAX + 1).enumerate();
@@ -78,6 +79,7 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
         ("sysctls", !request.sysctls.is_empty()),
         ("shm_bytes", request.shm_bytes != 0),
         ("user_namespace", request.user_namespace != 0),
+        ("id_map", request.id_map.is_some()),
         ("host_pid", request.host_pid),
         ("host_ipc", request.host_ipc),
         ("cgroup_parent", !request.cgroup_parent.is_empty()),
@@ -93,6 +95,7 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
     draft.surroundings.shm_bytes = pod.surroundings.shm_bytes;
     draft.surroundings.sysctls.clear();
     draft.isolation.user_namespace = pod.isolation.user_namespace;
+    draft.isolation.id_map = None;
     draft.isolation.host_pid = pod.isolation.host_pid;
     draft.isolation.host_ipc = pod.isolation.host_ipc;
     draft.host_options.cgroup_parent.clone_from(&pod.host_options.cgroup_parent);
@@ -101,7 +104,7 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
 #[cfg(test)]
 mod tests {
     use executor_core::validate::{Policy, check_member, validate};
-    use executor_proto::v1::{Action, Dns, EmptyVolume, ExtraHost, PodVolume, RunAction, empty_volume};
+    use executor_proto::v1::{Action, Dns, EmptyVolume, ExtraHost, IdMapping, PodVolume, RunAction, empty_volume};
 
     use super::*;
 
@@ -173,6 +176,7 @@ mod tests {
             extra_hosts: request().extra_hosts,
             shm_bytes: 1 << 20,
             cgroup_parent: "/kubepods".into(),
+            id_map: Some(IdMapping::default()),
             host_pid: true,
             host_ipc: true,
             ..plain
@@ -180,7 +184,7 @@ mod tests {
         let (_, violations) = joined(&greedy);
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
         let expected = ["network", "network_name", "egress", "hostname", "dns", "extra_hosts", "shm_bytes"];
-        assert_eq!(fields, [&expected[..], &["host_pid", "host_ipc", "cgroup_parent"]].concat());
+        assert_eq!(fields, [&expected[..], &["id_map", "host_pid", "host_ipc", "cgroup_parent"]].concat());
         assert!(violations[0].description.contains("belongs to the pod p"), "{violations:?}");
     }
 }
