@@ -1,7 +1,7 @@
 //! Docker commands and flags that agent-cli does not have. For each, usage errors give the equivalent or the reason.
 
 /// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
-const TABLE: [(&str, &str); 96] = [
+const TABLE: [(&str, &str); 95] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -53,7 +53,6 @@ const TABLE: [(&str, &str); 96] = [
     ("manifest", "image indexes cannot be edited; use skopeo or buildah"),
     ("top ID", "use `agent-cli exec ID ps` for the processes of a container; `agent-cli top` shows all containers"),
     ("--link", "containers of one pod share a network; see `agent-cli pod` and `--pod`"),
-    ("--security-opt", "use `--seccomp-profile` or `--apparmor-profile`"),
     ("--publish-all", "name each port with `--publish`"),
     ("--annotation", "use `--label`"),
     ("--attach", "omit it; output is shown unless `--detach` is set, and `--interactive` sends input"),

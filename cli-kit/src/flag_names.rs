@@ -65,6 +65,11 @@ pub fn flag(field: &str, doing: &str) -> String {
         "capabilities.drop" => "--cap-drop",
         "read_only_rootfs" => "--read-only",
         "seccomp_profile" => "--seccomp-profile",
+        "allow_new_privileges" => "--security-opt no-new-privileges=false",
+        "seccomp_unconfined" => "--security-opt seccomp=unconfined",
+        "masked_paths" | "masked_paths.paths" | "readonly_paths" | "readonly_paths.paths" => {
+            "--security-opt systempaths=unconfined"
+        }
         "terminal" => "--tty",
         "stdin" => "--interactive",
         "remove_when_completed" => "--rm",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::{
-    Action, Container, EnvironmentVariable, File, IdMapping, Limits, Network, Outputs, PortMapping,
+    Action, Container, EnvironmentVariable, File, IdMapping, Limits, Network, Outputs, PathList, PortMapping,
     RegistryCredentials, RunAction, RunRequest, RunResponse, SecretArgument, UserNamespace, ValidateRequest,
     ValidateResponse,
 };
@@ -190,6 +190,35 @@ impl Run {
     pub fn host_ipc(mut self) -> Self {
         self.0.host_ipc = true;
         self.0.user_namespace = UserNamespace::Host.into();
+        self
+    }
+
+    /// Lets set-user-id programs work, which the operator must allow (`policy.allow_new_privileges`).
+    #[must_use]
+    pub fn allow_new_privileges(mut self) -> Self {
+        self.0.allow_new_privileges = true;
+        self
+    }
+
+    /// Runs the container without a seccomp filter, which the operator must allow (`policy.allow_no_seccomp`).
+    #[must_use]
+    pub fn seccomp_unconfined(mut self) -> Self {
+        self.0.seccomp_unconfined = true;
+        self
+    }
+
+    /// Replaces the list of masked paths. The operator must allow a list without executord's own paths
+    /// (`policy.allow_unmasked`).
+    #[must_use]
+    pub fn masked_paths(mut self, paths: Vec<String>) -> Self {
+        self.0.masked_paths = Some(PathList { paths });
+        self
+    }
+
+    /// Replaces the list of read-only paths, with the rules of [`Self::masked_paths`].
+    #[must_use]
+    pub fn readonly_paths(mut self, paths: Vec<String>) -> Self {
+        self.0.readonly_paths = Some(PathList { paths });
         self
     }
 

@@ -18,6 +18,7 @@ mod checks;
 mod connectivity;
 mod egress;
 mod host_options;
+mod isolation;
 mod logging;
 mod pods;
 mod restart;
@@ -34,6 +35,7 @@ pub use checks::{
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
 pub use host_options::{Device, DevicePermissions, GIVEN_CGROUP, HostDevice, HostOptions, Ulimit};
+pub use isolation::{IdMapping, Isolation, MASKED, READONLY, UserNamespace};
 pub use logging::{LogLimits, Logging};
 pub use pods::{POD_VOLUMES, PodRole, pod_volume_name, pod_volume_path};
 pub use restart::{RESTART_DELAY_MAX_DEFAULT, RESTART_DELAY_MIN_DEFAULT, RestartMode, RestartPolicy};
@@ -315,56 +317,6 @@ pub struct PlannedProcess {
 
 /// Id of the only process of a single RunAction.
 pub const MAIN_PROCESS: &str = "main";
-
-/// User namespace of a container.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum UserNamespace {
-    /// A separate user namespace, with a range of host ids that no other container uses.
-    #[default]
-    Own,
-    /// No user namespace: the container uses host ids.
-    Host,
-}
-
-/// Range of ids in a container and on the host, for users and groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IdMapping {
-    /// First id in the container.
-    pub container_id: u32,
-    /// First id on the host.
-    pub host_id: u32,
-    /// Number of ids.
-    pub length: u32,
-}
-
-/// Requested isolation; the default is the strictest.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Isolation {
-    /// Kind of user namespace.
-    pub user_namespace: UserNamespace,
-    /// True if the container has all capabilities, no seccomp filter and no masked paths.
-    pub privileged: bool,
-    /// Capabilities to add, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` means all of them.
-    pub capabilities_added: Vec<String>,
-    /// Capabilities to remove before adding, in the same spelling, sorted.
-    pub capabilities_dropped: Vec<String>,
-    /// True if the host's Docker socket is mounted.
-    pub docker_socket: bool,
-    /// True if the root file system is read-only.
-    pub read_only_rootfs: bool,
-    /// Seccomp filter of the request, as JSON; empty for the default filter.
-    pub seccomp_profile: String,
-    /// True if the processes run in the host's PID namespace.
-    pub host_pid: bool,
-    /// True if the container has the host's IPC namespace and /dev/shm.
-    pub host_ipc: bool,
-    /// Member of the same pod whose PID namespace the container joins.
-    pub pid_of: Option<ContainerId>,
-    /// Range of ids that the request names; unset for a range of the pool.
-    pub id_map: Option<IdMapping>,
-}
 
 /// All settings of a container that are not secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

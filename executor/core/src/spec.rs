@@ -22,26 +22,9 @@ use crate::names;
 use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
 
-pub use capabilities::{CapabilitySets, ROOT_CAPABILITIES, held};
+pub use capabilities::{CapabilitySets, INSTALLS_FILTERS, ROOT_CAPABILITIES, held};
 pub use devices::{DeviceNode, NodeAccess};
 pub use warm::{Skeleton, fits_warm, warm};
-
-/// Paths that are masked by an empty file or directory.
-pub const MASKED: [&str; 10] = [
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/firmware",
-];
-
-/// Paths that are read-only.
-pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Mount point of a container's own cgroup.
 const CGROUP: &str = "/sys/fs/cgroup";
@@ -89,17 +72,13 @@ pub struct SharedNamespaces {
 /// # Errors
 /// Returns an error if a builder of oci-spec fails, which does not happen for a valid plan.
 pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError> {
-    let privileged = plan.isolation.privileged;
     let read_only = plan.rootfs == Rootfs::Host || plan.isolation.read_only_rootfs;
     let root = RootBuilder::default().path(resolved.rootfs).readonly(read_only).build()?;
-    let unless_privileged = |paths: &[&str]| -> Vec<String> {
-        if privileged { Vec::new() } else { paths.iter().map(|path| (*path).to_owned()).collect() }
-    };
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(plan, resolved)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
-        .masked_paths(unless_privileged(&MASKED))
-        .readonly_paths(unless_privileged(&READONLY))
+        .masked_paths(plan.isolation.masked())
+        .readonly_paths(plan.isolation.readonly())
         .build()
         .map(without_resources)?;
     let mut spec = SpecBuilder::default()
@@ -193,7 +172,7 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
         .cwd("/")
         .capabilities(capabilities)
         .rlimits(vec![nofile, no_core])
-        .no_new_privileges(true)
+        .no_new_privileges(!plan.isolation.allow_new_privileges)
         .build()
 }
 

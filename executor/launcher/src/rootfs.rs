@@ -23,7 +23,7 @@ use executor_core::plan::{Plan, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
 use executor_core::validate::Violation;
-use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes};
+use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes, set_suid};
 use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat};
 use targets::{make, own};
 pub(crate) use targets::{place_view, shared_mounts};
@@ -106,6 +106,9 @@ impl Tree {
             Rootfs::Image(image) => (warnings, mounted) = image::assemble(image, &host.layers(), names, dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
+        if plan.isolation.allow_new_privileges {
+            set_suid(root.as_fd()).map_err(|error| failed("rootfs: set-user-id", &error))?;
+        }
         let Overlay { views, has_names } = mounted;
         let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings, views, has_names };
         tree.require_real_directories(rootfs)?;

@@ -21,8 +21,12 @@ use executor_core::plan::Isolation;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::CapabilitySets;
 use executor_core::validate::Violation;
+use executor_sys::capabilities::{self, CapsHashSet};
+use executor_sys::privileges::keep_capabilities;
+use executor_sys::process;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule, TargetArch, apply_filter,
+    sock_filter,
 };
 
 /// A compiled filter: programs that are installed in order. The strictest result of all programs applies. Of equally
@@ -33,6 +37,16 @@ pub(crate) struct Filter {
     /// True if the filter denies a call that the default filter always denies. The call is then used to test that the
     /// filter is in force.
     ours: bool,
+    /// Capabilities that remain after the filter is installed, if the process may gain privileges. It then has
+    /// CAP_SYS_ADMIN until that moment instead of no_new_privs.
+    remaining: Option<Remaining>,
+}
+
+/// Capabilities of a process that may gain privileges.
+#[derive(Clone, Debug)]
+struct Remaining {
+    held: CapsHashSet,
+    ambient: CapsHashSet,
 }
 
 /// Error of compiling or installing a filter.
@@ -44,6 +58,12 @@ pub(crate) enum FilterError {
     /// The kernel rejected the filter.
     #[error("the seccomp filter cannot be installed")]
     Install(#[from] seccompiler::Error),
+    /// The kernel rejected the filter of a process that may gain privileges.
+    #[error("the seccomp filter cannot be installed without no_new_privs")]
+    InstallPrivileged(#[source] std::io::Error),
+    /// The filter must allow `capset` and `prctl` if the process may gain privileges.
+    #[error("the capability that installs the filter cannot be dropped; the filter must allow capset and prctl")]
+    Drop(#[source] std::io::Error),
 }
 
 /// Rules of a program by call number. A call matches if any of its rules matches. An empty list matches every call with
@@ -69,14 +89,14 @@ impl Filter {
         let absent: &[i64] = if administers { &[libc::SYS_io_setup] } else { &[libc::SYS_io_setup, libc::SYS_clone3] };
         let actions = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
         let programs = vec![tree::compile(rules, absent, actions, arch()?)?];
-        Ok(Self { programs, ours: !administers }) // CAP_SYS_ADMIN permits the test call
+        Ok(Self { programs, ours: !administers, remaining: None }) // CAP_SYS_ADMIN permits the test call
     }
 
     /// Compiles a filter that allows only these calls. The executor's own processes use it.
     pub(crate) fn from_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);
-        Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true })
+        Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true, remaining: None })
     }
 
     /// Returns the filter for a process of a container, and warnings about system calls of a profile that this machine
@@ -89,9 +109,25 @@ impl Filter {
         isolation: &Isolation,
         capabilities: &CapabilitySets,
     ) -> Result<(Arc<Self>, Vec<String>), Refused> {
+        let (filter, warnings) = Self::confining(default, isolation, capabilities)?;
+        if !capabilities.new_privileges {
+            return Ok((filter, warnings));
+        }
+        let ambient = capabilities.names.iter().filter(|_| capabilities.ambient).copied();
+        let remaining = capabilities::named(capabilities.names.iter().copied())
+            .and_then(|held| Ok(Remaining { held, ambient: capabilities::named(ambient)? }))
+            .map_err(|error| crate::errors::failed("capabilities", &error))?;
+        Ok((Arc::new(Self { remaining: Some(remaining), ..(*filter).clone() }), warnings))
+    }
+
+    fn confining(
+        default: &Arc<Self>,
+        isolation: &Isolation,
+        capabilities: &CapabilitySets,
+    ) -> Result<(Arc<Self>, Vec<String>), Refused> {
         let opens = |(capability, _): &(&str, &[i64])| capabilities.names.contains(capability);
-        if isolation.privileged {
-            return Ok((Arc::new(Self { programs: Vec::new(), ours: false }), Vec::new()));
+        if isolation.privileged || isolation.seccomp_unconfined {
+            return Ok((Arc::new(Self { programs: Vec::new(), ours: false, remaining: None }), Vec::new()));
         }
         if !isolation.seccomp_profile.is_empty() {
             let compiled = profile::compile(&isolation.seccomp_profile, capabilities);
@@ -108,14 +144,29 @@ impl Filter {
         Ok((Arc::clone(default), Vec::new()))
     }
 
-    /// Installs the filter for the calling thread and its descendants. no_new_privs must be set before.
+    /// Installs the filter for the calling thread and its descendants. Sets no_new_privs, unless the process may gain
+    /// privileges: it must then have CAP_SYS_ADMIN, which is dropped.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
-        self.programs.iter().try_for_each(|program| apply_filter(program))?;
-        Ok(())
+        let Some(Remaining { held, ambient }) = &self.remaining else {
+            self.programs.iter().try_for_each(|program| apply_filter(program))?;
+            return Ok(());
+        };
+        for program in &self.programs {
+            let instruction =
+                |one: &sock_filter| libc::sock_filter { code: one.code, jt: one.jt, jf: one.jf, k: one.k };
+            let mut program: Vec<libc::sock_filter> = program.iter().map(instruction).collect();
+            process::install_filter(&mut program).map_err(FilterError::InstallPrivileged)?;
+        }
+        keep_capabilities(held, ambient).map_err(FilterError::Drop)
+    }
+
+    /// Returns true if the process may gain privileges, so that no_new_privs is not set.
+    pub(crate) fn allows_new_privileges(&self) -> bool {
+        self.remaining.is_some()
     }
 
     /// Returns true if a test call must fail once this filter is installed. A custom profile may allow every call, so a
-    /// successful installation must be enough there. A privileged container has no filter.
+    /// successful installation must be enough there. A privileged or unconfined container has no filter.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }

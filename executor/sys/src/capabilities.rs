@@ -62,17 +62,15 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
     Ok(())
 }
 
-/// Makes these capabilities the only permitted and effective ones. If `ambient_too` is true, they are also inheritable
-/// and ambient.
-pub(crate) fn retain(capabilities: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
-    let inheritable = if ambient_too { capabilities.clone() } else { CapsHashSet::new() };
+/// Makes these capabilities the only permitted and effective ones, and `ambient` the only inheritable and ambient ones.
+pub(crate) fn retain(capabilities: &CapsHashSet, ambient: &CapsHashSet) -> io::Result<()> {
     // The order matters: ambient capabilities must be inheritable, so they are cleared first; all other sets must be
     // subsets of the permitted set, so it is changed last.
     caps::clear(None, CapSet::Ambient).map_err(failed)?;
-    caps::set(None, CapSet::Inheritable, &inheritable).map_err(failed)?;
+    caps::set(None, CapSet::Inheritable, ambient).map_err(failed)?;
     caps::set(None, CapSet::Effective, capabilities).map_err(failed)?;
     caps::set(None, CapSet::Permitted, capabilities).map_err(failed)?;
-    inheritable.into_iter().try_for_each(|capability| caps::raise(None, CapSet::Ambient, capability).map_err(failed))
+    ambient.iter().try_for_each(|capability| caps::raise(None, CapSet::Ambient, *capability).map_err(failed))
 }
 
 /// Sets whether permitted capabilities survive a change of user (PR_SET_KEEPCAPS).

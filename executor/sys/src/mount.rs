@@ -139,6 +139,14 @@ pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
 }
 
+/// Makes a mount, and the mounts below it, honour set-user-id bits and file capabilities.
+///
+/// # Errors
+/// See [`set_attributes`].
+pub fn set_suid(mount: BorrowedFd<'_>) -> io::Result<()> {
+    change_attributes(mount, 0, libc::MOUNT_ATTR_NOSUID, true)
+}
+
 /// Makes a detached mount idmapped: owners of files are mapped through the user namespace, so that id 0 on disk appears
 /// as the namespace's root.
 ///

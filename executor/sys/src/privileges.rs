@@ -19,10 +19,14 @@ pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
-    /// Permitted, effective and bounding capabilities.
+    /// Permitted and effective capabilities.
     pub capabilities: CapsHashSet,
-    /// True if the capabilities are also inheritable and ambient.
-    pub ambient: bool,
+    /// Bounding set.
+    pub bounding: CapsHashSet,
+    /// Inheritable and ambient capabilities.
+    pub ambient: CapsHashSet,
+    /// True if no_new_privs is not set.
+    pub new_privileges: bool,
 }
 
 /// Permanently switches to this user and group, without supplementary groups and capabilities, and prevents regaining
@@ -39,7 +43,7 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    capabilities::retain(&none, false)?;
+    capabilities::retain(&none, &none)?;
     nix::sys::prctl::set_no_new_privs()?;
     verify(user, group, &none)
 }
@@ -56,14 +60,14 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
     let kept: CapsHashSet = user.is_root().then_some(Capability::CAP_DAC_READ_SEARCH).into_iter().collect();
-    capabilities::retain(&kept, false)?;
+    capabilities::retain(&kept, &CapsHashSet::new())?;
     nix::sys::prctl::set_no_new_privs()?;
     crate::process::forbid_dumps()?;
     verify(user, group, &kept)
 }
 
 /// Permanently reduces the privileges of this process from full privilege over a container to the credentials of a
-/// container process: user, groups, and exactly these capabilities in every set. Other processes of that user cannot
+/// container process: user, groups, and exactly these capabilities. Other processes of that user cannot
 /// inspect this process.
 ///
 /// # Errors
@@ -72,15 +76,17 @@ pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
     // This precedes the change of user because it requires CAP_SETPCAP.
-    capabilities::limit_bounding_set(held, Bounding::Required)?;
+    capabilities::limit_bounding_set(&credentials.bounding, Bounding::Required)?;
     setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     // Keep the permitted set across setresuid; `retain` then drops all other capabilities.
     capabilities::keep_over_change_of_user(true)?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
     capabilities::keep_over_change_of_user(false)?;
-    capabilities::retain(held, credentials.ambient)?;
-    nix::sys::prctl::set_no_new_privs()?;
+    capabilities::retain(held, &credentials.ambient)?;
+    if !credentials.new_privileges {
+        nix::sys::prctl::set_no_new_privs()?;
+    }
     crate::process::forbid_dumps()?; // the kernel may have allowed them again when the user changed
     let (uids, gids) = (getresuid()?, getresgid()?);
     let user = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
@@ -89,6 +95,18 @@ pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other("the process still has privileges that the container does not have"))
+}
+
+/// Permanently reduces the capabilities of this process to these permitted and effective ones, and to these ambient ones.
+///
+/// # Errors
+/// Returns an error if a seccomp filter denies the calls, or if a capability remains. The caller must then exit.
+pub fn keep_capabilities(held: &CapsHashSet, ambient: &CapsHashSet) -> io::Result<()> {
+    capabilities::retain(held, ambient)?;
+    if capabilities::is_limited_to(held)? {
+        return Ok(());
+    }
+    Err(io::Error::other("the process still has capabilities that the container does not have"))
 }
 
 /// Runs `act` with this effective user and group and the caller's capabilities, then restores the caller's ids. Objects
@@ -137,7 +155,7 @@ pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> 
 /// See [`drop_to`].
 pub fn keep_root_with(kept: &CapsHashSet) -> io::Result<()> {
     capabilities::limit_bounding_set(&CapsHashSet::new(), Bounding::IfAllowed)?; // as in `drop_to`
-    capabilities::retain(kept, false)?;
+    capabilities::retain(kept, &CapsHashSet::new())?;
     nix::sys::prctl::set_no_new_privs()?;
     if capabilities::is_limited_to(kept)? {
         return Ok(());

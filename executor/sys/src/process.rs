@@ -117,16 +117,29 @@ pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Returns true if a seccomp filter is in force for this thread and no_new_privs is set.
+/// Returns true if a seccomp filter is in force for this thread and, unless `new_privileges` is true, no_new_privs is set.
 ///
 /// The presence of a filter is not enough, because the filter can be inherited from the parent. Therefore this also
 /// checks that one call is denied which a container's filter denies. That call is unprivileged and has no effect.
 ///
 /// # Errors
 /// None in practice.
-pub fn is_confined() -> io::Result<bool> {
+pub fn is_confined(new_privileges: bool) -> io::Result<bool> {
     // SAFETY: PR_GET_SECCOMP takes no arguments; it returns 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
     let denied = unshare(CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
-    Ok(mode == 2 && denied && nix::sys::prctl::get_no_new_privs()?)
+    Ok(mode == 2 && denied && (new_privileges || nix::sys::prctl::get_no_new_privs()?))
+}
+
+/// Installs a seccomp program for the calling thread, without setting no_new_privs.
+///
+/// # Errors
+/// Returns `PermissionDenied` without CAP_SYS_ADMIN in the thread's user namespace, and `InvalidInput` if the kernel
+/// rejects the program.
+pub fn install_filter(program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    // SAFETY: `program` points to `len` instructions that live until the call returns. The kernel only reads them.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -29,7 +29,7 @@ const POD: [(&str, &str); 15] = [
 ];
 
 /// Fields of RunRequest, with the corresponding paths below the container.
-const MEMBER: [(&str, &str); 29] = [
+const MEMBER: [(&str, &str); 33] = [
     ("limits.memory_bytes", "resources.limits.memory"),
     ("limits.memory_reservation_bytes", "resources.requests.memory"),
     ("limits.disk_bytes", "resources.limits.ephemeral-storage"),
@@ -52,6 +52,10 @@ const MEMBER: [(&str, &str); 29] = [
     ("privileged", "securityContext.privileged"),
     ("read_only_rootfs", "securityContext.readOnlyRootFilesystem"),
     ("seccomp_profile", "securityContext.seccompProfile"),
+    ("seccomp_unconfined", "securityContext.seccompProfile"),
+    ("allow_new_privileges", "securityContext.allowPrivilegeEscalation"),
+    ("masked_paths", "securityContext.procMount"),
+    ("readonly_paths", "securityContext.procMount"),
     ("apparmor_profile", "securityContext.appArmorProfile"),
     ("checks.startup", "startupProbe"),
     ("checks.liveness", "livenessProbe"),

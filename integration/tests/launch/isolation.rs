@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use executor_core::lifecycle::State;
+use executor_core::plan::MASKED;
 use executor_core::plan::{Network, Plan};
-use executor_core::spec::MASKED;
 use executor_core::validate::{Draft, Policy, validate};
 use integration::launcher::{Launcher, Payload, Shim};
 use integration::rootfs::Rootfs;

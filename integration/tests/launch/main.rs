@@ -21,3 +21,4 @@ mod traps;
 mod userns;
 mod volumes;
 mod vulnerabilities;
+mod weaker;

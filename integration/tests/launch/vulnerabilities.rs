@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use executor_core::lifecycle::State;
+use executor_core::plan::MASKED;
 use executor_core::plan::Plan;
-use executor_core::spec::MASKED;
 use executor_core::validate::{Draft, Policy, validate};
 use integration::footprint;
 use integration::launcher::{Launcher, Payload};

@@ -133,7 +133,9 @@ impl HostArgs {
         let gpus = self.gpus.into_iter().flat_map(|Gpus(names)| names);
         let gpus = gpus.map(|name| DeviceMount { name: format!("{GPU_KIND}={name}"), ..DeviceMount::default() });
         request.devices = self.device.into_iter().chain(gpus).collect();
-        request.apparmor_profile = self.apparmor_profile.unwrap_or_default();
+        if let Some(profile) = self.apparmor_profile {
+            request.apparmor_profile = profile;
+        }
         request.cgroup_parent = self.cgroup_parent.unwrap_or_default();
         Ok(())
     }

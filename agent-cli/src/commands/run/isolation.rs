@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::units;
-use executor_client::v1::{Capabilities, IdMapping, Limits, RunRequest, UserNamespace};
+use executor_client::v1::{Capabilities, IdMapping, Limits, PathList, RunRequest, UserNamespace};
 
 /// Maximum size of a seccomp profile in the API, in bytes.
 const PROFILE_MAX: u64 = 256 << 10;
@@ -54,6 +54,15 @@ pub(crate) struct IsolationArgs {
     /// executord's configuration
     #[arg(long, value_name = "FILE")]
     seccomp_profile: Option<PathBuf>,
+    /// Isolation to change, as in docker: no-new-privileges=false, seccomp=unconfined, systempaths=unconfined; can be
+    /// repeated
+    ///
+    /// no-new-privileges=false lets set-user-id programs work, seccomp=unconfined removes the system call filter, and
+    /// systempaths=unconfined the masked and read-only paths of /proc and /sys. Each needs permission in executord's
+    /// configuration (allow_new_privileges, allow_no_seccomp, allow_unmasked). seccomp=FILE is --seccomp-profile, and
+    /// apparmor=NAME is --apparmor-profile.
+    #[arg(long, value_name = "OPTION", value_parser = security_opt)]
+    security_opt: Vec<SecurityOpt>,
     /// Disk limit: bytes that the container may add to its root file system [default: executord's]
     #[arg(help_heading = "Limits", long, value_name = "SIZE", value_parser = units::size)]
     disk: Option<u64>,
@@ -113,6 +122,36 @@ impl HostNamespaceArgs {
 enum HostNamespace {
     /// The host's
     Host,
+}
+
+/// Value of `--security-opt`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum SecurityOpt {
+    NewPrivileges(bool),
+    SeccompUnconfined,
+    SeccompProfile(PathBuf),
+    AppArmor(String),
+    SystemPathsUnconfined,
+}
+
+/// Parses docker's options. Docker accepts `:` instead of `=`, too.
+fn security_opt(text: &str) -> Result<SecurityOpt, String> {
+    let (name, value) = match text.split_once('=').or_else(|| text.split_once(':')) {
+        Some((name, value)) => (name, value),
+        None => (text, "true"),
+    };
+    match (name, value) {
+        ("no-new-privileges", "true") => Ok(SecurityOpt::NewPrivileges(false)),
+        ("no-new-privileges", "false") => Ok(SecurityOpt::NewPrivileges(true)),
+        ("no-new-privileges", _) => Err(format!("\"{value}\" is not valid; use no-new-privileges=true or =false")),
+        ("seccomp", "unconfined") => Ok(SecurityOpt::SeccompUnconfined),
+        ("seccomp", file) if text != name && !file.is_empty() => Ok(SecurityOpt::SeccompProfile(file.into())),
+        ("apparmor", profile) if text != name && !profile.is_empty() => Ok(SecurityOpt::AppArmor(profile.to_owned())),
+        ("systempaths", "unconfined") => Ok(SecurityOpt::SystemPathsUnconfined),
+        _ => Err("use no-new-privileges=false, seccomp=unconfined, seccomp=FILE, apparmor=NAME or \
+                  systempaths=unconfined"
+            .to_owned()),
+    }
 }
 
 /// User namespace of a container, as named by `--userns`.
@@ -208,6 +247,20 @@ impl IsolationArgs {
         if let Some(path) = self.seccomp_profile {
             request.seccomp_profile = profile(&path)?;
         }
+        for option in self.security_opt {
+            match option {
+                SecurityOpt::NewPrivileges(allowed) => request.allow_new_privileges = allowed,
+                SecurityOpt::SeccompUnconfined => request.seccomp_unconfined = true,
+                SecurityOpt::SeccompProfile(path) => request.seccomp_profile = profile(&path)?,
+                // In docker, no profile; here no profile is the default.
+                SecurityOpt::AppArmor(profile) if profile == "unconfined" => request.apparmor_profile.clear(),
+                SecurityOpt::AppArmor(profile) => request.apparmor_profile = profile,
+                SecurityOpt::SystemPathsUnconfined => {
+                    request.masked_paths = Some(PathList::default());
+                    request.readonly_paths = Some(PathList::default());
+                }
+            }
+        }
         let limits = request.limits.get_or_insert_with(Limits::default);
         limits.disk_bytes = self.disk.unwrap_or(0);
         self.weights.apply(limits);
@@ -249,5 +302,29 @@ mod tests {
         assert!(profile(std::path::Path::new("")).is_err() && profile(std::path::Path::new("/dev/null")).is_err());
         std::fs::write(&path, "{}").expect("write");
         assert_eq!(profile(&path).expect("taken"), "{}");
+    }
+    #[test]
+    fn security_options_are_dockers() {
+        let applied = |options: &[&str]| {
+            let security_opt = options.iter().map(|text| security_opt(text).expect("valid")).collect();
+            let mut request = RunRequest::default();
+            IsolationArgs { security_opt, ..IsolationArgs::default() }.apply(&mut request).expect("applied");
+            request
+        };
+        let request = applied(&["no-new-privileges=false", "seccomp=unconfined", "systempaths=unconfined"]);
+        assert!(request.allow_new_privileges && request.seccomp_unconfined);
+        assert_eq!(
+            (request.masked_paths, request.readonly_paths),
+            (Some(PathList::default()), Some(PathList::default()))
+        );
+        assert_eq!(applied(&["apparmor=mine", "no-new-privileges:false"]).apparmor_profile, "mine");
+        let request = applied(&["no-new-privileges", "no-new-privileges:true", "apparmor=unconfined"]);
+        let limits = request.limits.clone();
+        assert_eq!(request, RunRequest { limits, ..RunRequest::default() }, "the default");
+        for wrong in ["", "seccomp", "seccomp=", "apparmor", "systempaths=/x", "no-new-privileges=no", "label=disable"]
+        {
+            let error = security_opt(wrong).expect_err(wrong);
+            assert!(error.contains("no-new-privileges="), "{error}");
+        }
     }
 }

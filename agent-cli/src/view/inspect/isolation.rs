@@ -38,6 +38,17 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     if spec.custom_seccomp_profile {
         table.pair("system calls", "by the request's own profile");
     }
+    if spec.seccomp_unconfined {
+        table.pair("system calls", "without a filter");
+    }
+    if spec.allow_new_privileges {
+        table.pair("new privileges", "allowed");
+    }
+    for (name, list) in [("masked paths", &spec.masked_paths), ("read-only paths", &spec.readonly_paths)] {
+        if let Some(list) = list {
+            table.pair(name, if list.paths.is_empty() { "none".to_owned() } else { list.paths.join(", ") });
+        }
+    }
     if spec.init {
         table.pair("first process", "an init of the executor's");
     }

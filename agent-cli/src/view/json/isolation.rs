@@ -12,6 +12,12 @@ pub(super) struct Isolation {
     capabilities: Capabilities,
     read_only_rootfs: bool,
     custom_seccomp_profile: bool,
+    allow_new_privileges: bool,
+    seccomp_unconfined: bool,
+    /// Masked paths of the request; null for executord's own list.
+    masked_paths: Option<Vec<String>>,
+    /// Read-only paths of the request; null for executord's own list.
+    readonly_paths: Option<Vec<String>>,
     stop_signal: u32,
 }
 
@@ -35,6 +41,10 @@ impl From<&ContainerSpec> for Isolation {
             capabilities: Capabilities { add: capabilities.add, drop: capabilities.drop },
             read_only_rootfs: spec.read_only_rootfs,
             custom_seccomp_profile: spec.custom_seccomp_profile,
+            allow_new_privileges: spec.allow_new_privileges,
+            seccomp_unconfined: spec.seccomp_unconfined,
+            masked_paths: spec.masked_paths.clone().map(|list| list.paths),
+            readonly_paths: spec.readonly_paths.clone().map(|list| list.paths),
             stop_signal: spec.stop_signal,
         }
     }

@@ -13,8 +13,8 @@ use oci_spec::runtime::{
     SpecBuilder, UserBuilder,
 };
 
-use super::{CapabilitySets, MASKED, READONLY, capabilities, cgroup, of_kernel, sys, without_resources};
-use crate::plan::{HostOptions, Plan, Propagation, Rootfs, SHM_BYTES_DEFAULT, UserNamespace, Volume};
+use super::{CapabilitySets, capabilities, cgroup, of_kernel, sys, without_resources};
+use crate::plan::{HostOptions, Isolation, Plan, Propagation, Rootfs, SHM_BYTES_DEFAULT, UserNamespace, Volume};
 use crate::validate::CAPABILITIES;
 
 /// Values resolved on the host that the specification of a warm container needs.
@@ -39,7 +39,11 @@ pub fn fits_warm(plan: &Plan) -> bool {
         && !isolation.docker_socket
         && isolation.capabilities_added.is_empty()
         && isolation.seccomp_profile.is_empty()
-        && isolation.id_map.is_none();
+        && isolation.id_map.is_none()
+        && !isolation.allow_new_privileges
+        && !isolation.seccomp_unconfined
+        && isolation.masked_paths.is_none()
+        && isolation.readonly_paths.is_none();
     let rooted = matches!(plan.rootfs, Rootfs::Dir(_) | Rootfs::Image(_));
     let surroundings = &plan.surroundings;
     let plain = surroundings.tmpfs.is_empty() && surroundings.shm_bytes == SHM_BYTES_DEFAULT;
@@ -54,18 +58,18 @@ pub fn fits_warm(plan: &Plan) -> bool {
 /// # Errors
 /// Returns an error if a builder of oci-spec fails, which does not happen.
 pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
-    let all = |paths: &[&str]| -> Vec<String> { paths.iter().map(|path| (*path).to_owned()).collect() };
+    let isolation = Isolation::default();
     let mut mounts = of_kernel(SHM_BYTES_DEFAULT)?;
     mounts.push(sys(false)?);
     mounts.push(cgroup(skeleton.cgroup_view)?);
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(skeleton.user_namespace)?)
         .cgroups_path(Path::new("/").join(skeleton.cgroup))
-        .masked_paths(all(&MASKED))
-        .readonly_paths(all(&READONLY))
+        .masked_paths(isolation.masked())
+        .readonly_paths(isolation.readonly())
         .build()
         .map(without_resources)?;
-    let everything = CapabilitySets { names: CAPABILITIES.into_iter().collect(), ambient: false };
+    let everything = CapabilitySets::new(CAPABILITIES.into_iter().collect());
     let process = ProcessBuilder::default()
         .terminal(false)
         .user(UserBuilder::default().uid(0u32).gid(0u32).build()?)
@@ -99,7 +103,7 @@ fn namespaces(user_namespace: &Path) -> Result<Vec<LinuxNamespace>, OciSpecError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Network, PodRole, Tmpfs};
+    use crate::plan::{MASKED, Network, PodRole, READONLY, Tmpfs};
     use crate::validate::{Draft, Policy, validate};
 
     fn fitting() -> Plan {
@@ -113,12 +117,16 @@ mod tests {
         let tmpfs = Tmpfs { path: "/t".into(), bytes: 1, mode: 0o755, uid: 0, gid: 0, exec: false };
         let member = PodRole::Member { pod: "p".parse().unwrap(), share_processes: false };
         type PlanChange = Box<dyn Fn(&mut Plan)>;
-        let changes: [(&str, PlanChange); 11] = [
+        let changes: [(&str, PlanChange); 15] = [
             ("the host's ids", Box::new(|plan| plan.isolation.user_namespace = UserNamespace::Host)),
             ("privileged", Box::new(|plan| plan.isolation.privileged = true)),
             ("Docker's socket", Box::new(|plan| plan.isolation.docker_socket = true)),
             ("a capability", Box::new(|plan| plan.isolation.capabilities_added.push("CAP_CHOWN".into()))),
             ("a filter", Box::new(|plan| plan.isolation.seccomp_profile.push('{'))),
+            ("new privileges", Box::new(|plan| plan.isolation.allow_new_privileges = true)),
+            ("no filter", Box::new(|plan| plan.isolation.seccomp_unconfined = true)),
+            ("masked paths", Box::new(|plan| plan.isolation.masked_paths = Some(Vec::new()))),
+            ("read-only paths", Box::new(|plan| plan.isolation.readonly_paths = Some(Vec::new()))),
             ("the host's root", Box::new(|plan| plan.rootfs = Rootfs::Host)),
             ("the host's network", Box::new(|plan| plan.network = Network::Host)),
             ("a tmpfs", Box::new(move |plan| plan.surroundings.tmpfs.push(tmpfs.clone()))),

@@ -1,10 +1,13 @@
-//! Validates privileges, capabilities and seccomp profiles.
+//! Validates privileges, capabilities, seccomp profiles, and masked and read-only paths.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
-use super::ViolationReason::{Conflict, NotAllowed, TooLong, TooMany, UnknownValue};
-use super::{Policy, Report, id_map, shorten};
-use crate::plan::{Isolation, UserNamespace};
+use super::ViolationReason::{Conflict, NotAllowed, Reserved, TooLong, TooMany, UnknownValue};
+use super::surroundings::plain_path;
+use super::{FieldFault, Policy, Report, id_map, shorten};
+use crate::limits::SYSTEM_PATHS_MAX;
+use crate::plan::{Isolation, MASKED, READONLY, UserNamespace};
 
 /// Every capability of Linux 6.18, in the order of their numbers.
 pub const CAPABILITIES: [&str; 41] = [
@@ -102,13 +105,83 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
             report.add("seccomp_profile", Conflict.because(why));
         }
     }
+    if isolation.allow_new_privileges && !policy.allow_new_privileges {
+        report.add("allow_new_privileges", NotAllowed.because(refused("allow_new_privileges")));
+    }
+    if isolation.seccomp_unconfined {
+        if !policy.allow_no_seccomp && !isolation.privileged {
+            report.add("seccomp_unconfined", NotAllowed.because(refused("allow_no_seccomp")));
+        }
+        if !isolation.seccomp_profile.is_empty() {
+            let why = "cannot be combined with `seccomp_profile`; only one may be set";
+            report.add("seccomp_unconfined", Conflict.because(why));
+        }
+    }
+    let may_leave_out = policy.allow_unmasked || isolation.privileged;
+    let mut paths = |field: &str, asked: &Option<Vec<String>>, default: &[&str]| {
+        asked.as_ref().map(|asked| system_paths(field, asked, default, may_leave_out, report))
+    };
+    let masked_paths = paths("masked_paths", &isolation.masked_paths, &MASKED);
+    let readonly_paths = paths("readonly_paths", &isolation.readonly_paths, &READONLY);
     let added = names("capabilities.add", &isolation.capabilities_added, report);
     let dropped = names("capabilities.drop", &isolation.capabilities_dropped, report);
     let allowed = |name: &String| policy.capabilities_allowed.iter().any(|one| one == name || one == ALL);
     for name in added.iter().filter(|name| !allowed(name)) {
         report.add("capabilities.add", NotAllowed.because(format!("{name} {}", refused("capabilities_allowed"))));
     }
-    Isolation { capabilities_added: added, capabilities_dropped: dropped, ..isolation.clone() }
+    Isolation {
+        capabilities_added: added,
+        capabilities_dropped: dropped,
+        masked_paths,
+        readonly_paths,
+        ..isolation.clone()
+    }
+}
+
+/// Checks a list of masked or read-only paths. Returns it sorted, without duplicates.
+fn system_paths(
+    field: &str,
+    asked: &[String],
+    default: &[&str],
+    may_leave_out: bool,
+    report: &mut Report,
+) -> Vec<String> {
+    if asked.len() > SYSTEM_PATHS_MAX {
+        let why = format!("has {} entries; at most {SYSTEM_PATHS_MAX}", asked.len());
+        report.add(format!("{field}.paths"), TooMany.because(why));
+        return Vec::new();
+    }
+    for (index, path) in asked.iter().enumerate() {
+        if let Err(why) = system_path(path) {
+            report.add(format!("{field}.paths[{index}]"), why);
+        }
+    }
+    let covers = |path: &&&str| asked.iter().any(|given| Path::new(path).starts_with(given));
+    let missing: Vec<&str> = default.iter().filter(|path| !covers(path)).copied().collect();
+    if !missing.is_empty() && !may_leave_out {
+        let why = format!(
+            "lacks {} of the default list, which is not allowed by this daemon's configuration (allow_unmasked)",
+            missing.join(", ")
+        );
+        report.add(format!("{field}.paths"), NotAllowed.because(why));
+    }
+    asked.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Checks a masked or read-only path. The executor's processes in the container need /dev and their own part of /proc.
+fn system_path(path: &str) -> Result<(), FieldFault> {
+    let path = Path::new(path);
+    plain_path(path)?;
+    let of_process = path.strip_prefix("/proc").ok().and_then(|below| below.components().next());
+    let of_process = of_process.is_some_and(|first| {
+        let first = first.as_os_str().as_encoded_bytes();
+        [&b"self"[..], b"thread-self"].contains(&first) || first.iter().all(u8::is_ascii_digit)
+    });
+    if of_process || ["/proc", "/dev"].iter().any(|whole| path == Path::new(whole)) {
+        let why = format!("`{}` is needed by every process of the container", shorten(&path.display().to_string()));
+        return Err(Reserved.because(why));
+    }
+    Ok(())
 }
 
 /// Converts names of capabilities to the kernel's spelling, sorted, without duplicates.
@@ -129,4 +202,95 @@ fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
         }
     }
     names.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::{Draft, validate};
+
+    type Fields = Vec<(String, String)>;
+
+    fn checked(isolation: Isolation, policy: &Policy) -> Result<Isolation, Fields> {
+        let draft = Draft { id: "c1", path: "/bin/app", rootfs: "dir:/srv", isolation, ..Draft::default() };
+        let plan = validate(&draft, policy).map_err(|violations| {
+            violations
+                .into_iter()
+                .map(|violation| (violation.field.to_string(), violation.description.to_string()))
+                .collect::<Fields>()
+        });
+        plan.map(|plan| plan.isolation)
+    }
+
+    fn list(paths: &[&str]) -> Option<Vec<String>> {
+        Some(paths.iter().map(|path| (*path).to_owned()).collect())
+    }
+
+    fn weakest() -> Isolation {
+        Isolation {
+            allow_new_privileges: true,
+            seccomp_unconfined: true,
+            masked_paths: list(&[]),
+            readonly_paths: list(&[]),
+            ..Isolation::default()
+        }
+    }
+
+    #[test]
+    fn weaker_isolation_needs_its_keys() {
+        let closed = checked(weakest(), &Policy::default()).unwrap_err();
+        let expected = [
+            ("allow_new_privileges", "(allow_new_privileges)"),
+            ("seccomp_unconfined", "(allow_no_seccomp)"),
+            ("masked_paths.paths", "(allow_unmasked)"),
+            ("readonly_paths.paths", "(allow_unmasked)"),
+        ];
+        assert_eq!(closed.len(), expected.len(), "{closed:?}");
+        for ((field, why), (name, key)) in closed.iter().zip(expected) {
+            assert!(field == name && why.contains(key), "{field}: {why}");
+        }
+        let open =
+            Policy { allow_new_privileges: true, allow_no_seccomp: true, allow_unmasked: true, ..Policy::default() };
+        let isolation = checked(weakest(), &open).unwrap();
+        assert!(isolation.masked().is_empty() && isolation.readonly().is_empty());
+        let privileged = Isolation { privileged: true, allow_new_privileges: false, ..weakest() };
+        assert!(checked(privileged, &Policy { allow_privileged: true, ..Policy::default() }).is_ok());
+        let both = Isolation { seccomp_profile: "{}".into(), ..weakest() };
+        let both = checked(both, &Policy { allow_seccomp_profile: true, ..open }).unwrap_err();
+        assert!(both.len() == 1 && both[0].1.contains("seccomp_profile"), "{both:?}");
+    }
+
+    #[test]
+    fn more_paths_need_no_key() {
+        let with = |paths: &[&str], more: &[&str]| list(&[paths, more].concat());
+        let asked = Isolation {
+            masked_paths: with(&MASKED, &["/opt/a", "/opt/a"]),
+            readonly_paths: with(&READONLY, &["/opt/b"]),
+            ..Isolation::default()
+        };
+        let found = checked(asked, &Policy::default()).unwrap();
+        assert_eq!(found.masked().len(), MASKED.len() + 1, "sorted, without duplicates");
+        assert_eq!(found.readonly().len(), READONLY.len() + 1);
+        let less = Isolation { masked_paths: with(&MASKED[1..], &["/opt/a"]), ..Isolation::default() };
+        let why = checked(less, &Policy::default()).unwrap_err();
+        assert!(why.len() == 1 && why[0].1.contains(MASKED[0]) && !why[0].1.contains(MASKED[1]), "{why:?}");
+        let above = Isolation { masked_paths: with(&MASKED[..9], &["/sys"]), ..Isolation::default() };
+        checked(above, &Policy::default()).expect("a directory covers the paths below it");
+    }
+
+    #[test]
+    fn unfit_system_paths_fail() {
+        let open = Policy { allow_unmasked: true, ..Policy::default() };
+        let field = |path: &str| {
+            let isolation = Isolation { masked_paths: list(&["/a", path]), ..Isolation::default() };
+            checked(isolation, &open).map_err(|found| found[0].0.clone())
+        };
+        for path in ["", "/", "a", "/a/", "/a/../b", "/proc", "/proc/self/attr", "/proc/1", "/dev", "/a\n"] {
+            assert_eq!(field(path), Err("masked_paths.paths[1]".into()), "{path}");
+        }
+        assert!(field("/proc/1x").is_ok() && field("/dev/full").is_ok());
+        let many = (0..=SYSTEM_PATHS_MAX).map(|number| format!("/{number}")).collect();
+        let isolation = Isolation { readonly_paths: Some(many), ..Isolation::default() };
+        assert_eq!(checked(isolation, &open).unwrap_err()[0].0, "readonly_paths.paths");
+    }
 }

@@ -175,7 +175,7 @@ mod tests {
         for (file, words) in [
             ("/var/log/pods", "is not below a directory of policy.log_dirs, which has /var/log/pods, /srv/logs"),
             ("/var/log/podsx/a", "add \"/var/log/podsx\""),
-            ("/var/log/pods/../x", "without `.`"),
+            ("/var/log/pods/../x", "contains `..`"),
             ("/var/log/pods/a/", "without `.`"),
             ("/var/log/pods//a", "without `.`"),
             ("var/log/pods/a", "absolute"),

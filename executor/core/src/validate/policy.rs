@@ -86,6 +86,12 @@ pub struct Policy {
     pub docker_socket: PathBuf,
     /// True if requests may contain a seccomp profile.
     pub allow_seccomp_profile: bool,
+    /// True if requests may use `allow_new_privileges`.
+    pub allow_new_privileges: bool,
+    /// True if requests may use `seccomp_unconfined`.
+    pub allow_no_seccomp: bool,
+    /// True if requests may leave out default paths of `masked_paths` and `readonly_paths`.
+    pub allow_unmasked: bool,
     /// Capabilities that requests may add, in the kernel's spelling; `ALL` means all of them.
     pub capabilities_allowed: Vec<String>,
     /// First host id of the pool. Each user namespace gets a range of host ids from the pool.
@@ -194,6 +200,9 @@ impl Default for Policy {
             allow_host_ipc: false,
             docker_socket: PathBuf::new(),
             allow_seccomp_profile: false,
+            allow_new_privileges: false,
+            allow_no_seccomp: false,
+            allow_unmasked: false,
             capabilities_allowed: CAPABILITIES_ALLOWED.map(str::to_owned).into(),
             // Above the ids of distributions, systemd's containers and its dynamic users.
             userns_pool_start: 0x7000_0000,

@@ -189,6 +189,10 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         host_ipc: plan.isolation.host_ipc,
         id_map: plan.isolation.id_map.map(id_mapping),
         pid_of: plan.isolation.pid_of.as_ref().map(ToString::to_string).unwrap_or_default(),
+        allow_new_privileges: plan.isolation.allow_new_privileges,
+        seccomp_unconfined: plan.isolation.seccomp_unconfined,
+        masked_paths: plan.isolation.masked_paths.clone().map(|paths| v1::PathList { paths }),
+        readonly_paths: plan.isolation.readonly_paths.clone().map(|paths| v1::PathList { paths }),
         group_ids: prepared.map(|prepared| prepared.user.groups.clone()).unwrap_or_default(),
     }
 }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use executor_proto::v1::{
     Action, Capabilities, Check, Checks, CreatePodRequest, DeviceMount, Dns, DownloadAction, EgressRule,
     EmitProgressAction, EmptyVolume, EnvironmentVariable, ExecCheck, ExtraHost, File, HostPath, HttpCheck, HttpHeader,
-    IdMapping, Identity, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PodVolume, PodVolumeName, PortMapping,
-    PortRange, RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck,
+    IdMapping, Identity, ImageVolume, Limits, LogLimits, NamedVolume, Outputs, PathList, PodVolume, PodVolumeName,
+    PortMapping, PortRange, RestartPolicy, RunAction, RunRequest, SecretArgument, SecretReference, Sidecar, TcpCheck,
     TerminationMessage, TimeoutAction, Tmpfs, Ulimit, UploadAction, VolumeMount, WindowSize, WritableFiles,
     check::Kind, volume_mount::Source,
 };
@@ -93,6 +93,10 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         host_ipc,
         pid_of,
         id_map,
+        allow_new_privileges,
+        seccomp_unconfined,
+        masked_paths,
+        readonly_paths,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -200,6 +204,11 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.text(pid_of);
     parts.id_map(id_map.as_ref());
+    parts.numbers(&[*allow_new_privileges, *seccomp_unconfined].map(u64::from));
+    for list in [masked_paths, readonly_paths] {
+        parts.numbers(&[u64::from(list.is_some())]);
+        parts.texts(list.as_ref().map_or(&[], |PathList { paths }| &paths[..]));
+    }
     parts.tag(key)
 }
 

@@ -206,6 +206,10 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
             host_id,
             length,
         }),
+        allow_new_privileges: request.allow_new_privileges,
+        seccomp_unconfined: request.seccomp_unconfined,
+        masked_paths: request.masked_paths.as_ref().map(|list| list.paths.clone()),
+        readonly_paths: request.readonly_paths.as_ref().map(|list| list.paths.clone()),
     }
 }
 

@@ -111,12 +111,15 @@ impl ExecTarget {
     /// # Errors
     /// Returns an error for a capability that this program does not know.
     pub(crate) fn credentials(user: &ResolvedUser, sets: &CapabilitySets) -> std::io::Result<Credentials> {
+        let ambient = sets.names.iter().filter(|_| sets.ambient).copied();
         Ok(Credentials {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
-            capabilities: capabilities::named(sets.names.iter().copied())?,
-            ambient: sets.ambient,
+            capabilities: capabilities::named(sets.before_filter())?,
+            bounding: capabilities::named(sets.bounding.iter().copied())?,
+            ambient: capabilities::named(ambient)?,
+            new_privileges: sets.new_privileges,
         })
     }
 

@@ -144,7 +144,7 @@ pub(super) fn compile(text: &str, capabilities: &CapabilitySets) -> Result<(Filt
         }
     }
     let programs = programs(&default, by_action).map_err(|error| ProfileError::Compile(crate::log::chain(&error)))?;
-    Ok((Filter { programs, ours: false }, warnings(&unknown)))
+    Ok((Filter { programs, ours: false, remaining: None }, warnings(&unknown)))
 }
 
 /// Returns the programs of a filter. Unless the default is to allow, one program allows all calls that any rule names.

@@ -134,7 +134,7 @@ fn number(name: &str) -> Option<i64> {
 }
 
 fn held(names: &[&'static str]) -> CapabilitySets {
-    CapabilitySets { names: names.iter().copied().collect(), ambient: false }
+    CapabilitySets::new(names.iter().copied().collect())
 }
 
 /// Every call that Docker's profile denies is denied. Every other call is allowed, except `io_setup`.
@@ -310,6 +310,7 @@ fn which_filter_a_container_gets() {
     };
     assert!(Arc::ptr_eq(&default, &of(Isolation::default(), &["CAP_CHOWN"])), "compiled once");
     assert!(of(Isolation { privileged: true, ..Isolation::default() }, &[]).programs.is_empty());
+    assert!(of(Isolation { seccomp_unconfined: true, ..Isolation::default() }, &[]).programs.is_empty());
     let reboot = of(Isolation::default(), &["CAP_SYS_BOOT"]);
     assert_eq!(answer(&reboot, libc::SYS_reboot, [0; 6]), ALLOW);
     assert!(number("read").is_some() && number("no_such_call").is_none());

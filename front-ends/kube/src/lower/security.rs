@@ -1,6 +1,6 @@
 //! Lowers user, groups and privileges of a container (P44 to P48).
 
-use executor_client::v1::{Capabilities, RunRequest};
+use executor_client::v1::{Capabilities, PathList, RunRequest};
 use k8s_openapi::api::core::v1::{Container, SELinuxOptions, SeccompProfile};
 
 use super::Lowering;
@@ -64,13 +64,15 @@ impl Lowering<'_> {
         }
         groups.dedup();
         self.labels_of_other_systems(&at(""), own.se_linux_options.as_ref(), own.windows_options.is_some());
-        if own.proc_mount.as_deref().is_some_and(|mount| mount != "Default") {
-            self.refuse(&at("procMount"), "P47", "must be Default");
+        match own.proc_mount.as_deref() {
+            None | Some("Default") => {}
+            Some("Unmasked") => {
+                request.masked_paths = Some(PathList::default());
+                request.readonly_paths = Some(PathList::default());
+            }
+            Some(_) => self.refuse(&at("procMount"), "P47", "must be Default or Unmasked"),
         }
-        if own.allow_privilege_escalation == Some(true) {
-            let message = "is ignored: programs gain no privileges (no_new_privs)";
-            self.warn(&at("allowPrivilegeEscalation"), "P46", message);
-        }
+        request.allow_new_privileges = own.allow_privilege_escalation == Some(true);
         let privileged = own.privileged == Some(true);
         if privileged && own.allow_privilege_escalation == Some(false) {
             self.refuse(&at("allowPrivilegeEscalation"), "P46", "must not be false in a privileged container");
@@ -96,7 +98,7 @@ impl Lowering<'_> {
             Capabilities { add, drop }
         });
         let seccomp_at = place(own.seccomp_profile.is_some(), "seccompProfile");
-        self.seccomp(&seccomp_at, own.seccomp_profile.or(pod.seccomp_profile).as_ref());
+        request.seccomp_unconfined = self.seccomp(&seccomp_at, own.seccomp_profile.or(pod.seccomp_profile).as_ref());
         let apparmor_at = place(own.app_armor_profile.is_some(), "appArmorProfile");
         let apparmor = self.apparmor(&apparmor_at, container, own.app_armor_profile.or(pod.app_armor_profile));
         Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
@@ -157,24 +159,20 @@ impl Lowering<'_> {
         }
     }
 
-    fn seccomp(&mut self, path: &str, profile: Option<&SeccompProfile>) {
+    /// Checks a seccomp profile. Returns true for no filter.
+    fn seccomp(&mut self, path: &str, profile: Option<&SeccompProfile>) -> bool {
         if profile.is_some_and(|profile| profile.type_ != "Localhost" && profile.localhost_profile.is_some()) {
             self.refuse(&format!("{path}.localhostProfile"), "P47", "is only allowed with the type Localhost");
         }
         match profile.map(|profile| &*profile.type_) {
             // Without a profile, executord's default filter applies.
             None | Some("RuntimeDefault") => {}
-            Some("Unconfined") => {
-                self.refuse(
-                    path,
-                    "P47",
-                    "Unconfined is not supported: executord's own filter is in force; a privileged container has none",
-                );
-            }
+            Some("Unconfined") => return true,
             Some("Localhost") => {
                 self.refuse(path, "P47", "Localhost is not supported: there is no directory of profiles");
             }
-            Some(_) => self.refuse(path, "P47", "must be RuntimeDefault"),
+            Some(_) => self.refuse(path, "P47", "must be RuntimeDefault or Unconfined"),
         }
+        false
     }
 }

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 193] = [
+    let changes: [RequestChange; 199] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -126,6 +126,12 @@ fn every_field_but_the_id_counts() {
         |r, _| r.id_map = Some(IdMapping { container_id: 1, ..Default::default() }),
         |r, _| r.id_map = Some(IdMapping { host_id: 1, ..Default::default() }),
         |r, _| r.id_map = Some(IdMapping { length: 1, ..Default::default() }),
+        |r, _| r.allow_new_privileges = true,
+        |r, _| r.seccomp_unconfined = true,
+        |r, _| r.masked_paths = Some(PathList::default()),
+        |r, _| r.masked_paths = Some(PathList { paths: vec!["/a".into()] }),
+        |r, _| r.readonly_paths = Some(PathList::default()),
+        |r, _| r.readonly_paths = Some(PathList { paths: vec!["/a".into()] }),
         |r, _| r.devices.push(DeviceMount::default()),
         |r, _| r.devices.push(DeviceMount { name: "a".into(), ..Default::default() }),
         |r, _| r.devices.push(DeviceMount { host_path: "a".into(), ..Default::default() }),

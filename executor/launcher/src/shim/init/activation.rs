@@ -18,6 +18,7 @@ use executor_core::plan::HostOptions;
 use executor_core::protocol::Refused;
 use executor_core::spec::CapabilitySets;
 use executor_core::users::ResolvedUser;
+use executor_sys::capabilities::CapsHashSet;
 use executor_sys::privileges::{Credentials, drop_to_credentials};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use executor_sys::{capabilities, heap, process, pty, root};
@@ -202,7 +203,15 @@ impl ActivateOrder {
         core.map_err(|error| step("limit on core files")(error.into()))?;
         let user = &part.user;
         let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| {
-            Credentials { uid: user.uid, gid: user.gid, groups: user.groups.clone(), capabilities, ambient }
+            Credentials {
+                uid: user.uid,
+                gid: user.gid,
+                groups: user.groups.clone(),
+                bounding: capabilities.clone(),
+                ambient: if ambient { capabilities.clone() } else { CapsHashSet::new() },
+                capabilities,
+                new_privileges: false, // such a container uses no warm one
+            }
         });
         credentials
             .and_then(|credentials| drop_to_credentials(&credentials))

@@ -83,6 +83,8 @@ fn p46_capabilities() {
         (capabilities.add, capabilities.drop),
         (vec!["NET_ADMIN".to_owned()], vec!["ALL".to_owned(), "NET_RAW".into()])
     );
+    assert!(of("{allowPrivilegeEscalation: true}").allow_new_privileges, "an absent field permits nothing");
+    assert!(!of("{}").allow_new_privileges && !of("{allowPrivilegeEscalation: false}").allow_new_privileges);
     assert!(of("{privileged: true}").privileged && of("{readOnlyRootFilesystem: true}").read_only_rootfs);
     refuses(&pod("securityContext: {privileged: true, allowPrivilegeEscalation: false}", ""), "P46");
     let added = "securityContext: {allowPrivilegeEscalation: false, capabilities: {add: [CAP_SYS_ADMIN]}}";
@@ -101,11 +103,15 @@ fn p47_profiles() {
         request(&plan(&pod("securityContext: {appArmorProfile: {type: Localhost, localhostProfile: mine}}", "")))
             .apparmor_profile;
     assert_eq!(profile, "mine");
+    let of = |context: &str| request(&plan(&pod(&format!("securityContext: {context}"), "")));
+    let unmasked = of("{procMount: Unmasked, seccompProfile: {type: Unconfined}}");
+    assert!(unmasked.seccomp_unconfined && unmasked.masked_paths.is_some_and(|list| list.paths.is_empty()));
+    assert!(unmasked.readonly_paths.is_some_and(|list| list.paths.is_empty()));
+    assert!(of("{procMount: Default}").masked_paths.is_none(), "the control");
     for context in [
-        "{seccompProfile: {type: Unconfined}}",
         "{seccompProfile: {type: Localhost, localhostProfile: a}}",
         "{appArmorProfile: {type: RuntimeDefault}}",
-        "{procMount: Unmasked}",
+        "{procMount: Other}",
         "{seLinuxOptions: {level: a}}",
         "{seccompProfile: {type: RuntimeDefault, localhostProfile: a}}",
         "{appArmorProfile: {type: Unconfined, localhostProfile: a}}",
@@ -181,18 +187,18 @@ fn p44_p48_security_fields_have_outcomes() {
         ("runAsUser", "-1", Refused),
         ("runAsUser", "0, runAsNonRoot: true", Refused),
         ("seLinuxOptions", "{level: a}", Refused),
-        ("seccompProfile", "{type: Unconfined}", Refused),
+        ("seccompProfile", "{type: Unconfined}", Applied),
         ("seccompProfile", "{type: Localhost, localhostProfile: a}", Refused),
         ("seccompProfile", "{type: RuntimeDefault}", Holds),
         ("windowsOptions", "{hostProcess: true}", Refused),
     ];
     let container = [
         ("allowPrivilegeEscalation", "false", Holds),
-        ("allowPrivilegeEscalation", "true", Warned),
+        ("allowPrivilegeEscalation", "true", Applied),
         ("capabilities", "{add: [NET_ADMIN]}", Applied),
         ("capabilities", "{drop: [ALL]}", Applied),
         ("privileged", "true", Applied),
-        ("procMount", "Unmasked", Refused),
+        ("procMount", "Unmasked", Applied),
         ("procMount", "Default", Holds),
         ("readOnlyRootFilesystem", "true", Applied),
     ];
