@@ -216,7 +216,7 @@ mod tests {
         let plan = validate(&draft, policy).map_err(|violations| {
             violations
                 .into_iter()
-                .map(|violation| (violation.field.to_string(), violation.description.to_string()))
+                .map(|violation| (violation.field.to_string(), violation.description))
                 .collect::<Fields>()
         });
         plan.map(|plan| plan.isolation)

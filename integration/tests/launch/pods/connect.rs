@@ -71,7 +71,7 @@ fn exchange(daemon: &Daemon, mut connection: Connection, bytes: &[u8]) -> Result
 fn bytes_pass_in_both_directions() {
     let daemon = open();
     serve(&daemon, "p", &[(7000, "/bin/cat"), (7001, "/usr/bin/sha256sum")]);
-    let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| (at * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let echoed = exchange(&daemon, connect(&daemon, "p", 7000).unwrap(), &bytes).unwrap();
     assert!(echoed == bytes, "{} of {} bytes", echoed.len(), bytes.len());
     // The program prints only after the end of its input, so the end of one direction does not end the other.
