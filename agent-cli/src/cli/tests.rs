@@ -209,7 +209,7 @@ fn help_reports_the_exit_statuses() {
 fn docker_words_give_their_equivalent() {
     for (line, advice) in [
         (&["agent-cli", "rename", "a", "b"][..], "run --name"),
-        (&["agent-cli", "start", "a"], "agent-cli run"),
+        (&["agent-cli", "create", "a"], "agent-cli start"),
         (&["agent-cli", "run", "--link", "a", "i"], "share a network"),
         (&["agent-cli", "update", "--blkio-weight", "10", "a"], "`--io-weight`"),
         (&["agent-cli", "network", "create", "a"], "`agent-cli network ls`"),

@@ -29,7 +29,7 @@ fn serve(daemon: &Daemon, pod: &str, programs: &[(u16, &str)]) {
         let script = format!(
             "busybox nc -ll -p {port} -e {program} & until grep -q :{port:04X} /proc/net/tcp*; do :; done; echo up; wait"
         );
-        daemon.api.up(in_pod(pod, sh(&script).id(&id)));
+        daemon.api.up(in_pod(pod, sh(&script).id(&id).memory(256 << 20)));
     }
 }
 
