@@ -49,6 +49,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "ulimits" => "--ulimit",
         "stop_signal" => "--stop-signal",
         "extra_groups" => "--group-add",
+        "strict_groups" => "--strict-groups",
         "keep_environment" => "--keep-env",
         "hold" => "--hold",
         "container_environment" => "--container-env",

@@ -395,6 +395,9 @@ pub struct Plan {
     /// Supplementary groups of every process, in addition to the groups of its user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<Principal>,
+    /// True if processes have no other supplementary groups.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict_groups: bool,
     /// True if the environment is kept in the container's secret volume, for processes that are executed later.
     #[serde(default)]
     pub keep_environment: bool,

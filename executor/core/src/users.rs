@@ -114,6 +114,12 @@ pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (us
 }
 
 impl ResolvedUser {
+    /// Makes these the only supplementary groups.
+    pub fn replace_groups(&mut self, groups: &[u32]) {
+        self.groups.clear();
+        self.join(groups);
+    }
+
     /// Adds supplementary groups, up to the maximum of a process.
     pub fn join(&mut self, groups: &[u32]) {
         self.groups.extend_from_slice(groups);

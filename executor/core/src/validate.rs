@@ -201,6 +201,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             logging,
             checks,
             extra_groups,
+            strict_groups: draft.strict_groups,
             keep_environment: draft.keep_environment,
             termination_message,
             pod: draft.pod.clone(),

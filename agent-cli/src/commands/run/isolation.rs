@@ -43,6 +43,10 @@ pub(crate) struct IsolationArgs {
     /// Supplementary group of every process: a number, or a name in the container's /etc/group; can be repeated
     #[arg(long, value_name = "GROUP", value_delimiter = ',')]
     group_add: Vec<String>,
+    /// Give processes only the groups of --group-add and the group of their user, and none of those that /etc/group
+    /// adds
+    #[arg(long)]
+    strict_groups: bool,
     /// Grant all capabilities, without a system call filter or masked paths; needs permission in executord's
     /// configuration
     #[arg(long)]
@@ -242,6 +246,7 @@ impl IsolationArgs {
         }
         request.host_ipc = self.ipc.is_some();
         request.extra_groups = self.group_add;
+        request.strict_groups = self.strict_groups;
         request.privileged = self.privileged;
         request.read_only_rootfs = self.read_only;
         if let Some(path) = self.seccomp_profile {

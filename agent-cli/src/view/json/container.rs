@@ -115,6 +115,7 @@ struct Spec {
     pod: Option<String>,
     restart_policy: Option<restarts::RestartPolicy>,
     extra_groups: Vec<String>,
+    strict_groups: bool,
     /// Numbers of all supplementary groups.
     group_ids: Vec<u32>,
     keep_environment: bool,
@@ -277,6 +278,7 @@ impl From<&v1::ContainerSpec> for Spec {
             id_map: spec.id_map.as_ref().map(surroundings::IdMapping::from),
             pid_of: spec.pid_of.clone(),
             extra_groups: spec.extra_groups.clone(),
+            strict_groups: spec.strict_groups,
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,
             hold: spec.hold,

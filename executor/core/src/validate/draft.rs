@@ -119,6 +119,8 @@ pub struct Draft<'a> {
     pub checks: Option<Checks>,
     /// Supplementary groups, by number or name.
     pub extra_groups: Vec<&'a str>,
+    /// True if processes have no other supplementary groups.
+    pub strict_groups: bool,
     /// True if the environment is kept.
     pub keep_environment: bool,
     /// File for the termination message, as requested; empty and 0 mean defaults.

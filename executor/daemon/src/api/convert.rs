@@ -176,6 +176,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         oom_score_adj: plan.host_options.oom_score_adj,
         ulimits: plan.host_options.ulimits.iter().map(host_options::ulimit).collect(),
         extra_groups: plan.extra_groups.iter().map(ToString::to_string).collect(),
+        strict_groups: plan.strict_groups,
         keep_environment: plan.keep_environment,
         hold: plan.hold,
         termination_message: plan.termination_message.as_ref().map(|message| v1::TerminationMessage {

@@ -77,6 +77,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         oom_score_adj,
         ulimits,
         extra_groups,
+        strict_groups,
         keep_environment,
         hold,
         termination_message,
@@ -199,7 +200,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
-    parts.numbers(&[u64::from(*hold)]);
+    parts.numbers(&[*hold, *strict_groups].map(u64::from));
     parts.text(log_file);
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.text(pid_of);

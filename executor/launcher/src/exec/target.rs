@@ -102,7 +102,10 @@ impl ExecTarget {
         let mut user = users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
             Refused::from_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
         })?;
-        user.join(&self.prepared.extra_groups);
+        match self.record.plan.strict_groups {
+            true => user.replace_groups(&self.prepared.extra_groups),
+            false => user.join(&self.prepared.extra_groups),
+        }
         Ok(user)
     }
 

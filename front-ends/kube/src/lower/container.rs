@@ -82,6 +82,7 @@ impl<'a> Lowering<'a> {
         run.log_source = container.name.to_uppercase();
         request.action = Some(Action { run: Some(run), ..Action::default() });
         request.extra_groups = identity.groups;
+        request.strict_groups = identity.strict_groups;
         request.apparmor_profile = identity.apparmor;
         request.termination_message = Some(self.termination(at, container));
         request.grace_period = Some(self.grace());

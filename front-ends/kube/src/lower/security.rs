@@ -13,6 +13,7 @@ pub(super) struct Identity {
     /// True if it must still be checked that the image's user is not root.
     pub(super) check_image: bool,
     pub(super) groups: Vec<String>,
+    pub(super) strict_groups: bool,
     /// Group of the files in the container's volumes.
     pub(super) fs_group: Option<String>,
     pub(super) apparmor: String,
@@ -101,7 +102,8 @@ impl Lowering<'_> {
         request.seccomp_unconfined = self.seccomp(&seccomp_at, own.seccomp_profile.or(pod.seccomp_profile).as_ref());
         let apparmor_at = place(own.app_armor_profile.is_some(), "appArmorProfile");
         let apparmor = self.apparmor(&apparmor_at, container, own.app_armor_profile.or(pod.app_armor_profile));
-        Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
+        let strict_groups = pod.supplemental_groups_policy.as_deref() == Some("Strict");
+        Identity { user, check_image: non_root && uid.is_none(), groups, strict_groups, fs_group, apparmor }
     }
 
     /// Refuses SELinux labels and Windows options. `context` is the path of the security context, with a dot at the
@@ -144,14 +146,8 @@ impl Lowering<'_> {
             Some(_) => self.refuse(path, "P47", "must be Recursive or MountOption"),
         }
         match context.supplemental_groups_policy.as_deref() {
-            None | Some("Merge") => {}
-            Some(policy) => {
-                let message = match policy {
-                    "Strict" => "Strict is not supported: groups of the image's /etc/group are added",
-                    _ => "must be Merge",
-                };
-                self.refuse("spec.securityContext.supplementalGroupsPolicy", "P45", message);
-            }
+            None | Some("Merge" | "Strict") => {}
+            Some(_) => self.refuse("spec.securityContext.supplementalGroupsPolicy", "P45", "must be Merge or Strict"),
         }
         if !matches!(context.fs_group_change_policy.as_deref(), None | Some("Always" | "OnRootMismatch")) {
             let path = "spec.securityContext.fsGroupChangePolicy";

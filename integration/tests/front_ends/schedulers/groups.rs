@@ -4,6 +4,7 @@ use executor_proto::v1::{Action, ExecStart, RunAction, RunRequest, SerialAction}
 use integration::api::exit;
 use integration::daemon::Daemon;
 use integration::request::{RequestBuilder as _, sh, sleeper};
+use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use tonic::Code;
 
@@ -55,6 +56,26 @@ fn the_processes_of_a_tree_have_them() {
     let tree = |groups| with_groups(RunRequest { action: action.clone(), ..RunRequest::default() }, groups);
     assert_eq!(exit(&daemon.api.run_to_end(tree(&["4242"]).id("with").memory(64 << 20))), Ok(0));
     assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "the control");
+}
+
+/// With `strict_groups`, processes have no group of /etc/group, in the container's process, in a tree of actions, and in
+/// executed processes. The control is the same container without it. Specification: gap G11 and rule C28 of the rules
+/// for the Kubernetes runtime interface.
+#[test]
+fn strict_groups_are_the_only_ones() {
+    let rootfs = Rootfs::busybox();
+    let daemon = Daemon::start();
+    for (id, strict_groups, expected) in [("merged", false, vec![80, 1234, 4242]), ("strict", true, vec![1234, 4242])] {
+        let request = sh("id -G; sleep 100000").id(id).user("app").rootfs(&rootfs.reference());
+        let request = RunRequest { strict_groups, ..with_groups(request, &["4242"]) };
+        daemon.api.started(request);
+        let line = daemon.api.follow(id).message().unwrap().unwrap();
+        assert_eq!(sorted(&String::from_utf8(line.data).unwrap()), expected, "{id}");
+        for user in ["", "app"] {
+            let start = ExecStart { user: user.into(), ..script(id, "id -G") };
+            assert_eq!(sorted(&executed(&daemon.api, start).unwrap().text()), expected, "{id} {user}");
+        }
+    }
 }
 
 #[test]

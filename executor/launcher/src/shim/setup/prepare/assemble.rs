@@ -93,10 +93,14 @@ impl RecordedContainer {
         let mut extra_groups = tree.extra_groups(plan)?;
         extra_groups.extend_from_slice(&edits.groups);
         let mut user = tree.resolve_user(&plan.user, &field)?;
-        user.join(&extra_groups);
+        let join = |user: &mut ResolvedUser| match plan.strict_groups {
+            true => user.replace_groups(&extra_groups),
+            false => user.join(&extra_groups),
+        };
+        join(&mut user);
         let user = Arc::new(user);
         let mut users = tree.step_users(plan)?;
-        users.iter_mut().for_each(|user| user.join(&extra_groups));
+        users.iter_mut().for_each(join);
         let file_groups = tree.file_groups(plan)?;
         etc_files::make_targets(&tree, plan)?;
         let MountedVolumes { warnings, late } =
