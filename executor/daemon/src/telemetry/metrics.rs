@@ -205,7 +205,7 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register(
             "executor_container_start_seconds",
-            "Time from a container's admission until its program runs",
+            "Time from a container's admission until its program runs, without held containers",
             self.starts.clone(),
         );
         registry.register(

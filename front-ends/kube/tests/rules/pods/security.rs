@@ -290,10 +290,10 @@ fn p48_the_host() {
     let blue = executor_kube::options::Options { network: PodNetwork::Cni("blue".into()), egress: true, ..options() };
     let with = plan_with(&pod("", ""), &blue).0.pods[0].create.clone();
     assert_eq!((with.network(), with.network_name.as_str(), with.egress), (Network::Cni, "blue", true));
-    let shared = create("hostPID: true\n  hostIPC: true");
+    let shared = create("hostPID: true\nhostIPC: true");
     assert_eq!((shared.host_pid, shared.host_ipc, shared.user_namespace()), (true, true, UserNamespace::Host));
     assert_eq!((create("").host_pid, create("").host_ipc), (false, false), "the control");
-    refuses(&pod("", "hostPID: true\n  hostUsers: false"), "P48 spec.hostPID");
-    refuses(&pod("", "hostIPC: true\n  hostUsers: false"), "P48 spec.hostIPC");
-    refuses(&pod("", "hostPID: true\n  shareProcessNamespace: true"), "P48 spec.shareProcessNamespace");
+    refuses(&pod("", "hostPID: true\nhostUsers: false"), "P48 spec.hostPID");
+    refuses(&pod("", "hostIPC: true\nhostUsers: false"), "P48 spec.hostIPC");
+    refuses(&pod("", "hostPID: true\nshareProcessNamespace: true"), "P48 spec.shareProcessNamespace");
 }
