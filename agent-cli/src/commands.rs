@@ -238,8 +238,8 @@ pub(crate) enum Direct {
     Unpause(PauseArgs),
     /// Open the log files of containers again, after they were renamed
     ///
-    /// For containers that were run with --log-file. The command returns when all further output is in the new file.
-    /// The new file is created, but not its directories. After an error the old file stays in use.
+    /// The containers must have a file from `run --log-file`. When the command returns, all later output goes to the
+    /// new file. It creates the new file, but no directories. After an error the old file stays in use.
     ReopenLog(ReopenLogArgs),
     /// Change limits of running containers
     ///

@@ -114,14 +114,12 @@ pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (us
 }
 
 impl ResolvedUser {
-    /// Makes these the only supplementary groups.
-    pub fn replace_groups(&mut self, groups: &[u32]) {
-        self.groups.clear();
-        self.join(groups);
-    }
-
-    /// Adds supplementary groups, up to the maximum of a process.
-    pub fn join(&mut self, groups: &[u32]) {
+    /// Adds supplementary groups, up to the maximum of a process. If `strict` is set, they replace the groups of the group
+    /// file.
+    pub fn join(&mut self, groups: &[u32], strict: bool) {
+        if strict {
+            self.groups.clear();
+        }
         self.groups.extend_from_slice(groups);
         self.groups.sort_unstable();
         self.groups.dedup();
@@ -210,12 +208,14 @@ mod tests {
         let added = resolve_groups(&names, GROUP).unwrap();
         assert_eq!(added, [7, 4, 4]);
         let mut vcap = user("vcap:vcap").unwrap();
-        vcap.join(&added);
+        vcap.join(&added, false);
         assert_eq!(vcap.groups, [4, 7]);
+        vcap.join(&[9], true);
+        assert_eq!(vcap.groups, [9]);
         let missing = [Principal::Id(1), Principal::Name("x".into())];
         assert_eq!(resolve_groups(&missing, GROUP), Err((1, UnknownPrincipal::Group("x".into()))));
         let mut many = ResolvedUser { uid: 0, gid: 0, groups: (0..65_536).collect(), home: "/".into() };
-        many.join(&[70_000]);
+        many.join(&[70_000], false);
         assert_eq!((many.groups.len(), many.groups[0], many.groups.last()), (GROUPS_MAX, 1, Some(&70_000)));
     }
 

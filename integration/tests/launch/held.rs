@@ -1,5 +1,5 @@
 //! Held containers (`RunRequest.hold`): a container is complete before its process is started by Start. Specification:
-//! gap G1 of the rules for the Kubernetes runtime interface, and its rules C10 and C11.
+//! cri G1, C10, C11.
 
 use std::path::Path;
 

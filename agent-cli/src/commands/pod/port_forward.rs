@@ -1,6 +1,7 @@
 //! `pod port-forward`: forwards local TCP ports to ports in a pod.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use clap::Args;
 use executor_cli_kit::failure::Failure;
@@ -12,12 +13,14 @@ use executor_cli_kit::view::json::to_line;
 use executor_client::{Input, Pods, Received};
 use serde::Serialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 /// Read buffer size, in bytes.
 const PIECE: usize = 32 << 10;
+/// Pause after a failed accept. It fails while this process has no free descriptor, and would be repeated at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of ports.
 const PORTS_MAX: usize = 64;
 
@@ -110,7 +113,7 @@ async fn accept(listener: TcpListener, (pods, id, port): (Pods, String, u16), ou
                 }
                 Err(error) => {
                     output.note(format!("cannot accept a connection: {error}"));
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await; // descriptors may have run out
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
             Some(_) = tasks.join_next() => {}
@@ -137,7 +140,7 @@ async fn serve(stream: TcpStream, pods: &Pods, id: &str, port: u16) -> Result<()
             }
         };
         match received {
-            Ok(Some(Received::Data(bytes))) if write(&mut writer, &bytes).await => {}
+            Ok(Some(Received::Data(bytes))) if writer.write_all(&bytes).await.is_ok() => {}
             Ok(Some(Received::End)) => drop(writer.shutdown().await), // fails if the client is gone
             Ok(Some(Received::Data(_)) | None) => break Ok(()),
             Err(error) => break Err(error).doing(&doing),
@@ -145,10 +148,6 @@ async fn serve(stream: TcpStream, pods: &Pods, id: &str, port: u16) -> Result<()
     };
     sending.abort();
     received
-}
-
-async fn write(writer: &mut OwnedWriteHalf, bytes: &[u8]) -> bool {
-    writer.write_all(bytes).await.is_ok()
 }
 
 /// Sends what the local client writes. Returns false if its connection broke.

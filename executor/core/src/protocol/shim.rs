@@ -165,8 +165,8 @@ pub struct NoteHealth {
     pub run: u64,
 }
 
-/// Requests an unconnected TCP socket in the container's network namespace. Allowed only for a container with checks
-/// that connect, and for a pod if clients may connect to it (`policy.allow_connect`).
+/// Requests an unconnected TCP socket in the container's network namespace. The shim refuses this unless the container
+/// has checks that connect, or is a pod and `policy.allow_connect` is set.
 #[derive(Clone, PartialEq, Message)]
 pub struct MakeSocket {
     /// True for IPv6, false for IPv4.

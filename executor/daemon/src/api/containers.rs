@@ -15,17 +15,14 @@ use tokio::time::timeout;
 
 use super::convert;
 use crate::api_error::{ApiError, Kind};
+use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
-use crate::model::container::{Handle, Presence};
 use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::members;
 use crate::requests::draft;
 
-/// Time limit for the connection to a container's shim before a stop: the shim may not have started yet, or its
-/// connection was lost.
-const SHIM_PATIENCE: Duration = Duration::from_secs(10);
 /// Default page size, in containers.
 const PAGE_DEFAULT: usize = 100;
 /// Maximum page size, in containers.
@@ -159,7 +156,7 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
     // In `wiping` outputs may still be captured and the last output read; a stop shortens both.
     if facts.state <= State::Wiping {
-        timeout(SHIM_PATIENCE, handle.settled()).await.map_err(|_| not_connected(&handle))?;
+        handle.settled_in_time().await?;
         members::request_stop(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;
         // Wait until the state is `stopping` or later, which the shim reports on the same connection.
         let mut watch = handle.watch();
@@ -170,14 +167,6 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
         let _ = timeout(Duration::from_secs(1), news).await;
     }
     get(node, &request.id)
-}
-
-/// Returns the error for a container whose shim cannot receive a stop.
-fn not_connected(handle: &Handle) -> ApiError {
-    let state = handle.state().map_or("gone", State::name);
-    let limit = SHIM_PATIENCE.as_secs();
-    let why = format!("container {} is {state}, and its shim was not connected for {limit} s: try again", handle.id());
-    ApiError::new(Kind::Unavailable, why)
 }
 
 pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), ApiError> {

@@ -28,6 +28,9 @@ use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
+/// Time limit for the connection to a container's shim before a request to it: the shim may not have started yet, or its
+/// connection was lost.
+const SHIM_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections of clients to ports of one pod.
 const CONNECTIONS_MAX: usize = 128;
 /// Time for a quarantined container to exit after a stop.
@@ -255,6 +258,19 @@ impl Handle {
             |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state != State::Completed);
         // Both changes wake this wait: a connection is set before the shim's first report is published.
         let _ = watch.wait_for(|presence| over(presence) || self.shim().is_some()).await;
+    }
+
+    /// Waits like [`Self::settled`], for a limited time.
+    ///
+    /// # Errors
+    /// Returns an error if the shim is not connected in time.
+    pub(crate) async fn settled_in_time(&self) -> Result<(), ApiError> {
+        timeout(SHIM_PATIENCE, self.settled()).await.map_err(|_| {
+            let (state, limit) = (self.state().map_or("gone", State::name), SHIM_PATIENCE.as_secs());
+            let why =
+                format!("container {} is {state}, and its shim was not connected for {limit} s: try again", self.id);
+            ApiError::new(Kind::Unavailable, why)
+        })
     }
 
     async fn wait_for(&self, condition: impl Fn(&ContainerStatus) -> bool) -> Result<Arc<ContainerStatus>, ApiError> {

@@ -29,14 +29,14 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerSta
         {
             return Err(ApiError::pod_unavailable(pod.as_str()));
         }
-        handle.settled().await; // after a restart of this daemon, the shim may not be connected yet
+        handle.settled_in_time().await?; // after a restart of this daemon, the shim may not be connected yet
         let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
         let lost = || handle.answer_is_lost("its state shows the result");
         let answer = link.call(ShimCall::Start(protocol::Start {})).await;
         answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     }
     let facts = handle.started().await?;
-    if facts.started_at.is_none() && facts.was_not_started() {
+    if facts.was_not_started() {
         let why = format!("container {id} is {}: it ended before it was started", facts.state.name());
         return Err(ApiError::new(Kind::Precondition, why));
     }

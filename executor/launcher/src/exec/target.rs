@@ -102,10 +102,7 @@ impl ExecTarget {
         let mut user = users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
             Refused::from_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
         })?;
-        match self.record.plan.strict_groups {
-            true => user.replace_groups(&self.prepared.extra_groups),
-            false => user.join(&self.prepared.extra_groups),
-        }
+        user.join(&self.prepared.extra_groups, self.record.plan.strict_groups);
         Ok(user)
     }
 

@@ -9,9 +9,10 @@ use executor_core::lifecycle::State;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Failure, FailureKind};
 use executor_sys::events::Events;
-use executor_sys::process::{self, SignalEvents};
+use executor_sys::process::SignalEvents;
 
 use super::running::control::{AnswerDestination, Command, Control};
+use super::supervise::reap_children;
 use super::{Ready, shrink};
 
 /// Maximum duration of a single wait, so that the heartbeat continues.
@@ -43,11 +44,7 @@ pub(super) fn wait_for_start(ready: &mut Ready, control: &mut Control, signals: 
                     decision = Some(stop(ready)); // host shutdown
                 }
             }
-            while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
-                if let Some(steps) = &mut ready.steps {
-                    steps.taken(pid);
-                }
-            }
+            reap_children(ready);
         }
         if events.contains(&Event::Control) {
             for asked in control.read() {

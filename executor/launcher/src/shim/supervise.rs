@@ -88,13 +88,7 @@ pub(super) fn run_to_exit(
                     stop(host, ready, control, (grace, 0), &mut kill_at);
                 }
             }
-            // Reap all children except init. If the step starter was killed, its children become children of the shim,
-            // and the kernel ends the container's pid namespace only after all of them are reaped.
-            while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
-                if let Some(steps) = &mut ready.steps {
-                    steps.taken(pid);
-                }
-            }
+            reap_children(ready);
         }
         if has(Event::Control) {
             for asked in control.read() {
@@ -189,6 +183,16 @@ fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
     Some(Failure { kind: FailureKind::TargetEnded, message, errno: 0 })
 }
 
+/// Reaps all children except init. If the step starter was killed, its children become children of the shim, and the
+/// kernel ends the container's pid namespace only after all of them are reaped.
+pub(super) fn reap_children(ready: &mut Ready) {
+    while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
+        if let Some(steps) = &mut ready.steps {
+            steps.taken(pid);
+        }
+    }
+}
+
 /// Waits for an event or the next deadline.
 fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<Instant>; 2]) -> Vec<Event> {
     let mut events = Events::default();
@@ -251,7 +255,7 @@ fn execute(
             }
             Ok(None)
         }
-        // It was started by an earlier call, whose reply may have been lost.
+        // An earlier request has started the process, and its reply may have been lost.
         Command::Start => Ok(None),
         Command::Stop(asked) => {
             if asked.signal != 0 {

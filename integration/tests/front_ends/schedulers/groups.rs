@@ -58,9 +58,8 @@ fn the_processes_of_a_tree_have_them() {
     assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "the control");
 }
 
-/// With `strict_groups`, processes have no group of /etc/group, in the container's process, in a tree of actions, and in
-/// executed processes. The control is the same container without it. Specification: gap G11 and rule C28 of the rules
-/// for the Kubernetes runtime interface.
+/// With `strict_groups`, processes have no group of /etc/group, in the container's process and in
+/// executed processes. The control is the same container without it. Specification: cri G11, C28.
 #[test]
 fn strict_groups_are_the_only_ones() {
     let rootfs = Rootfs::busybox();

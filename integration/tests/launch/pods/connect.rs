@@ -1,5 +1,4 @@
-//! Connections of clients to ports in a pod (`ConnectPort`). Specification: gap G12 of the rules for the Kubernetes
-//! runtime interface, and its rule C37.
+//! Connections of clients to ports in a pod (`ConnectPort`). Specification: cri G12, C37.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

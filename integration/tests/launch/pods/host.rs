@@ -117,7 +117,7 @@ fn host_pid_leftovers_die_with_container() {
     assert!(!is_running("4243"));
     let wipe = daemon.api.get("ends").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.files, wipe.verified), (1, true));
-    // It is stopped, its shim is killed, and shim, launcher and executord are killed.
+    // Three ends: a stop, kill -9 of the shim, and kill -9 of shim, launcher and executord.
     for (id, seconds) in [("stopped", "4244"), ("shim", "4245"), ("all", "4246")] {
         daemon.api.started(leaves(seconds, "exec sleep 100000").id(id));
         wait::until("the control: it runs", || is_running(seconds).then_some(()));

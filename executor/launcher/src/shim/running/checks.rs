@@ -16,8 +16,10 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::shim::Ready;
 
-/// Creates a socket for a check, or for a client's connection to a pod. Refuses this if the container has no checks
-/// that connect, or is a pod and the policy does not allow connections.
+/// Creates a socket for a check, or for a client's connection to a pod.
+///
+/// # Errors
+/// Returns an error unless the container has checks that connect, or is a pod and `policy.allow_connect` is set.
 pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result<AnswerPayload, Refused> {
     let plan = &ready.record.plan;
     let is_allowed = plan.is_pod() && host.policy.allow_connect;

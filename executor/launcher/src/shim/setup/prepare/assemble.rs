@@ -93,10 +93,7 @@ impl RecordedContainer {
         let mut extra_groups = tree.extra_groups(plan)?;
         extra_groups.extend_from_slice(&edits.groups);
         let mut user = tree.resolve_user(&plan.user, &field)?;
-        let join = |user: &mut ResolvedUser| match plan.strict_groups {
-            true => user.replace_groups(&extra_groups),
-            false => user.join(&extra_groups),
-        };
+        let join = |user: &mut ResolvedUser| user.join(&extra_groups, plan.strict_groups);
         join(&mut user);
         let user = Arc::new(user);
         let mut users = tree.step_users(plan)?;
