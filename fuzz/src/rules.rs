@@ -108,6 +108,7 @@ fn specification(plan: &Plan) {
     let resolved = Resolved {
         rootfs: Path::new("/rootfs"),
         user: &user,
+        capabilities: &spec::held(&plan.isolation, user.uid),
         limits: &plan.limits,
         cgroup: Path::new("executor/x"),
         user_namespace: None,

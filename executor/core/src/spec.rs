@@ -39,6 +39,8 @@ pub struct Resolved<'a> {
     pub rootfs: &'a Path,
     /// User of the process.
     pub user: &'a ResolvedUser,
+    /// Capabilities of the process.
+    pub capabilities: &'a CapabilitySets,
     /// Limits that the host can enforce; 0 for none.
     pub limits: &'a Limits,
     /// The container's cgroup, relative to each hierarchy's mount.
@@ -151,7 +153,7 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
         .gid(resolved.user.gid)
         .additional_gids(resolved.user.groups.clone())
         .build()?;
-    let capabilities = capabilities::sets(&held(&plan.isolation, resolved.user.uid))?;
+    let capabilities = capabilities::sets(resolved.capabilities)?;
     let nofile = PosixRlimitBuilder::default()
         .typ(PosixRlimitType::RlimitNofile)
         .soft(resolved.limits.nofile)

@@ -25,7 +25,6 @@ use executor_core::protocol::{
     ArchiveWork, Exec, ExecNews, ExecOrder, ExecReport, NotExecuted, Reason, Refused, Started,
 };
 use executor_core::shortage::{self, Shortage};
-use executor_core::spec;
 use executor_core::time::Timestamp;
 use executor_core::validate::Violation;
 use executor_secrets::volume::Stored;
@@ -40,6 +39,7 @@ use prost::Message;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::capabilities;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -145,7 +145,7 @@ fn try_to_start(
     }
     let user = target.user(host, &exec.user)?;
     let isolation = &target.record.plan.isolation;
-    let held = spec::held(isolation, user.uid);
+    let held = capabilities::held(isolation, user.uid);
     let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings report this
     let credentials = ExecTarget::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
     let owner = target.on_host(&user)?;

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod apparmor;
+mod capabilities;
 mod cdi;
 mod cgroup;
 mod cli;

@@ -167,15 +167,17 @@ fn privileges_are_the_operators_to_give() {
     let open = Setup::default().config(OPEN).start();
     let output = printed(&open, request("own", UserNamespace::Own));
     assert!(output.contains("Seccomp:\t0") && output.contains("CapEff:\t000001ffffffffff"), "{output}");
-    // With host ids, a container can only have capabilities that the launcher has. If the launcher does not have all
-    // capabilities, the request is refused.
+    // With host ids, a container has all capabilities that the launcher has. One that the launcher does not have can
+    // not be added by its name.
     let ours = std::fs::read_to_string("/proc/self/status").unwrap();
-    match open.api.run(request("host", UserNamespace::Host)) {
-        Ok(_) => assert!(ours.contains("CapBnd:\t000001ffffffffff"), "{ours}"),
-        Err(status) => {
-            assert_eq!(violations(&status), ["privileged"]);
-            assert!(!ours.contains("CapBnd:\t000001ffffffffff"), "{status:?}");
-        }
+    let bounding = ours.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap();
+    let output = printed(&open, request("host", UserNamespace::Host));
+    assert!(output.contains("Seccomp:\t0") && output.contains(&format!("CapEff:{bounding}")), "{output} {bounding}");
+    let named = Capabilities { add: vec!["CAP_SYS_RESOURCE".into()], drop: vec![] };
+    let named = RunRequest { capabilities: Some(named), ..request("named", UserNamespace::Host) };
+    match bounding.contains("1ffffffffff") {
+        true => assert!(open.api.run(named).is_ok()),
+        false => assert_eq!(violations(&open.api.run(named).unwrap_err()), ["capabilities.add"]),
     }
     let closed = Daemon::start();
     assert_eq!(

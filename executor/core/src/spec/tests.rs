@@ -13,6 +13,7 @@ fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value 
     let resolved = Resolved {
         rootfs: Path::new("/run/x/rootfs"),
         user: &user,
+        capabilities: &held(&plan.isolation, user.uid),
         limits: &plan.limits,
         cgroup: Path::new("executor/0/c1"),
         user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
@@ -97,6 +98,7 @@ fn a_member_joins_what_its_pod_holds() {
         let resolved = Resolved {
             rootfs: Path::new("/r"),
             user: &user,
+            capabilities: &held(&plan.isolation, user.uid),
             limits: &plan.limits,
             cgroup: Path::new("c"),
             user_namespace: Some(Path::new("/proc/self/fd/9")),
@@ -192,6 +194,7 @@ fn a_privileged_container_has_nothing_hidden() {
     let resolved = Resolved {
         rootfs,
         user: &user,
+        capabilities: &held(&plan.isolation, user.uid),
         limits: &plan.limits,
         cgroup,
         user_namespace: None,

@@ -1,4 +1,4 @@
-//! Determines which limits and privileges of a plan this host can enforce or grant.
+//! Determines which limits of a plan this host can enforce.
 //!
 //! Other limits are refused with their field name or, if the operator chose so, reported as a warning
 //! (`unenforceable_limits`). Limits of a running container can be replaced. A limit on open files above the host's
@@ -8,12 +8,10 @@ use std::io;
 use std::path::Path;
 
 use executor_core::lifecycle::State;
-use executor_core::plan::{HostOptions, Limits, Plan, UserNamespace};
+use executor_core::plan::{HostOptions, Limits, Plan};
 use executor_core::protocol::{Reason, Refused, UpdateLimits};
 use executor_core::record::ContainerRecord;
-use executor_core::spec::CapabilitySets;
 use executor_core::validate::{Unenforceable, Violation, validate_limits};
-use executor_sys::capabilities::is_in_bounding_set;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::cgroup::page_pool;
@@ -165,20 +163,4 @@ pub(crate) fn allow_descriptors(files: usize) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
             .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
     }
-}
-
-/// Checks that the shim can grant these capabilities. It may lack some, depending on the launcher's systemd unit. In
-/// its own user namespace a container has all capabilities.
-pub(crate) fn can_be_given(plan: &Plan, capabilities: &CapabilitySets) -> Result<(), Refused> {
-    if plan.isolation.user_namespace == UserNamespace::Own {
-        return Ok(());
-    }
-    let can_give = |name: &str| name.parse().is_ok_and(is_in_bounding_set);
-    let lacking: Vec<&str> = capabilities.names.iter().copied().filter(|name| !can_give(name)).collect();
-    if lacking.is_empty() {
-        return Ok(());
-    }
-    let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
-    let why = format!("the launcher does not have {}", lacking.join(", "));
-    Err(Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]))
 }

@@ -20,7 +20,6 @@ use std::time::Instant;
 use executor_core::payload::BYTES_MAX;
 use executor_core::placement::MountPoint;
 use executor_core::record::{ContainerRecord, Exit, PreparedContainer};
-use executor_core::spec;
 use executor_sys::events::Events;
 use executor_sys::heap;
 use executor_sys::memfile::MemFile;
@@ -28,6 +27,7 @@ use executor_sys::process::{self, ChildExit, Fork, SignalEvents};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use serde::{Deserialize, Serialize};
 
+use crate::capabilities;
 use crate::cgroup::part_of;
 use crate::exec::{Entrant, ExecTarget, GO, made_pid};
 use crate::host::Host;
@@ -271,7 +271,7 @@ impl Service<'_> {
         let sidecar = record.plan.actions.as_ref().and_then(|actions| actions.limited_sidecar_of(process));
         let part = sidecar.map(|sidecar| part_of(&record.cgroup, sidecar));
         let isolation = &record.plan.isolation;
-        let held = spec::held(isolation, step.user.uid);
+        let held = capabilities::held(isolation, step.user.uid);
         let (filter, _) = Filter::from_request(self.filter, isolation, &held).map_err(|refused| refused.message)?;
         let credentials = ExecTarget::credentials(&step.user, &held).map_err(reported("capabilities"))?;
         let points: Vec<(&MountPoint, BorrowedFd<'_>)> =

@@ -16,6 +16,7 @@ use executor_sys::identity;
 
 use super::Undo;
 use super::assemble::{Assembled, RecordedContainer};
+use crate::capabilities;
 use crate::cdi::DeviceEdits;
 use crate::cgroup::Devices;
 use crate::devices;
@@ -88,8 +89,8 @@ impl Assembled {
         devices.extend(nodes);
         devices::check_entries(&devices)?;
         warnings.extend_from_slice(tree.warnings());
-        let held = spec::held(&record.plan.isolation, user.uid);
-        limits::can_be_given(&record.plan, &held)?;
+        let held = capabilities::held(&record.plan.isolation, user.uid);
+        capabilities::can_be_given(&record.plan.isolation, &held)?;
         let (filter, unknown) = Filter::from_request(filter, &record.plan.isolation, &held)?;
         warnings.extend(unknown);
         let role = match (&record.plan.actions, record.plan.surroundings.init) {
@@ -162,6 +163,7 @@ impl Assembled {
                 let resolved = spec::Resolved {
                     rootfs: &dirs.stage,
                     user: &user,
+                    capabilities: &held,
                     limits: &limits,
                     cgroup: &record.cgroup,
                     user_namespace: namespace.as_deref(),
