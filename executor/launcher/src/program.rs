@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use executor_core::payload::{self, PATH_DEFAULT, ProcessPayload};
-use executor_core::plan::{HostOptions, Plan};
+use executor_core::plan::{HostOptions, Plan, UserNamespace};
 use executor_secrets::volume::Stored;
 use executor_sys::landlock;
 use executor_sys::memfile::MemFile;
@@ -200,11 +200,12 @@ pub(crate) struct Confinement<'a> {
 
 /// Returns true if each process of a container must get its own Landlock domain, because the container shares a pid
 /// namespace with other containers or with the host. A container that is there to inspect processes and has the
-/// privilege for it has none.
+/// privilege for it has none, nor does one that is root of the host: a domain would not stop it, and it could not mount.
 pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let traces = isolation.privileged || isolation.capabilities_added.iter().any(|one| TRACING.contains(&&**one));
-    !plan.owns_processes() && (plan.shares_processes() || !traces)
+    let is_root_of_host = isolation.privileged && isolation.user_namespace == UserNamespace::Host;
+    !plan.owns_processes() && !is_root_of_host && (plan.shares_processes() || !traces)
 }
 
 /// Returns true if each process of a container gets its own Landlock domain, which needs support by the kernel.

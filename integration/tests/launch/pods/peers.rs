@@ -1,7 +1,7 @@
 //! Access of a member to the processes of other members, in a pod with a shared pid namespace.
 
-use executor_proto::v1::{CreatePodRequest, RunRequest};
-use integration::daemon::Daemon;
+use executor_proto::v1::{Capabilities, CreatePodRequest, RunRequest, UserNamespace};
+use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, sh};
 use integration::streams::{self, executed};
 
@@ -80,5 +80,22 @@ fn member_with_shared_processes_moves_files() {
     let moves = "mkdir /tmp/a /tmp/b && echo x >/tmp/a/f && ln /tmp/a/f /tmp/b/g && \
                  perl -e 'rename \"/tmp/a/f\", \"/tmp/b/f\" or die $!' && ls /tmp/b";
     assert_eq!(script_output(&daemon, in_pod("p", sh(moves))), "f\ng\n");
+    delete(&daemon, "p", true).unwrap();
+}
+
+/// A privileged member with the host's ids is root of the host, and can mount. The control: a member with the capability
+/// alone is in a Landlock domain, which forbids it.
+#[test]
+fn privileged_member_of_the_host_mounts() {
+    let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n\
+                  allow_no_seccomp = true\n";
+    let daemon = Setup::default().config(config).start();
+    let user_namespace = UserNamespace::Host.into();
+    create(&daemon, &CreatePodRequest { share_processes: true, user_namespace, ..asked("p") });
+    let mounts = || in_pod("p", sh("mount -t tmpfs none /tmp && grep -c '^none /tmp tmpfs' /proc/mounts"));
+    assert_eq!(script_output(&daemon, RunRequest { privileged: true, ..mounts() }), "1\n");
+    let capabilities = Some(Capabilities { add: vec!["CAP_SYS_ADMIN".into()], drop: vec![] });
+    let refused = script_output(&daemon, RunRequest { capabilities, seccomp_unconfined: true, ..mounts() });
+    assert!(refused.contains("permission denied"), "{refused}");
     delete(&daemon, "p", true).unwrap();
 }
