@@ -18,8 +18,8 @@ const PROFILE: &str = "dist";
 /// Profile of the daemons under test.
 const TESTED: &str = "tested";
 /// Programs of the product; package and binary have the same name.
-pub(crate) const PROGRAMS: [&str; 7] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS];
-const DAEMON: &str = "executord";
+pub(crate) const PROGRAMS: [&str; 8] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI];
+pub(crate) const DAEMON: &str = "executord";
 /// The only static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
 const CLI: &str = "agent-cli";
@@ -35,12 +35,14 @@ pub(crate) const DRIVER: &str = "cnab-executor";
 pub(crate) const OPERATORS: &str = "agent-cli-bundle";
 /// Name of [`OPERATORS`] as `agent-cli catalog`: a link to the program.
 pub(crate) const CATALOGS: &str = "agent-cli-catalog";
+/// Serves the Kubernetes runtime interface.
+pub(crate) const CRI: &str = "executor-cri";
 /// Names of links and the programs that they point to.
 pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERATORS)];
 
 /// Builds the product. Returns a line with path, size and kind of each binary.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
-    build_daemons(workspace, PROFILE, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS])?;
+    build_daemons(workspace, PROFILE, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS, CRI])?;
     std::fs::create_dir_all(workspace.dist())?;
     let mut lines = Vec::new();
     for name in PROGRAMS {

@@ -1,14 +1,16 @@
 //! `cargo xtask engines-test`: runs critest, the conformance tests of the Kubernetes runtime interface (CRI).
 //!
-//! critest judges Debian's containerd, whose results are the yardstick in docs/cri.md. Everything runs in namespaces of
-//! its own ([`room`]), with the images that critest pulls made and served locally ([`supplies`]).
+//! critest judges executor-cri and Debian's containerd, whose results are the yardstick in docs/cri.md. Everything runs in
+//! namespaces of its own ([`room`]), with the images that critest pulls made and served locally ([`supplies`]).
 
 mod containerd;
+mod executor;
 mod report;
 mod room;
 mod supplies;
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
@@ -16,9 +18,11 @@ use anyhow::{Context as _, ensure};
 use self::report::Report;
 use self::room::Room;
 use self::supplies::Supplies;
-use crate::needs;
 use crate::workspace::{Workspace, is_root, run, step};
+use crate::{dist, needs};
 
+/// Working directory of critest.
+const CRITEST: &str = "root/critest";
 /// Specs that critest 1.37.0 selects on Linux.
 const SELECTED: usize = 137;
 
@@ -36,9 +40,29 @@ pub(crate) struct Options {
     /// Print only the results on standard output, as JSON
     #[arg(long)]
     json: bool,
-    /// Copy critest's and containerd's logs to this directory
+    /// Copy the logs of critest, the runtimes and the registry to this directory
     #[arg(long, value_name = "DIRECTORY")]
-    logs: Option<std::path::PathBuf>,
+    logs: Option<PathBuf>,
+    /// Judge only this runtime
+    #[arg(long, value_enum)]
+    runtime: Option<Kind>,
+    /// Use the programs of the product in this directory instead of building them
+    #[arg(long, value_name = "DIRECTORY")]
+    programs: Option<PathBuf>,
+}
+
+/// Runtimes that can be judged.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    Containerd,
+    Executor,
+}
+
+/// A runtime that serves.
+struct Runtime {
+    /// Program and version.
+    name: String,
+    socket: PathBuf,
 }
 
 /// Builds critest and runs it against containerd. Fails if specs of a whole run differ from the yardstick.
@@ -55,27 +79,75 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     needs::require(&needs::ENGINES_RUN)?;
     let supplies = Supplies::prepare(workspace)?;
     let directory = tempfile::Builder::new().prefix("executor-engines-").tempdir()?;
+    // Users of the host must not reach set-user-id programs that a container leaves in a mounted directory.
+    let work = directory.path().join(CRITEST);
+    std::fs::create_dir_all(&work)?;
+    std::fs::set_permissions(work.parent().unwrap_or(&work), std::fs::Permissions::from_mode(0o700))?;
     let room = Room::open(directory.path())?;
     step("Serving the images of critest");
     let registry = supplies.serve(&room, directory.path())?;
-    step("Starting containerd");
-    let containerd = containerd::start(&room, directory.path(), &registry.address)?;
-    step("Running critest (2 minutes for all specs)");
-    let report = critest(options, &supplies, &room, directory.path(), &containerd);
-    if let Some(logs) = &options.logs {
-        std::fs::create_dir_all(logs)?;
-        for name in ["critest.log", "containerd.log", "images.log"] {
-            std::fs::copy(directory.path().join(name), logs.join(name)).with_context(|| name.to_owned())?;
+    let mut reports = Vec::new();
+    for kind in [Kind::Containerd, Kind::Executor] {
+        if options.runtime.is_none_or(|only| only == kind) {
+            let report = judge(workspace, kind, options, &supplies, &room, directory.path(), &registry.address);
+            if let Some(logs) = &options.logs {
+                keep_logs(directory.path(), logs)?;
+            }
+            reports.push(report?);
         }
     }
-    let report = report?;
     if options.json {
-        println!("{}", report.to_json());
+        println!("{}", serde_json::to_string_pretty(&reports)?);
     } else {
-        print!("{report}");
+        reports.iter().for_each(|report| println!("{report}"));
     }
     let is_whole = options.focus.is_none() && options.skip.is_none();
-    Ok(if is_whole && report.specs.len() != SELECTED { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let differs = |report: &Report| report.specs.len() != SELECTED;
+    Ok(if is_whole && reports.iter().any(differs) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Starts a runtime and runs critest against it.
+fn judge(
+    workspace: &Workspace,
+    kind: Kind,
+    options: &Options,
+    supplies: &Supplies,
+    room: &Room,
+    directory: &Path,
+    registry: &str,
+) -> anyhow::Result<Report> {
+    let runtime = match kind {
+        Kind::Containerd => {
+            step("Starting containerd");
+            containerd::start(room, directory, registry)?
+        }
+        Kind::Executor => {
+            let programs = match &options.programs {
+                Some(programs) => programs.canonicalize().with_context(|| programs.display().to_string())?,
+                None => {
+                    dist::build(workspace)?;
+                    workspace.dist()
+                }
+            };
+            step("Starting executord and executor-cri");
+            executor::start(room, directory, &programs, &directory.join(CRITEST), registry)?
+        }
+    };
+    step(&format!("Running critest against {} (2 minutes for all specs)", runtime.name));
+    critest(options, supplies, room, directory, &runtime)
+}
+
+/// Copies all logs of a run.
+fn keep_logs(directory: &Path, to: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for from in [directory, &directory.join("executor")] {
+        for entry in std::fs::read_dir(from).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == "log") {
+                std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Runs critest against the runtime at `socket`.
@@ -84,7 +156,7 @@ fn critest(
     supplies: &Supplies,
     room: &Room,
     directory: &Path,
-    runtime: &containerd::Containerd,
+    runtime: &Runtime,
 ) -> anyhow::Result<Report> {
     let (json, list) = (directory.join("report.json"), directory.join("images.yaml"));
     let images = "defaultTestContainerImage: registry.k8s.io/e2e-test-images/busybox:1.29-2\n\
@@ -98,8 +170,9 @@ fn critest(
         command.args(value.iter().flat_map(|value| [flag, value]));
     }
     let log = std::fs::File::create(directory.join("critest.log"))?;
-    // critest writes reports below its working directory.
-    command.current_dir(directory).stdout(log.try_clone()?).stderr(log);
+    // critest writes reports below its working directory, and makes the files that it mounts in the temporary directory.
+    let work = directory.join(CRITEST);
+    command.current_dir(&work).env("TMPDIR", &work).stdout(log.try_clone()?).stderr(log);
     // A failed spec is a result, and a run that fails as a whole leaves no report.
     let _ = run(&mut command);
     let text = std::fs::read(&json).with_context(|| {

@@ -1,27 +1,22 @@
 //! Debian's containerd, with all its files in a temporary directory.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::Runtime;
 use super::room::Room;
 use crate::workspace::output;
 
 /// Registries that critest names. Their images come from the local registry.
-const REGISTRIES: [&str; 3] = ["registry.k8s.io", "k8s.gcr.io", "gcr.io"];
+pub(super) const REGISTRIES: [&str; 3] = ["registry.k8s.io", "k8s.gcr.io", "gcr.io"];
 /// Time limit for the start.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-pub(super) struct Containerd {
-    /// Program and version.
-    pub(super) name: String,
-    pub(super) socket: PathBuf,
-}
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts containerd. It ends with the room.
-pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Containerd> {
+pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
     for name in REGISTRIES {
         let hosts = directory.join("certs.d").join(name);
         fs::create_dir_all(&hosts)?;
@@ -49,10 +44,11 @@ pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Re
     }
     let version = output(std::process::Command::new("containerd").arg("--version"))?;
     let version = version.split_whitespace().nth(2).unwrap_or("of unknown version").to_owned();
-    Ok(Containerd { name: format!("containerd {version}"), socket })
+    Ok(Runtime { name: format!("containerd {version}"), socket })
 }
 
-fn network(directory: &Path) -> serde_json::Value {
+/// Returns a CNI configuration for the pods.
+pub(super) fn network(directory: &Path) -> serde_json::Value {
     serde_json::json!({
         "cniVersion": "1.0.0",
         "name": "engines",

@@ -75,10 +75,6 @@ impl Report {
         Ok(Self { runtime, specs })
     }
 
-    pub(super) fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default()
-    }
-
     fn count(&self, group: Option<&str>, state: State) -> usize {
         let is_counted = |spec: &&Spec| spec.state == state && group.is_none_or(|group| spec.group == group);
         self.specs.iter().filter(is_counted).count()
@@ -180,7 +176,7 @@ mod tests {
 
     #[test]
     fn json_has_all_of_a_spec() {
-        let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
+        let json: serde_json::Value = serde_json::to_value(report()).unwrap();
         assert_eq!(json["runtime"], "runtime 1");
         let expected =
             serde_json::json!({"group": "Pods", "name": "stop twice", "state": "passed", "reason": "", "seconds": 2.5});

@@ -17,8 +17,8 @@ const SCRIPT: &str = r#"trap '' INT TERM HUP
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
     sh -c 'for dir in /run/netns /run/containerd; do mkdir -p $dir && mount -t tmpfs none $dir || exit 1; done
     ip link set lo up && echo ready && exec cat'
-find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' \) -newer "$1/began" \
-    -exec rmdir {} +
+find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path '*/executor-engines*' \) \
+    -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;
 
 pub(super) struct Room {

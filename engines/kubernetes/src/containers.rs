@@ -1,0 +1,270 @@
+//! Containers: create, start, stop, remove, update, list (rules C8, C10, C11, C15).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_client::v1::UpdateLimitsRequest;
+use executor_client::{Code, Error, Run};
+use executor_cri_api::v1::{
+    ContainerConfig, ContainerFilter, ContainerState, CreateContainerRequest, LinuxContainerResources,
+    StopContainerRequest,
+};
+use tonic::Status;
+
+use crate::failure::{self, Violations};
+use crate::follow::{self, EventKind};
+use crate::images;
+use crate::lower::container::{Origin, lower};
+use crate::lower::resources;
+use crate::node::{Node, now};
+use crate::sandboxes;
+use crate::status::{has_labels, start_error, state};
+use crate::store::{Container, ContainerRecord};
+
+/// Creates a container, and returns its id. The same request again returns the same id.
+///
+/// # Errors
+/// INVALID_ARGUMENT (every field that cannot be honoured), NOT_FOUND (no such sandbox or image), FAILED_PRECONDITION (the
+/// sandbox is not ready), ALREADY_EXISTS (another request with this name), or an error of executord.
+pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) -> Result<String, Status> {
+    let CreateContainerRequest { pod_sandbox_id, config, .. } = request;
+    let mut config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
+    let sandbox = sandboxes::get(node, &pod_sandbox_id)?;
+    if config.metadata.as_ref().is_none_or(|metadata| metadata.name.is_empty()) {
+        return Err(Status::invalid_argument("config.metadata.name: required"));
+    }
+    if !sandbox.is_ready() {
+        return Err(Status::failed_precondition("the sandbox is not ready"));
+    }
+    let log = log_path(&sandbox.record.config.log_directory, &config.log_path)?;
+    let name = config.image.clone().unwrap_or_default().image;
+    let image = images::find(node, &name).await?;
+    let image = image.ok_or_else(|| Status::not_found(format!("config.image: there is no image {name:?}")))?;
+    let volumes = image_volumes(node, &mut config).await?;
+    let requested = config.linux.clone().unwrap_or_default().resources.unwrap_or_default();
+    let record = ContainerRecord {
+        sandbox: sandbox.record.id.clone(),
+        config: config.clone(),
+        log: log.clone(),
+        image_id: image.id.clone(),
+        image_ref: image.digest_name(),
+        resources: requested,
+        created_at: now(),
+        ..ContainerRecord::default()
+    };
+    let origin = |id| {
+        let (sandbox_config, sandbox) = (&sandbox.record.config, &*sandbox.record.id);
+        Origin { id, sandbox, sandbox_config, rootfs: &image.rootfs, log: &log, volumes: &volumes }
+    };
+    // Nothing is recorded of a request that cannot be lowered.
+    lower(&origin(""), &mut config.clone())?;
+    let begun = node.store.begin_container(record)?;
+    let id = begun.id.clone();
+    let run = Run::from(lower(&origin(&id), &mut config)?);
+    // Variables are in buffers of this connection, which ends with the call.
+    let client = node.own_client().await?;
+    match client.run(&run).await {
+        Ok(started) => {
+            let is_first = !begun.is_created;
+            if !node.store.container_created(&id, started.container)? {
+                return Err(Status::aborted("the container was removed while it was created"));
+            }
+            if is_first {
+                follow::publish(node, EventKind::ContainerCreatedEvent, &id, &sandbox.record.id);
+            }
+            Ok(id)
+        }
+        Err(error) => {
+            // What exists keeps its name, and so does a request whose outcome is unknown: its retry joins it.
+            let is_free = !begun.is_created && error.code() != Some(Code::AlreadyExists) && !error.is_lost();
+            if is_free {
+                node.store.remove_container(&id);
+            }
+            Err(failure::status(&error))
+        }
+    }
+}
+
+/// Notes the ids of the images that are mounted, and returns the references of their manifests by these ids.
+///
+/// # Errors
+/// NOT_FOUND if one is missing.
+async fn image_volumes(node: &Node, config: &mut ContainerConfig) -> Result<BTreeMap<String, String>, Status> {
+    let mut volumes = BTreeMap::new();
+    for (index, mount) in config.mounts.iter_mut().enumerate() {
+        let Some(image) = mount.image.as_mut().filter(|image| !image.image.is_empty()) else { continue };
+        let missing = || {
+            let name = &image.image;
+            Status::not_found(format!(
+                "ImageVolumeMountFailed: config.mounts[{index}].image: there is no image {name:?}"
+            ))
+        };
+        let found = images::find(node, &image.image).await?.ok_or_else(missing)?;
+        image.image_ref.clone_from(&found.id);
+        volumes.insert(found.id, found.rootfs);
+    }
+    Ok(volumes)
+}
+
+/// Returns the absolute path of a log: rule C31. Without both parts there is no log.
+fn log_path(directory: &str, path: &str) -> Result<String, Status> {
+    if directory.is_empty() || path.is_empty() {
+        return Ok(String::new());
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(Status::invalid_argument("config.log_path: must not contain \"..\""));
+    }
+    Ok(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches('/')))
+}
+
+/// Starts a container. Returns when its program is executed.
+///
+/// # Errors
+/// NOT_FOUND, FAILED_PRECONDITION (not created, or its sandbox is not ready), UNKNOWN (the program cannot be executed),
+/// or an error of executord.
+pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
+    let container = get(node, id)?;
+    let id = &container.record.id;
+    if !node.store.sandbox(&container.record.sandbox).is_some_and(|sandbox| sandbox.is_ready()) {
+        return Err(Status::failed_precondition("the sandbox is not ready"));
+    }
+    if state(&container) != ContainerState::ContainerCreated {
+        return Err(Status::failed_precondition(format!(
+            "the container is {}, not CONTAINER_CREATED",
+            state(&container).as_str_name()
+        )));
+    }
+    let run = node.client.start(id).await.map_err(|error| failure::status(&error))?;
+    follow::learn(node, run);
+    // If the program cannot be executed, the container is about to complete.
+    let container = get(node, id)?;
+    let failed = container.run.as_ref().is_some_and(|run| run.started_at.is_none());
+    if failed {
+        let run = node.client.wait(id).await.map_err(|error| failure::status(&error))?;
+        follow::learn(node, run);
+        if let Some(why) = start_error(&get(node, id)?) {
+            return Err(Status::unknown(format!("cannot start the container: {why}")));
+        }
+    }
+    Ok(())
+}
+
+/// Stops a container, and returns when it has ended. A missing container is stopped (rule C5).
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn stop(node: &Arc<Node>, request: &StopContainerRequest) -> Result<(), Status> {
+    let Some(container) = node.store.container(&request.container_id) else { return Ok(()) };
+    if state(&container) == ContainerState::ContainerExited {
+        return Ok(());
+    }
+    let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
+    end(node, &container.record.id, grace).await.map_err(|error| failure::status(&error))
+}
+
+/// Longest grace period of executord.
+const GRACE_MAX: Duration = Duration::from_secs(3600);
+
+async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Error> {
+    let ended = async {
+        node.client.stop(id, Some(grace.min(GRACE_MAX))).await?;
+        node.client.wait(id).await
+    };
+    match ended.await {
+        Ok(run) => follow::learn(node, run),
+        Err(error) if error.code() == Some(Code::NotFound) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Removes a container; a running one is killed. Its log file stays. A missing container is removed (rule C5).
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
+    let (_, all) = node.store.everything();
+    let found = node.store.container(id).or_else(|| all.into_iter().find(|container| container.record.id == id));
+    let Some(container) = found else { return Ok(()) };
+    let id = &container.record.id;
+    if state(&container) == ContainerState::ContainerRunning {
+        end(node, id, Duration::ZERO).await.map_err(|error| failure::status(&error))?;
+    }
+    sandboxes::gone(node.client.delete(id, true).await)?;
+    if node.store.remove_container(id) {
+        follow::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
+    }
+    Ok(())
+}
+
+/// Changes the resources of a container, all or nothing (rule C15).
+///
+/// # Errors
+/// NOT_FOUND, INVALID_ARGUMENT, or an error of executord.
+pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxContainerResources>) -> Result<(), Status> {
+    let container = get(node, id)?;
+    let Some(changed) = changed else { return Ok(()) };
+    let record = &container.record;
+    let mut violations = Violations::default();
+    let mut limits = resources::change(&changed, &mut violations);
+    violations.check()?;
+    // What is as it was needs no change: the kubelet sends all resources each time.
+    if limits.cpuset_cpus == record.resources.cpuset_cpus {
+        limits.cpuset_cpus.clear();
+    }
+    if limits.cpuset_mems == record.resources.cpuset_mems {
+        limits.cpuset_mems.clear();
+    }
+    let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
+    let run = node.client.update_limits(request).await.map_err(|error| failure::status(&error))?;
+    follow::learn(node, run);
+    node.store.set_resources(&record.id, resources::merged(&record.resources, &changed))
+}
+
+/// Asks executord for the state of a container.
+///
+/// # Errors
+/// Returns an error of executord; that it does not have the container is none.
+pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
+    match node.client.get(id).await {
+        Ok(run) => follow::learn(node, run),
+        Err(error) if error.code() == Some(Code::NotFound) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Returns the containers that a filter selects.
+pub(crate) fn list(node: &Node, filter: Option<ContainerFilter>) -> Vec<Container> {
+    let filter = filter.unwrap_or_default();
+    let is_selected = |container: &Container| {
+        container.record.id.starts_with(&filter.id)
+            && container.record.sandbox.starts_with(&filter.pod_sandbox_id)
+            && filter.state.as_ref().is_none_or(|wanted| wanted.state() == state(container))
+            && has_labels(&container.record.config.labels, &filter.label_selector)
+    };
+    node.store.containers().into_iter().filter(is_selected).collect()
+}
+
+/// Returns a container.
+///
+/// # Errors
+/// NOT_FOUND.
+pub(crate) fn get(node: &Node, id: &str) -> Result<Container, Status> {
+    node.store.container(id).ok_or_else(|| Status::not_found(format!("there is no container with the id {id:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule C31.
+    #[test]
+    fn logs_are_below_their_directory() {
+        assert_eq!(log_path("/var/log/pods/a/", "c/0.log").unwrap(), "/var/log/pods/a/c/0.log");
+        assert_eq!(log_path("", "c/0.log").unwrap(), "");
+        assert_eq!(log_path("/var/log/pods/a", "").unwrap(), "");
+        assert!(log_path("/var/log/pods/a", "../0.log").is_err());
+    }
+}

@@ -1,0 +1,98 @@
+//! Processes in containers whose output is returned at once: rule C36.
+
+use std::time::Duration;
+
+use executor_client::v1::exit_status::Status as Exit;
+use executor_client::v1::{ExecStart, ExitStatus};
+use executor_client::{Client, Executed};
+use executor_cri_api::v1::{ExecSyncRequest, ExecSyncResponse};
+use tonic::Status;
+
+use crate::containers;
+use crate::failure;
+use crate::node::Node;
+
+/// Output that is returned of each stream, in bytes. The rest is discarded.
+const OUTPUT_MAX: usize = 16 << 20;
+
+/// Executes a command and returns its output and exit code.
+///
+/// # Errors
+/// NOT_FOUND, INVALID_ARGUMENT (no command), DEADLINE_EXCEEDED (`timeout`; the process and its descendants are killed),
+/// UNKNOWN (the program cannot be executed), or an error of executord.
+pub(crate) async fn sync(node: &Node, request: ExecSyncRequest) -> Result<ExecSyncResponse, Status> {
+    let container = containers::get(node, &request.container_id)?;
+    let start = start(container.record.id.clone(), request.cmd)?;
+    // Arguments and output are in buffers of this connection, which ends with the call.
+    let client = node.own_client().await?;
+    match u64::try_from(request.timeout) {
+        Ok(0) | Err(_) => execute(&client, start).await,
+        Ok(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), execute(&client, start)).await {
+            Ok(executed) => executed,
+            Err(_) => Err(Status::deadline_exceeded(format!("the command has not ended within {seconds} s"))),
+        },
+    }
+}
+
+/// Returns the request for a command in a container, with the container's environment.
+///
+/// # Errors
+/// INVALID_ARGUMENT without a command.
+pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
+    let mut words = cmd.into_iter();
+    let path = words.next().filter(|path| !path.is_empty()).ok_or_else(|| Status::invalid_argument("cmd: required"))?;
+    Ok(ExecStart { id, path, args: words.collect(), container_environment: true, ..ExecStart::default() })
+}
+
+async fn execute(client: &Client, start: ExecStart) -> Result<ExecSyncResponse, Status> {
+    let mut exec = client.exec(start).await.map_err(|error| failure::status(&error))?;
+    let mut response = ExecSyncResponse::default();
+    loop {
+        match exec.next().await.map_err(|error| failure::status(&error))? {
+            Executed::Started { .. } => {}
+            Executed::Stdout(bytes) => append(&mut response.stdout, &bytes),
+            Executed::Stderr(bytes) => append(&mut response.stderr, &bytes),
+            Executed::Exit(exit) => {
+                response.exit_code = exit_code(exit);
+                return Ok(response);
+            }
+            Executed::Failed(failed) => {
+                return Err(Status::unknown(format!("cannot execute the command: {}", failed.message)));
+            }
+        }
+    }
+}
+
+fn append(output: &mut Vec<u8>, bytes: &[u8]) {
+    let room = OUTPUT_MAX - output.len().min(OUTPUT_MAX);
+    output.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+/// Returns the exit code of a process; 128 and its number for a signal.
+pub(crate) fn exit_code(exit: ExitStatus) -> i32 {
+    match exit.status {
+        Some(Exit::Code(code)) => code,
+        Some(Exit::Signal(signal)) => 128 + signal,
+        None => -1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule C36: the rest of the output is discarded.
+    #[test]
+    fn output_is_limited() {
+        let mut output = vec![0; OUTPUT_MAX - 1];
+        append(&mut output, b"abc");
+        append(&mut output, b"d");
+        assert_eq!((output.len(), output.last()), (OUTPUT_MAX, Some(&b'a')));
+    }
+
+    #[test]
+    fn commands_are_required() {
+        assert!(start("c".into(), vec![]).is_err());
+        assert_eq!(start("c".into(), vec!["ls".into(), "-l".into()]).unwrap().args, ["-l"]);
+    }
+}

@@ -1,0 +1,121 @@
+//! Names of images: executord's references as Kubernetes writes them, and hosts of registries.
+
+/// Scheme of references to registries.
+const SCHEME: &str = "docker://";
+/// Docker's registry, which names without a host mean, and its other names.
+const DOCKER: &str = "docker.io";
+const DOCKER_NAMES: [&str; 3] = ["index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"];
+
+/// Tags, and names with digests, of an image.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// `registry/repository:tag`
+    pub(crate) tags: Vec<String>,
+    /// `registry/repository@sha256:...`
+    pub(crate) digests: Vec<String>,
+}
+
+impl Names {
+    /// Returns the names of an image with this manifest, and of the index it was chosen from, if any.
+    pub(crate) fn new<'a>(references: impl IntoIterator<Item = &'a String>, manifest: &str, index: &str) -> Self {
+        let mut names = Self::default();
+        for reference in references {
+            let Some(name) = reference.strip_prefix(SCHEME) else {
+                names.tags.push(reference.clone());
+                continue;
+            };
+            let repository = repository(name);
+            if name.len() > repository.len() && !name.contains('@') {
+                names.tags.push(name.to_owned());
+            }
+            names.digests.extend(
+                [index, manifest]
+                    .iter()
+                    .filter(|digest| !digest.is_empty())
+                    .map(|digest| format!("{repository}@{digest}")),
+            );
+        }
+        for list in [&mut names.tags, &mut names.digests] {
+            list.sort();
+            list.dedup();
+        }
+        names
+    }
+}
+
+/// Returns a name without its tag and digest.
+fn repository(name: &str) -> &str {
+    let name = name.split('@').next().unwrap_or(name);
+    match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    }
+}
+
+/// Returns the reference of a manifest, by which executord finds it whatever its tags are; or one of the references if
+/// the image is from no registry.
+pub(crate) fn rootfs(references: &[String], manifest: &str) -> Option<String> {
+    let of_registry = references.iter().find_map(|reference| reference.strip_prefix(SCHEME));
+    match of_registry {
+        Some(name) => Some(format!("{SCHEME}{}@{manifest}", repository(name))),
+        None => references.first().cloned(),
+    }
+}
+
+/// Returns the host and port of the registry that an image's name begins with.
+fn registry(image: &str) -> &str {
+    let image = image.strip_prefix(SCHEME).unwrap_or(image);
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        _ => DOCKER,
+    }
+}
+
+/// Returns true if credentials for the server may be sent for an image (rule C39): the server is the image's registry, or
+/// none is named.
+pub(crate) fn is_server_of(server: &str, image: &str) -> bool {
+    let server = server.trim();
+    if server.is_empty() {
+        return true;
+    }
+    let host = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or(host);
+    let normal = |host: &str| if DOCKER_NAMES.contains(&host) { DOCKER.to_owned() } else { host.to_lowercase() };
+    normal(host) == normal(registry(image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule C40: tags are normalized; an image that was pulled by digest has none.
+    #[test]
+    fn names_are_tags_or_digests() {
+        let references =
+            ["docker://r.example:5000/a/b:1".to_owned(), "docker://r.example:5000/a/b@sha256:aa".to_owned()];
+        let names = Names::new(&references, "sha256:aa", "");
+        assert_eq!(names.tags, ["r.example:5000/a/b:1"]);
+        assert_eq!(names.digests, ["r.example:5000/a/b@sha256:aa"]);
+        assert_eq!(rootfs(&references, "sha256:aa").unwrap(), "docker://r.example:5000/a/b@sha256:aa");
+        let names = Names::new(&references[1..], "sha256:aa", "sha256:ii");
+        assert_eq!(names.tags, Vec::<String>::new());
+        assert_eq!(names.digests.len(), 2);
+    }
+
+    /// Rule C39.
+    #[test]
+    fn credentials_stay_with_their_server() {
+        for (server, image, expected) in [
+            ("", "a/b", true),
+            ("https://index.docker.io/v1/", "busybox", true),
+            ("https://index.docker.io/v1/", "library/busybox:1", true),
+            ("r.example", "r.example/a:1", true),
+            ("https://R.example:443", "r.example/a", false),
+            ("http://r.example:5000/v2/", "r.example:5000/a@sha256:aa", true),
+            ("other.example", "r.example/a", false),
+            ("other.example", "busybox", false),
+        ] {
+            assert_eq!(is_server_of(server, image), expected, "{server} {image}");
+        }
+    }
+}

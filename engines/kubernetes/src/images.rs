@@ -1,0 +1,235 @@
+//! Images: rules C38 to C40. An image's id is the digest of its configuration.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use executor_client::v1::{Image as Stored, PullImageRequest, RegistryCredentials};
+use executor_client::{Code, Error, Wiped};
+use executor_cri_api::v1::{
+    AuthConfig, FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoResponse, ImageSpec, Int64Value, UInt64Value,
+};
+use tonic::Status;
+use zeroize::Zeroizing;
+
+use crate::failure;
+use crate::image_names::{Names, is_server_of, rootfs};
+use crate::node::{Node, now};
+
+/// An image for a container.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Digest of the configuration.
+    pub(crate) id: String,
+    /// Reference of the manifest at executord.
+    pub(crate) rootfs: String,
+    names: Names,
+}
+
+impl Found {
+    /// Returns the name with the digest of the manifest; the id if the image has no such name.
+    pub(crate) fn digest_name(&self) -> String {
+        self.names.digests.last().unwrap_or(&self.id).clone()
+    }
+}
+
+/// Finds an image by id, tag, digest or short name.
+///
+/// # Errors
+/// Returns an error of executord. That there is no such image is none.
+pub(crate) async fn find(node: &Node, name: &str) -> Result<Option<Found>, Status> {
+    let Some(stored) = inspect(node, name).await? else { return Ok(None) };
+    let names = Names::new(&stored.references, &stored.digest, &stored.index_digest);
+    let rootfs = rootfs(&stored.references, &stored.digest)
+        .ok_or_else(|| Status::failed_precondition(format!("the image {} has no name", stored.config_digest)))?;
+    Ok(Some(Found { id: stored.config_digest, rootfs, names }))
+}
+
+async fn inspect(node: &Node, name: &str) -> Result<Option<Stored>, Status> {
+    if name.is_empty() {
+        return Err(Status::invalid_argument("image.image: required"));
+    }
+    match node.client.images().inspect(name).await {
+        Ok(answer) => Ok(answer.image),
+        Err(error) if matches!(error.code(), Some(Code::NotFound | Code::InvalidArgument)) => Ok(None),
+        Err(error) => Err(failure::status(&error)),
+    }
+}
+
+/// Pulls an image, and returns its id. A tag is asked for at the registry each time.
+///
+/// # Errors
+/// UNKNOWN, beginning with `RegistryUnavailable`, if the registry does not answer; or an error of executord.
+pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<AuthConfig>) -> Result<String, Status> {
+    let reference = image.unwrap_or_default().image;
+    if reference.is_empty() {
+        return Err(Status::invalid_argument("image.image: required"));
+    }
+    let credentials = match auth {
+        Some(auth) if is_server_of(&auth.server_address, &reference) => credentials(auth)?,
+        _ => None,
+    };
+    let request = PullImageRequest { reference, credentials, ..PullImageRequest::default() };
+    // The credentials are in buffers of this connection, which ends with the call.
+    let client = node.own_client().await?;
+    let pulled = async { client.images().pull(&Wiped::new(request)).await?.image().await };
+    match pulled.await {
+        Ok(image) => Ok(image.config_digest),
+        Err(error) if error.code() == Some(Code::Unavailable) => {
+            Err(Status::unknown(format!("RegistryUnavailable: {}", failure::status(&error).message())))
+        }
+        Err(error) => Err(failure::status(&error)),
+    }
+}
+
+/// Converts credentials: `auth` is user and password, joined by a colon, in base64.
+fn credentials(auth: AuthConfig) -> Result<Option<RegistryCredentials>, Status> {
+    let AuthConfig { mut username, mut password, auth, identity_token, registry_token, .. } = auth;
+    let auth = Zeroizing::new(auth);
+    if username.is_empty() && !auth.is_empty() {
+        let invalid = || Status::invalid_argument("auth.auth: must be USER:PASSWORD in base64");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(auth.trim()).map_err(|_| invalid())?;
+        let text = Zeroizing::new(String::from_utf8(bytes).map_err(|_| invalid())?);
+        let (user, secret) = text.split_once(':').ok_or_else(invalid)?;
+        (username, password) = (user.to_owned(), secret.trim_end_matches('\0').to_owned());
+    }
+    let credentials = RegistryCredentials { username, password, identity_token, registry_token };
+    Ok((credentials != RegistryCredentials::default()).then_some(credentials))
+}
+
+/// Lists the images, one entry for each id.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<Image>, Status> {
+    let name = filter.unwrap_or_default().image;
+    let only = match name.is_empty() {
+        true => None,
+        false => match inspect(node, &name).await? {
+            Some(stored) => Some(stored.config_digest),
+            None => return Ok(Vec::new()),
+        },
+    };
+    let stored = node.client.images().list().await.map_err(|error| failure::status(&error))?;
+    let mut by_id: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
+    for image in stored {
+        by_id.entry(image.config_digest.clone()).or_default().push(image);
+    }
+    node.keep_image_users(|id| by_id.contains_key(id));
+    let mut images = Vec::new();
+    for (id, stored) in by_id.into_iter().filter(|(id, _)| only.as_ref().is_none_or(|only| only == id)) {
+        match described(node, id, &stored).await {
+            Ok(image) => images.push(image),
+            Err(error) if error.code() == Some(Code::NotFound) => {} // removed meanwhile
+            Err(error) => return Err(failure::status(&error)),
+        }
+    }
+    Ok(images)
+}
+
+async fn described(node: &Node, id: String, stored: &[Stored]) -> Result<Image, Error> {
+    let Some(first) = stored.first() else { return Ok(Image::default()) };
+    let user = node.image_user(&id, &first.digest).await?;
+    let mut names = Names::default();
+    for image in stored {
+        let Names { tags, digests } = Names::new(&image.references, &image.digest, &image.index_digest);
+        names.tags.extend(tags);
+        names.digests.extend(digests);
+    }
+    let pinned = node.pinned_images.iter().any(|pinned| names.tags.contains(pinned) || names.digests.contains(pinned));
+    let (uid, username) = owner(&user);
+    Ok(Image {
+        repo_tags: names.tags,
+        repo_digests: names.digests,
+        size: stored.iter().map(|image| image.size).max().unwrap_or(0).max(1),
+        uid: uid.map(|value| Int64Value { value }),
+        username,
+        spec: Some(ImageSpec { image: id.clone(), ..ImageSpec::default() }),
+        pinned,
+        id,
+    })
+}
+
+/// Returns the id, or else the name, of an image's `USER`, without its group (rule C40).
+fn owner(user: &str) -> (Option<i64>, String) {
+    let user = user.split(':').next().unwrap_or(user);
+    match user.parse::<u32>() {
+        Ok(uid) => (Some(uid.into()), String::new()),
+        Err(_) => (None, user.to_owned()),
+    }
+}
+
+/// Returns an image by id, tag, digest or short name; `None` if it is missing.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn status(node: &Node, image: Option<ImageSpec>) -> Result<Option<Image>, Status> {
+    let image = image.unwrap_or_default();
+    if image.image.is_empty() {
+        return Err(Status::invalid_argument("image.image: required"));
+    }
+    Ok(list(node, Some(image)).await?.pop())
+}
+
+/// Removes an image with all its names. A missing image is removed (rule C5).
+///
+/// # Errors
+/// FAILED_PRECONDITION if a container uses the image, or another error of executord.
+pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), Status> {
+    let name = image.unwrap_or_default().image;
+    let Some(stored) = inspect(node, &name).await? else { return Ok(()) };
+    // Several manifests can have this configuration.
+    loop {
+        match node.client.images().remove(&stored.config_digest).await {
+            Ok(_) => {}
+            Err(error) if error.code() == Some(Code::NotFound) => return Ok(()),
+            Err(error) => return Err(failure::status(&error)),
+        }
+    }
+}
+
+/// Returns the use of the file system that holds images and containers.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn filesystem(node: &Node) -> Result<ImageFsInfoResponse, Status> {
+    let info = node.client.info().await.map_err(|error| failure::status(&error))?;
+    let images = node.client.images().list().await.map_err(|error| failure::status(&error))?;
+    let layers: BTreeMap<&str, u64> =
+        images.iter().flat_map(|image| &image.layers).map(|layer| (&*layer.diff_id, layer.size)).collect();
+    let usage = |bytes: u64, inodes: u64| FilesystemUsage {
+        timestamp: now(),
+        fs_id: Some(FilesystemIdentifier { mountpoint: info.state_dir.clone() }),
+        used_bytes: Some(UInt64Value { value: bytes }),
+        inodes_used: Some(UInt64Value { value: inodes }),
+    };
+    Ok(ImageFsInfoResponse {
+        image_filesystems: vec![usage(layers.values().sum(), layers.len() as u64)],
+        container_filesystems: vec![usage(0, 0)],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule C39.
+    #[test]
+    fn credentials_are_decoded() {
+        let auth = AuthConfig { auth: "dXNlcjpwYTpzcw==".into(), ..AuthConfig::default() };
+        let found = credentials(auth).unwrap().unwrap();
+        assert_eq!((&*found.username, &*found.password), ("user", "pa:ss"));
+        assert!(credentials(AuthConfig::default()).unwrap().is_none());
+        for bad in ["!", "dXNlcg==", "/w=="] {
+            let status = credentials(AuthConfig { auth: bad.into(), ..AuthConfig::default() }).unwrap_err();
+            assert!(status.message().starts_with("auth.auth: must be"), "{status}");
+        }
+    }
+
+    /// Rule C40.
+    #[test]
+    fn users_are_ids_or_names() {
+        assert_eq!(owner("1002:users"), (Some(1002), String::new()));
+        assert_eq!(owner("www-data:7"), (None, "www-data".into()));
+        assert_eq!(owner(""), (None, String::new()));
+    }
+}

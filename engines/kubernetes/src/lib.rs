@@ -1,0 +1,34 @@
+//! `executor-cri`: serves the Kubernetes container runtime interface (CRI), `runtime.v1`, over executord.
+//!
+//! ```text
+//!  kubelet, crictl ──runtime.v1──> serve ──> services ──> node ──executor.v1──> executord
+//!                                              │           │ ▲
+//!                          lower: requests <───┘           │ └── follow: events of executord
+//!                          status: answers                 └──> store: records on disk
+//! ```
+//! A sandbox is a pod of executord, and a container is a held container (`RunRequest.hold`) in this pod, with the same
+//! id. What executord does not know about them, such as their names and annotations, is in records on disk, which contain
+//! no environment. Lists are answered from memory.
+
+#![forbid(unsafe_code)]
+
+pub mod program;
+
+mod cgroup;
+mod containers;
+mod exec;
+mod failure;
+mod follow;
+mod ids;
+mod image_names;
+mod images;
+mod lower;
+mod metrics;
+mod node;
+mod options;
+mod sandboxes;
+mod serve;
+mod services;
+mod stats;
+mod status;
+mod store;

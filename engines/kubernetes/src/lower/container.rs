@@ -1,0 +1,130 @@
+//! Containers: rules C21, C23 and C30. Their other parts have modules of their own.
+
+use std::collections::BTreeMap;
+
+use executor_client::v1::{Action, PullPolicy, RunRequest};
+use executor_cri_api::v1::{ContainerConfig, NamespaceMode, PodSandboxConfig};
+use tonic::Status;
+
+use super::{LABEL, digest, mounts, process, resources, sandbox, security};
+use crate::failure::Violations;
+
+/// What a container is created from, besides its request.
+pub(crate) struct Origin<'a> {
+    pub(crate) id: &'a str,
+    /// Id of the sandbox.
+    pub(crate) sandbox: &'a str,
+    /// Request of the sandbox.
+    pub(crate) sandbox_config: &'a PodSandboxConfig,
+    /// Reference of the image's manifest.
+    pub(crate) rootfs: &'a str,
+    /// Path of the log; empty for none.
+    pub(crate) log: &'a str,
+    /// References of the manifests of image volumes, by the ids of their images.
+    pub(crate) volumes: &'a BTreeMap<String, String>,
+}
+
+/// Lowers a container to a request, and takes its environment and its command from it.
+///
+/// # Errors
+/// INVALID_ARGUMENT with every field that cannot be honoured.
+pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result<RunRequest, Status> {
+    let mut violations = Violations::default();
+    let linux = config.linux.clone().unwrap_or_default();
+    let (security, requested) = (linux.security_context.unwrap_or_default(), linux.resources.unwrap_or_default());
+    let options = security.namespace_options.clone().unwrap_or_default();
+    if security.privileged && !sandbox::security(origin.sandbox_config).privileged {
+        violations.add("config.linux.security_context.privileged", "the sandbox is not privileged");
+    }
+    let labels = [(LABEL.to_owned(), String::new())].into();
+    // The environment is not part of the digest: executord compares it itself, with a key.
+    let mut public = config.clone();
+    public.envs.clear();
+    let nonce = digest(&public);
+    let mut run = RunRequest {
+        id: origin.id.to_owned(),
+        labels,
+        nonce,
+        rootfs: origin.rootfs.to_owned(),
+        pull_policy: PullPolicy::Never.into(),
+        pod: origin.sandbox.to_owned(),
+        hold: true,
+        keep_environment: true,
+        log_file: origin.log.to_owned(),
+        terminal: config.tty,
+        stdin: config.stdin,
+        stop_signal: process::signal_number(config.stop_signal()),
+        volumes: mounts::lower(config, origin.volumes, security.privileged, &mut violations),
+        devices: mounts::devices(config, &mut violations),
+        limits: Some(resources::lower(&requested, &mut violations)),
+        oom_score_adj: i32::try_from(requested.oom_score_adj).ok().filter(|&score| score != 0),
+        ..RunRequest::default()
+    };
+    security::apply(&security, &mut run, &mut violations);
+    if options.pid() == NamespaceMode::Target {
+        match options.target_id.is_empty() {
+            true => violations.add("config.linux.security_context.namespace_options.target_id", "required"),
+            false => run.pid_of.clone_from(&options.target_id),
+        }
+    }
+    let user = security::user(&security, &mut violations);
+    let mut action = process::lower(config, &mut violations);
+    action.user = user;
+    run.action = Some(Action { run: Some(action), ..Action::default() });
+    violations.check()?;
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_cri_api::v1::{KeyValue, LinuxContainerConfig, LinuxContainerSecurityContext, NamespaceOption};
+
+    fn lowered(config: &ContainerConfig) -> Result<RunRequest, String> {
+        let origin = Origin {
+            id: "c",
+            sandbox: "s",
+            sandbox_config: &PodSandboxConfig::default(),
+            rootfs: "docker://x",
+            log: "",
+            volumes: &BTreeMap::new(),
+        };
+        lower(&origin, &mut config.clone()).map_err(|status| status.message().to_owned())
+    }
+
+    fn with_security(security: LinuxContainerSecurityContext) -> ContainerConfig {
+        let linux = LinuxContainerConfig { security_context: Some(security), ..LinuxContainerConfig::default() };
+        ContainerConfig { linux: Some(linux), ..ContainerConfig::default() }
+    }
+
+    /// Rule C8: two requests differ by all but the environment, which executord compares.
+    #[test]
+    fn digests_exclude_environments() {
+        let with = |value: &str, path: &str| ContainerConfig {
+            envs: vec![KeyValue { key: "A".into(), value: value.into() }],
+            log_path: path.into(),
+            ..ContainerConfig::default()
+        };
+        let nonce = |config: ContainerConfig| lowered(&config).unwrap().nonce;
+        assert_eq!(nonce(with("1", "x")), nonce(with("2", "x")));
+        assert_ne!(nonce(with("1", "x")), nonce(with("1", "y")));
+    }
+
+    /// Rule C21.
+    #[test]
+    fn privileged_members_need_privileged_sandboxes() {
+        let config = with_security(LinuxContainerSecurityContext { privileged: true, ..Default::default() });
+        assert!(lowered(&config).unwrap_err().contains("the sandbox is not privileged"));
+    }
+
+    /// Rule C30.
+    #[test]
+    fn targets_are_joined() {
+        let options = |target: &str| {
+            let options = NamespaceOption { pid: 3, target_id: target.into(), ..NamespaceOption::default() };
+            with_security(LinuxContainerSecurityContext { namespace_options: Some(options), ..Default::default() })
+        };
+        assert_eq!(lowered(&options("c2")).unwrap().pid_of, "c2");
+        assert!(lowered(&options("")).unwrap_err().contains("target_id: required"));
+    }
+}

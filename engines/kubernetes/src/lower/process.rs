@@ -1,0 +1,124 @@
+//! The process of a container: rule C23.
+
+use executor_client::v1::{EnvironmentVariable, RunAction};
+use executor_cri_api::v1::{ContainerConfig, KeyValue, Signal};
+
+use crate::failure::Violations;
+
+/// First and last real-time signal of Linux.
+const REALTIME: (u32, u32) = (34, 64);
+
+/// Lowers the command, the environment and the directory. `command` replaces the image's entrypoint and its arguments;
+/// `args` alone replaces the arguments.
+pub(super) fn lower(config: &mut ContainerConfig, violations: &mut Violations) -> RunAction {
+    let mut command = std::mem::take(&mut config.command).into_iter();
+    let path = command.next().unwrap_or_default();
+    let args = command.chain(std::mem::take(&mut config.args)).collect();
+    let env = environment(std::mem::take(&mut config.envs), violations);
+    RunAction { path, args, env, dir: config.working_dir.clone(), ..RunAction::default() }
+}
+
+/// Of several values of a name the last one counts.
+fn environment(envs: Vec<KeyValue>, violations: &mut Violations) -> Vec<EnvironmentVariable> {
+    let mut variables: Vec<EnvironmentVariable> = Vec::with_capacity(envs.len());
+    for KeyValue { key, value } in envs {
+        let Ok(value) = String::from_utf8(value) else {
+            violations.add(&format!("config.envs[{key:?}]"), "the value is not UTF-8");
+            continue;
+        };
+        match variables.iter_mut().find(|variable| variable.name == key) {
+            Some(earlier) => earlier.value = value,
+            None => variables.push(EnvironmentVariable { name: key, value, from: None }),
+        }
+    }
+    variables
+}
+
+/// Returns the number of a signal; 0 for the image's own.
+pub(crate) fn signal_number(signal: Signal) -> u32 {
+    let name = signal.as_str_name().trim_start_matches("SIGNAL_SIG");
+    let offset = |name: &str, prefix: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
+    if let Some(offset) = offset(name, "RTMINPLUS") {
+        return REALTIME.0 + offset;
+    }
+    if let Some(offset) = offset(name, "RTMAXMINUS") {
+        return REALTIME.1 - offset;
+    }
+    match name {
+        "HUP" => 1,
+        "INT" => 2,
+        "QUIT" => 3,
+        "ILL" => 4,
+        "TRAP" => 5,
+        "ABRT" | "IOT" => 6,
+        "BUS" => 7,
+        "FPE" => 8,
+        "KILL" => 9,
+        "USR1" => 10,
+        "SEGV" => 11,
+        "USR2" => 12,
+        "PIPE" => 13,
+        "ALRM" => 14,
+        "TERM" => 15,
+        "STKFLT" => 16,
+        "CHLD" | "CLD" => 17,
+        "CONT" => 18,
+        "STOP" => 19,
+        "TSTP" => 20,
+        "TTIN" => 21,
+        "TTOU" => 22,
+        "URG" => 23,
+        "XCPU" => 24,
+        "XFSZ" => 25,
+        "VTALRM" => 26,
+        "PROF" => 27,
+        "WINCH" => 28,
+        "IO" | "POLL" => 29,
+        "PWR" => 30,
+        "SYS" => 31,
+        "RTMIN" => REALTIME.0,
+        "RTMAX" => REALTIME.1,
+        _ => 0,
+    }
+}
+
+/// Returns the signal with a number.
+pub(crate) fn signal_of_number(number: u32) -> Signal {
+    let all = (1..=65).filter_map(|value| Signal::try_from(value).ok());
+    all.into_iter().find(|&signal| signal_number(signal) == number).unwrap_or(Signal::RuntimeDefault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_signal_has_a_number() {
+        let all: Vec<u32> = (1..=65).map(|value| signal_number(Signal::try_from(value).unwrap())).collect();
+        assert!(all.iter().all(|&number| (1..=64).contains(&number)), "{all:?}");
+        assert_eq!([Signal::Sigterm, Signal::Sigrtminplus3, Signal::Sigrtmaxminus1].map(signal_number), [15, 37, 63]);
+        assert_eq!(signal_number(Signal::RuntimeDefault), 0);
+        assert_eq!(signal_of_number(15), Signal::Sigterm);
+    }
+
+    /// Rule C23.
+    #[test]
+    fn commands_replace_entrypoints() {
+        let list = |words: &[&str]| words.iter().map(|&word| word.into()).collect();
+        let mut config =
+            ContainerConfig { command: list(&["sh", "-c"]), args: list(&["true"]), ..ContainerConfig::default() };
+        let run = lower(&mut config, &mut Violations::default());
+        assert_eq!((&*run.path, run.args), ("sh", list(&["-c", "true"])));
+        let mut config = ContainerConfig { args: list(&["x"]), ..ContainerConfig::default() };
+        let run = lower(&mut config, &mut Violations::default());
+        assert_eq!((&*run.path, run.args), ("", list(&["x"])));
+    }
+
+    #[test]
+    fn last_values_count() {
+        let env = |value: &str| KeyValue { key: "A".into(), value: value.into() };
+        let variables = environment(vec![env("1"), env("2")], &mut Violations::default());
+        assert_eq!(variables.len(), 1);
+        assert_eq!(variables[0].value, "2");
+    }
+}

@@ -1,0 +1,316 @@
+//! Sandboxes: rules C17 to C22.
+
+use std::collections::{BTreeMap, HashMap};
+
+use executor_client::v1::port_mapping::Protocol;
+use executor_client::v1::{CreatePodRequest, Dns, IdMapping, Network, PortMapping, UserNamespace};
+use executor_cri_api::v1::{
+    DnsConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol as CriProtocol,
+    UserNamespace as CriUserNamespace,
+};
+use tonic::Status;
+
+use super::{LABEL, digest};
+use crate::failure::Violations;
+
+/// Name of the runtime, and of its only handler besides the unnamed one.
+pub(crate) const HANDLER: &str = "executor";
+/// Sysctls that a pod with its own network has unless it sets them, and their values: every user can listen on any port,
+/// and send echo requests (rule C19).
+const OPEN: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+/// Groups that may send echo requests in a user namespace, which has 65,536 ids.
+const OWN_GROUPS: &str = "0 65535";
+
+/// Settings of the host that a sandbox can have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Host {
+    /// Content of /etc/resolv.conf.
+    pub(crate) resolv_conf: String,
+}
+
+impl Host {
+    /// Reads the settings.
+    pub(crate) fn read() -> Self {
+        Self { resolv_conf: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default() }
+    }
+}
+
+/// Returns the namespace options of a sandbox. Without options, everything is shared in the pod.
+pub(crate) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
+    security(config).namespace_options.unwrap_or_default()
+}
+
+/// Returns the security context of a sandbox.
+pub(crate) fn security(config: &PodSandboxConfig) -> LinuxSandboxSecurityContext {
+    config.linux.clone().unwrap_or_default().security_context.unwrap_or_default()
+}
+
+/// Lowers a sandbox to a pod.
+///
+/// # Errors
+/// INVALID_ARGUMENT with every field that cannot be honoured.
+pub(crate) fn lower(
+    id: &str,
+    config: &PodSandboxConfig,
+    handler: &str,
+    host: &Host,
+) -> Result<CreatePodRequest, Status> {
+    let mut violations = Violations::default();
+    let metadata = config.metadata.clone().unwrap_or_default();
+    for (field, value) in [("name", &metadata.name), ("uid", &metadata.uid), ("namespace", &metadata.namespace)] {
+        if value.is_empty() {
+            violations.add(&format!("config.metadata.{field}"), "required");
+        }
+    }
+    if !matches!(handler, "" | HANDLER) {
+        violations.add("runtime_handler", format!("only \"{HANDLER}\" and an empty one exist"));
+    }
+    let (linux, security, options) = (config.linux.clone().unwrap_or_default(), security(config), namespaces(config));
+    let context = "config.linux.security_context";
+    if security.run_as_group.is_some() && security.run_as_user.is_none() {
+        violations.add(&format!("{context}.run_as_group"), "requires run_as_user");
+    }
+    let field = |name: &str| format!("{context}.namespace_options.{name}");
+    let is_host = match options.network() {
+        NamespaceMode::Pod => false,
+        NamespaceMode::Node => true,
+        _ => {
+            violations.add(&field("network"), "must be POD or NODE");
+            false
+        }
+    };
+    if options.pid() == NamespaceMode::Target {
+        violations.add(&field("pid"), "must be POD, CONTAINER or NODE for a sandbox");
+    }
+    if !matches!(options.ipc(), NamespaceMode::Pod | NamespaceMode::Node) {
+        violations.add(&field("ipc"), "must be POD or NODE");
+    }
+    let id_map = id_map(options.userns_options.as_ref(), &field("userns_options"), &mut violations);
+    let user_namespace = if id_map.is_some() { UserNamespace::Own } else { UserNamespace::Host };
+    let ports = if is_host { Vec::new() } else { ports(config, &mut violations) };
+    violations.check()?;
+
+    // On the host's network the name is the host's, too.
+    let hostname = if is_host { String::new() } else { config.hostname.clone() };
+    Ok(CreatePodRequest {
+        id: id.to_owned(),
+        labels: HashMap::from([(LABEL.to_owned(), digest(config))]),
+        network: if is_host { Network::Host } else { Network::Cni }.into(),
+        ports,
+        egress: !is_host,
+        hostname,
+        dns: Some(dns(config.dns_config.as_ref(), host)),
+        sysctls: sysctls(&linux.sysctls, is_host, id_map.is_some()),
+        user_namespace: user_namespace.into(),
+        share_processes: options.pid() == NamespaceMode::Pod,
+        cgroup_parent: linux.cgroup_parent,
+        host_pid: options.pid() == NamespaceMode::Node,
+        host_ipc: options.ipc() == NamespaceMode::Node,
+        id_map,
+        ..CreatePodRequest::default()
+    })
+}
+
+/// Rule C18.
+fn id_map(options: Option<&CriUserNamespace>, field: &str, violations: &mut Violations) -> Option<IdMapping> {
+    let options = options?;
+    match options.mode() {
+        NamespaceMode::Node if options.uids.is_empty() && options.gids.is_empty() => return None,
+        NamespaceMode::Node => violations.add(field, "the mode NODE has no mappings"),
+        NamespaceMode::Pod if options.uids != options.gids => {
+            violations.add(field, "the mappings of users and of groups must be equal");
+        }
+        NamespaceMode::Pod => match &options.uids[..] {
+            [mapping] if mapping.container_id == 0 => {
+                let (host_id, length) = (mapping.host_id, mapping.length);
+                return Some(IdMapping { container_id: 0, host_id, length });
+            }
+            [_] => violations.add(field, "the mapping must begin with id 0 of the container"),
+            several => violations.add(field, format!("{} mappings; exactly one is supported", several.len())),
+        },
+        NamespaceMode::Container | NamespaceMode::Target => violations.add(field, "the mode must be POD or NODE"),
+    }
+    None
+}
+
+fn ports(config: &PodSandboxConfig, violations: &mut Violations) -> Vec<PortMapping> {
+    let mut ports = Vec::new();
+    for (index, mapping) in config.port_mappings.iter().enumerate() {
+        if mapping.host_port <= 0 {
+            continue; // only declared
+        }
+        let port = |port: i32| u16::try_from(port).ok().filter(|&port| port > 0).map(u32::from);
+        let (Some(host_port), Some(container_port)) = (port(mapping.host_port), port(mapping.container_port)) else {
+            violations.add(&format!("config.port_mappings[{index}]"), "ports must be from 1 to 65535");
+            continue;
+        };
+        let protocol = match mapping.protocol() {
+            CriProtocol::Tcp => Protocol::Tcp,
+            CriProtocol::Udp => Protocol::Udp,
+            CriProtocol::Sctp => Protocol::Sctp,
+        };
+        let host_ip = mapping.host_ip.clone();
+        ports.push(PortMapping { host_ip, host_port, container_port, protocol: protocol.into() });
+    }
+    ports
+}
+
+/// Rule C19: the given settings are all of resolv.conf; without them it is the host's.
+fn dns(given: Option<&DnsConfig>, host: &Host) -> Dns {
+    match given {
+        Some(DnsConfig { servers, searches, options })
+            if !servers.is_empty() || !searches.is_empty() || !options.is_empty() =>
+        {
+            Dns { servers: servers.clone(), searches: searches.clone(), options: options.clone() }
+        }
+        _ => read_resolv_conf(&host.resolv_conf),
+    }
+}
+
+/// Reads resolv.conf (resolv.conf(5)): the last line of `search` or `domain` counts.
+fn read_resolv_conf(text: &str) -> Dns {
+    let mut dns = Dns::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        match words.next().as_deref() {
+            Some("nameserver") => dns.servers.extend(words.next()),
+            Some("search" | "domain") => dns.searches = words.collect(),
+            Some("options") => dns.options.extend(words),
+            _ => {}
+        }
+    }
+    dns
+}
+
+fn sysctls(given: &BTreeMap<String, String>, is_host: bool, has_own_ids: bool) -> HashMap<String, String> {
+    let mut sysctls = HashMap::new();
+    if !is_host {
+        sysctls.extend(OPEN.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        if has_own_ids {
+            sysctls.insert(OPEN[1].0.to_owned(), OWN_GROUPS.to_owned());
+        }
+    }
+    // The kernel takes a slash for a dot in these names.
+    sysctls.extend(given.iter().map(|(name, value)| (name.replace('/', "."), value.clone())));
+    sysctls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_cri_api::v1::{
+        IdMapping as CriMapping, LinuxPodSandboxConfig, PodSandboxMetadata, PortMapping as CriPort,
+    };
+
+    fn config(options: NamespaceOption) -> PodSandboxConfig {
+        let security = LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() };
+        PodSandboxConfig {
+            metadata: Some(PodSandboxMetadata {
+                name: "web".into(),
+                uid: "u".into(),
+                namespace: "default".into(),
+                attempt: 0,
+            }),
+            hostname: "web".into(),
+            linux: Some(LinuxPodSandboxConfig { security_context: Some(security), ..Default::default() }),
+            ..PodSandboxConfig::default()
+        }
+    }
+
+    fn host() -> Host {
+        let resolv_conf = "# c\nnameserver 192.0.2.1\nsearch a b\nsearch c d\noptions ndots:5\n".into();
+        Host { resolv_conf }
+    }
+
+    fn lowered(config: &PodSandboxConfig) -> Result<CreatePodRequest, String> {
+        lower("id", config, "", &host()).map_err(|status| status.message().to_owned())
+    }
+
+    fn user_namespace(mode: NamespaceMode, ids: &[u32]) -> PodSandboxConfig {
+        let mapping = |&container_id: &u32| CriMapping { container_id, host_id: 655_360, length: 65_536 };
+        let maps: Vec<_> = ids.iter().map(mapping).collect();
+        let options = CriUserNamespace { mode: mode.into(), uids: maps.clone(), gids: maps };
+        config(NamespaceOption { userns_options: Some(options), ..Default::default() })
+    }
+
+    /// Rule C17: without options, processes are shared in the pod.
+    #[test]
+    fn namespaces_are_of_the_pod() {
+        let pod = lowered(&config(NamespaceOption::default())).unwrap();
+        assert!(pod.share_processes && !pod.host_pid && !pod.host_ipc);
+        assert_eq!((pod.network(), pod.user_namespace()), (Network::Cni, UserNamespace::Host));
+        let node = NamespaceMode::Node.into();
+        let options = NamespaceOption { network: node, pid: node, ipc: node, ..Default::default() };
+        let pod = lowered(&config(options)).unwrap();
+        assert!(!pod.share_processes && pod.host_pid && pod.host_ipc && pod.sysctls.is_empty() && !pod.egress);
+        assert_eq!((pod.network(), &*pod.hostname), (Network::Host, ""));
+    }
+
+    /// Rule C18.
+    #[test]
+    fn one_range_of_ids_is_mapped() {
+        let pod = lowered(&user_namespace(NamespaceMode::Pod, &[0])).unwrap();
+        assert_eq!(pod.id_map, Some(IdMapping { container_id: 0, host_id: 655_360, length: 65_536 }));
+        assert_eq!(pod.sysctls["net.ipv4.ping_group_range"], "0 65535");
+        assert!(lowered(&user_namespace(NamespaceMode::Node, &[])).unwrap().id_map.is_none());
+        for (mode, ids, reason) in [
+            (NamespaceMode::Pod, &[0, 1][..], "2 mappings"),
+            (NamespaceMode::Pod, &[1], "begin with id 0"),
+            (NamespaceMode::Pod, &[], "0 mappings"),
+            (NamespaceMode::Container, &[0], "must be POD or NODE"),
+            (NamespaceMode::Target, &[0], "must be POD or NODE"),
+            (NamespaceMode::Node, &[0], "has no mappings"),
+        ] {
+            let error = lowered(&user_namespace(mode, ids)).unwrap_err();
+            assert!(error.contains(reason) && error.contains("userns_options"), "{error}");
+        }
+    }
+
+    /// Rule C19.
+    #[test]
+    fn name_servers_are_given_or_the_hosts() {
+        let mut config = config(NamespaceOption::default());
+        let dns = lowered(&config).unwrap().dns.unwrap();
+        assert_eq!((dns.servers, dns.searches), (vec!["192.0.2.1".to_owned()], vec!["c".to_owned(), "d".into()]));
+        config.dns_config = Some(DnsConfig { servers: vec!["192.0.2.9".into()], ..DnsConfig::default() });
+        let dns = lowered(&config).unwrap().dns.unwrap();
+        assert_eq!((dns.servers, dns.options), (vec!["192.0.2.9".to_owned()], vec![]));
+    }
+
+    /// Rule C19: sysctls of the request win.
+    #[test]
+    fn sysctls_of_the_request_win() {
+        let mut config = config(NamespaceOption::default());
+        let given = [("net.ipv4.ip_unprivileged_port_start", "1024"), ("kernel/shm_rmid_forced", "1")];
+        config.linux.as_mut().unwrap().sysctls = given.map(|(name, value)| (name.into(), value.into())).into();
+        let sysctls = lowered(&config).unwrap().sysctls;
+        assert_eq!(sysctls["net.ipv4.ip_unprivileged_port_start"], "1024");
+        assert_eq!(sysctls["kernel.shm_rmid_forced"], "1");
+        assert_eq!(sysctls["net.ipv4.ping_group_range"], "0 2147483647");
+    }
+
+    /// Rule C22: a port without a host port is only declared.
+    #[test]
+    fn host_ports_are_published() {
+        let mut config = config(NamespaceOption::default());
+        let port = |container_port, host_port| CriPort { container_port, host_port, ..CriPort::default() };
+        config.port_mappings = vec![port(80, 0), port(80, 12_000)];
+        let ports = lowered(&config).unwrap().ports;
+        assert_eq!((ports.len(), ports[0].host_port, ports[0].container_port), (1, 12_000, 80));
+        config.port_mappings = vec![port(0, 80), port(80, 70_000)];
+        let error = lowered(&config).unwrap_err();
+        assert!(error.contains("port_mappings[0]") && error.contains("port_mappings[1]"), "{error}");
+    }
+
+    /// Rule C21: all violations at once.
+    #[test]
+    fn unknown_handlers_are_refused() {
+        let mut config = config(NamespaceOption::default());
+        config.linux.as_mut().unwrap().security_context.as_mut().unwrap().run_as_group = Some(Default::default());
+        let status = lower("id", &config, "gvisor", &host()).unwrap_err();
+        let message = status.message();
+        assert!(message.contains("runtime_handler") && message.contains("requires run_as_user"), "{message}");
+        assert!(lower("id", &config, "gvisor", &host()).is_err());
+    }
+}

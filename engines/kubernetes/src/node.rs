@@ -1,0 +1,76 @@
+//! What all calls share: the connection to executord, the records, and the watchers of events.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use executor_client::Client;
+use executor_cri_api::v1::ContainerEventResponse;
+use executor_sys::mutex::locked;
+use tokio::sync::broadcast;
+
+use crate::options::Options;
+use crate::store::Store;
+
+/// Events that a watcher may be behind before it is disconnected.
+const EVENTS: usize = 1024;
+
+/// State of the process.
+pub(crate) struct Node {
+    pub(crate) client: Client,
+    /// Socket of executord, for calls with connections of their own.
+    pub(crate) executor: PathBuf,
+    pub(crate) store: Store,
+    /// Events for watchers (rule C42).
+    pub(crate) events: broadcast::Sender<Arc<ContainerEventResponse>>,
+    pub(crate) pinned_images: Vec<String>,
+    /// `USER` of images, by their ids: an image does not change.
+    image_users: Mutex<HashMap<String, String>>,
+}
+
+impl Node {
+    pub(crate) fn new(client: Client, store: Store, options: &Options) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            executor: options.executor.clone(),
+            store,
+            events: broadcast::Sender::new(EVENTS),
+            pinned_images: options.pinned_images.clone(),
+            image_users: Mutex::default(),
+        })
+    }
+
+    /// Returns a client with a connection of its own, for a call with secrets: when the call has ended, nothing of it is
+    /// in the buffers of a connection.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if executord does not listen.
+    pub(crate) async fn own_client(&self) -> Result<Client, tonic::Status> {
+        let client = Client::connect(&self.executor).await;
+        client.map_err(|error| tonic::Status::unavailable(error.to_string()))
+    }
+
+    /// Returns the `USER` of an image, which is asked for once.
+    ///
+    /// # Errors
+    /// Returns an error if executord does not have the image.
+    pub(crate) async fn image_user(&self, id: &str, digest: &str) -> Result<String, executor_client::Error> {
+        if let Some(user) = locked(&self.image_users).get(id) {
+            return Ok(user.clone());
+        }
+        let user = self.client.images().inspect(digest).await?.config.unwrap_or_default().user;
+        locked(&self.image_users).insert(id.to_owned(), user.clone());
+        Ok(user)
+    }
+
+    /// Forgets the users of images that are not listed.
+    pub(crate) fn keep_image_users(&self, is_listed: impl Fn(&str) -> bool) {
+        locked(&self.image_users).retain(|id, _| is_listed(id));
+    }
+}
+
+/// Returns the time in nanoseconds since 1970.
+pub(crate) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos().try_into().unwrap_or(i64::MAX))
+}

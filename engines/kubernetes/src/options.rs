@@ -1,0 +1,27 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+/// Serves the Kubernetes container runtime interface (CRI) over executord
+///
+/// A kubelet uses it with `containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock`. executord decides which requests
+/// are allowed: see docs/guides/kubernetes-node.md for the settings that a node needs.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "executor-cri", version = executor_secrets::VERSION)]
+pub(crate) struct Options {
+    /// Socket to serve on; only root can connect
+    #[arg(long, env = "EXECUTOR_CRI_SOCKET", value_name = "PATH", default_value = "/run/executor-cri/cri.sock")]
+    pub(crate) socket: PathBuf,
+    /// Socket of executord
+    #[arg(long, env = "EXECUTOR_SOCKET", value_name = "PATH", default_value = executor_client::DEFAULT_SOCKET)]
+    pub(crate) executor: PathBuf,
+    /// Directory for the records of sandboxes and containers
+    #[arg(long, env = "EXECUTOR_CRI_STATE_DIR", value_name = "DIRECTORY", default_value = "/var/lib/executor-cri")]
+    pub(crate) state_dir: PathBuf,
+    /// Images that the kubelet must not remove, by reference
+    #[arg(long = "pinned-image", value_name = "REFERENCE")]
+    pub(crate) pinned_images: Vec<String>,
+    /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
+    #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
+    pub(crate) log: tracing_subscriber::filter::LevelFilter,
+}

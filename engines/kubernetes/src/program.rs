@@ -1,0 +1,71 @@
+//! Main function of `executor-cri`: parses the command line, serves until a signal, and returns an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use executor_client::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::follow;
+use crate::node::Node;
+use crate::options::Options;
+use crate::serve::{self, Socket};
+use crate::services;
+use crate::store::Store;
+
+/// Runs the program with the command line of this process.
+pub fn main() -> ExitCode {
+    executor_sys::startup::abort_on_panic();
+    let options = Options::parse();
+    // Libraries log the frames of connections.
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
+    let filter = Targets::new().with_target(env!("CARGO_CRATE_NAME"), options.log);
+    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
+    if executor_secrets::CONTROL {
+        tracing::error!("this build does not wipe secrets: it is for tests only");
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("cannot start the runtime: {error}")),
+    };
+    match runtime.block_on(run(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => fail(&problem),
+    }
+}
+
+fn fail(problem: &str) -> ExitCode {
+    eprintln!("executor-cri: {problem}");
+    ExitCode::FAILURE
+}
+
+async fn run(options: Options) -> Result<(), String> {
+    let store = Store::open(&options.state_dir)?;
+    let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
+    let node = Node::new(client, store, &options);
+    // The state of executord is known before the first call is served.
+    let cursor = follow::recover(&node).await.map_err(|error| error.to_string())?;
+    let socket = Socket::bind(&options.socket)?;
+    tokio::spawn(follow::follow(std::sync::Arc::clone(&node), cursor));
+    let (stop, stopping) = watch::channel(false);
+    let serving = tokio::spawn(serve::serve(socket, services::routes(&node), stopping));
+    tracing::info!(socket = %options.socket.display(), executord = %options.executor.display(), "serving runtime.v1");
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+        return Err("cannot install the signal handlers".into());
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    let _ = stop.send(true);
+    let _ = serving.await;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The server: one unix socket for root, and a connection for each client.
+//!
+//! Requests hold environments and passwords, so their content stays out of the HTTP/2 library
+//! ([`executor_transport::wire`]).
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_transport::client_socket::ClientSocket;
+use executor_transport::slots::{Limits, Owner, Slot, Slots};
+use executor_transport::wire::body::{Call, CallObserver, MessageCheck, ResponseBody};
+use executor_transport::wire::{Calls, FIELDS_MAX, Wire};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tonic::Status;
+use tonic::codegen::Service as _;
+use tonic::codegen::http::{self, HeaderMap};
+use tonic::service::Routes;
+
+/// Largest message, in bytes (rule C1).
+const MESSAGE_MAX: usize = 16 << 20;
+/// Connections at once. For a further one the oldest idle one is closed, whose client connects again by itself.
+const LIMITS: Limits = Limits { all: 512, each: 512, users: 512, spare: 0, few: 0, few_of_root: 0 };
+/// Calls of a connection at once: a kubelet has a few for each of its pods.
+const STREAMS: u32 = 1024;
+/// Maximum size of buffered responses of a stream whose client does not read, in bytes.
+const SEND_BUFFER: usize = 32 << 10;
+/// Interval of keepalive PINGs to an idle client, and the time limit for an answer.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+/// Pause after a failed accept (out of descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time for calls to end when the process stops.
+const STOP: Duration = Duration::from_secs(10);
+
+/// The listening socket. It is removed when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Creates the socket with mode 0600. The socket of a process that has ended is replaced.
+    ///
+    /// # Errors
+    /// Returns an error if another process listens on it, or it cannot be created.
+    pub(crate) fn bind(path: &Path) -> Result<Self, String> {
+        let at = |error: io::Error| format!("cannot listen on {}: {error}", path.display());
+        if let Some(directory) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory).map_err(at)?;
+        }
+        if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(format!("cannot listen on {}: another process does", path.display()));
+            }
+            std::fs::remove_file(path).map_err(at)?;
+        }
+        let listener = StdUnixListener::bind(path).map_err(at)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(at)?;
+        listener.set_nonblocking(true).map_err(at)?;
+        let listener = UnixListener::from_std(listener).map_err(at)?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Serves until the process stops, and then until every call has ended, at most [`STOP`].
+pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::Receiver<bool>) {
+    let routes = routes.prepare();
+    let slots = Slots::new(LIMITS);
+    let (alive, mut ended) = mpsc::channel::<Infallible>(1);
+    loop {
+        let stream = tokio::select! {
+            accepted = socket.listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+            () = until_stopping(&mut stopping) => break,
+        };
+        let calls = Calls::new(STREAMS);
+        let Some(slot) = slots.take(Owner::User(0), &calls) else {
+            tracing::warn!(all = LIMITS.all, "refused a connection: calls are in progress on all others");
+            continue;
+        };
+        let (routes, stopping, alive) = (routes.clone(), stopping.clone(), alive.clone());
+        tokio::spawn(async move {
+            if let Err(error) = connection(stream, calls, slot, routes, stopping).await {
+                tracing::debug!(%error, "a connection ended with an error");
+            }
+            drop(alive);
+        });
+    }
+    drop((socket, alive));
+    let _ = timeout(STOP, ended.recv()).await; // nothing is sent: it ends with the last connection
+}
+
+async fn connection(
+    stream: UnixStream,
+    calls: Calls,
+    slot: Slot,
+    routes: Routes,
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let socket = ClientSocket::new(stream.into_std()?)?;
+    let service = {
+        let calls = calls.clone();
+        service_fn(move |shadow| call(routes.clone(), &calls, shadow))
+    };
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(FIELDS_MAX as u32)
+        .header_table_size(0)
+        .auto_date_header(false)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(KEEPALIVE.0)
+        .keep_alive_timeout(KEEPALIVE.1);
+    let mut serving = Box::pin(http.serve_connection(TokioIo::new(Wire::new(socket, &calls)), service));
+    tokio::select! {
+        over = serving.as_mut() => return over.map_err(io::Error::other),
+        () = until_stopping(&mut stopping) => {}
+        () = slot.lost() => {
+            if !calls.has_called() {
+                return Ok(()); // its client has not begun HTTP/2
+            }
+        }
+    }
+    serving.as_mut().graceful_shutdown();
+    serving.await.map_err(io::Error::other)
+}
+
+async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Dispatches a call to its service.
+fn call(
+    mut routes: Routes,
+    calls: &Calls,
+    shadow: http::Request<Incoming>,
+) -> impl Future<Output = Result<http::Response<ResponseBody<Unobserved>>, Status>> + use<> {
+    let call = Call::new(calls, shadow);
+    async move {
+        // If there is no call, the library has ended the stream, or rejects it.
+        let call = call.ok_or_else(|| Status::resource_exhausted("the stream has ended"))?;
+        if call.request.size > FIELDS_MAX {
+            let why = format!("the metadata has {} bytes; at most {FIELDS_MAX} are allowed", call.request.size);
+            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, Unobserved));
+        }
+        let (request, responder) = call.open(MESSAGE_MAX, false, Unchecked);
+        let Ok(response) = routes.call(request).await;
+        Ok(responder.answer(response, None, false, Unobserved))
+    }
+}
+
+/// Root may send any message.
+#[derive(Debug)]
+struct Unchecked;
+
+impl MessageCheck for Unchecked {
+    fn check(&self, _: &[u8]) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Unobserved;
+
+impl CallObserver for Unobserved {
+    fn response_fields(&mut self, _: &HeaderMap) {}
+}

@@ -1,0 +1,299 @@
+//! Use of resources by containers and sandboxes: rule C41.
+
+use std::collections::BTreeMap;
+
+use executor_client::v1::{self, StatsRequest, Usage};
+use executor_cri_api::v1::{
+    ContainerAttributes, ContainerState, ContainerStats, ContainerStatsFilter, CpuUsage, FilesystemUsage, IoUsage,
+    LinuxPodSandboxStats, MemoryUsage, NetworkInterfaceUsage, NetworkUsage, PodSandboxAttributes, PodSandboxStats,
+    PodSandboxStatsFilter, ProcessUsage, PsiData, PsiStats, SwapUsage, UInt64Value,
+};
+use tonic::Status;
+
+use crate::failure;
+use crate::node::{Node, now};
+use crate::status::{has_labels, nanoseconds, state};
+use crate::store::{Container, Sandbox};
+
+/// Containers in one request to executord.
+const BATCH: usize = 1000;
+/// Name of the network interface of a pod (rule C22).
+pub(crate) const INTERFACE: &str = "eth0";
+
+/// Returns the use by the containers that a filter selects; without a filter, by all that run.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn list(node: &Node, filter: Option<ContainerStatsFilter>) -> Result<Vec<ContainerStats>, Status> {
+    let only_running = filter.is_none();
+    let filter = filter.unwrap_or_default();
+    let is_selected = |container: &Container| {
+        container.record.id.starts_with(&filter.id)
+            && container.record.sandbox.starts_with(&filter.pod_sandbox_id)
+            && has_labels(&container.record.config.labels, &filter.label_selector)
+            && (!only_running || state(container) == ContainerState::ContainerRunning)
+    };
+    of_containers(node, node.store.containers().into_iter().filter(is_selected).collect()).await
+}
+
+/// Returns the use by containers.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn of_containers(node: &Node, containers: Vec<Container>) -> Result<Vec<ContainerStats>, Status> {
+    let usages = usages(node, &containers).await?;
+    let usage = |container: &Container| usages.get(&container.record.id).cloned().unwrap_or_default();
+    Ok(containers.iter().map(|container| container_stats(container, &usage(container))).collect())
+}
+
+/// Returns the counters of containers by their ids.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn usages(node: &Node, containers: &[Container]) -> Result<BTreeMap<String, Usage>, Status> {
+    let ids: Vec<String> = containers
+        .iter()
+        .filter(|container| container.run.is_some())
+        .map(|container| container.record.id.clone())
+        .collect();
+    let mut usages = BTreeMap::new();
+    for ids in ids.chunks(BATCH) {
+        let request = StatsRequest { ids: ids.to_vec(), ..StatsRequest::default() };
+        match node.client.stats(request).await {
+            Ok(stats) => {
+                usages.extend(stats.into_iter().filter_map(|stats| Some((stats.id, stats.usage?))));
+            }
+            // One was removed meanwhile: the others are asked for one by one.
+            Err(error) if error.code() == Some(executor_client::Code::NotFound) => {
+                for id in ids {
+                    let request = StatsRequest { ids: vec![id.clone()], ..StatsRequest::default() };
+                    let stats = node.client.stats(request).await.unwrap_or_default();
+                    usages.extend(stats.into_iter().filter_map(|stats| Some((stats.id, stats.usage?))));
+                }
+            }
+            Err(error) => return Err(failure::status(&error)),
+        }
+    }
+    Ok(usages)
+}
+
+fn value(value: u64) -> Option<UInt64Value> {
+    Some(UInt64Value { value })
+}
+
+/// Time of a reading in nanoseconds; never 0.
+fn timestamp(usage: &Usage) -> i64 {
+    match nanoseconds(usage.time.as_ref()) {
+        0 => now(),
+        time => time,
+    }
+}
+
+fn container_stats(container: &Container, usage: &Usage) -> ContainerStats {
+    let config = &container.record.config;
+    let limit = u64::try_from(container.record.resources.memory_limit_in_bytes).unwrap_or(0);
+    let swap = usage.memory.as_ref().and_then(|memory| memory.swap_bytes);
+    ContainerStats {
+        attributes: Some(ContainerAttributes {
+            id: container.record.id.clone(),
+            metadata: config.metadata.clone(),
+            labels: config.labels.clone(),
+            annotations: config.annotations.clone(),
+        }),
+        cpu: Some(cpu(usage)),
+        memory: Some(memory(usage, limit)),
+        writable_layer: Some(filesystem(usage)),
+        swap: swap.map(|bytes| SwapUsage {
+            timestamp: timestamp(usage),
+            swap_usage_bytes: value(bytes),
+            ..SwapUsage::default()
+        }),
+        io: pressure(usage.io_pressure.as_ref()).map(|psi| IoUsage { timestamp: timestamp(usage), psi: Some(psi) }),
+    }
+}
+
+/// Returns bytes and inodes of the writable layer.
+pub(crate) fn writable_layer(_usage: &Usage) -> (u64, u64) {
+    (0, 0)
+}
+
+fn filesystem(usage: &Usage) -> FilesystemUsage {
+    let (bytes, inodes) = writable_layer(usage);
+    FilesystemUsage {
+        timestamp: timestamp(usage),
+        used_bytes: value(bytes),
+        inodes_used: value(inodes),
+        ..FilesystemUsage::default()
+    }
+}
+
+fn cpu(usage: &Usage) -> CpuUsage {
+    CpuUsage {
+        timestamp: timestamp(usage),
+        usage_core_nano_seconds: value(usage.cpu.as_ref().map_or(0, |cpu| cpu.total_ns)),
+        psi: pressure(usage.cpu_pressure.as_ref()),
+        ..CpuUsage::default()
+    }
+}
+
+fn memory(usage: &Usage, limit: u64) -> MemoryUsage {
+    let memory = usage.memory.unwrap_or_default();
+    MemoryUsage {
+        timestamp: timestamp(usage),
+        working_set_bytes: value(memory.working_set_bytes),
+        available_bytes: if limit > 0 { value(limit.saturating_sub(memory.working_set_bytes)) } else { None },
+        usage_bytes: value(memory.usage_bytes),
+        rss_bytes: value(memory.rss_bytes),
+        page_faults: memory.page_faults.and_then(value),
+        major_page_faults: memory.major_page_faults.and_then(value),
+        psi: pressure(usage.memory_pressure.as_ref()),
+    }
+}
+
+/// Pressure of executord is in microseconds and hundredths of a percent.
+fn pressure(pressure: Option<&v1::Pressure>) -> Option<PsiStats> {
+    let data = |stall: &v1::PressureStall| PsiData {
+        total: stall.total_us.saturating_mul(1000),
+        avg10: f64::from(stall.avg10) / 100.0,
+        avg60: f64::from(stall.avg60) / 100.0,
+        avg300: f64::from(stall.avg300) / 100.0,
+    };
+    pressure.map(|pressure| PsiStats { full: pressure.full.as_ref().map(data), some: pressure.some.as_ref().map(data) })
+}
+
+/// Returns the use by the sandboxes that a filter selects.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn list_sandboxes(
+    node: &Node,
+    filter: Option<PodSandboxStatsFilter>,
+) -> Result<Vec<PodSandboxStats>, Status> {
+    let filter = filter.unwrap_or_default();
+    let is_selected = |sandbox: &Sandbox| {
+        sandbox.is_ready()
+            && sandbox.record.id.starts_with(&filter.id)
+            && has_labels(&sandbox.record.config.labels, &filter.label_selector)
+    };
+    of_sandboxes(node, node.store.sandboxes().into_iter().filter(is_selected).collect()).await
+}
+
+/// Returns the use by sandboxes: the sums of their containers.
+///
+/// # Errors
+/// Returns an error of executord.
+pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result<Vec<PodSandboxStats>, Status> {
+    let ids: std::collections::BTreeSet<_> = sandboxes.iter().map(|sandbox| sandbox.record.id.clone()).collect();
+    let mut containers = node.store.containers();
+    containers.retain(|container| {
+        ids.contains(&container.record.sandbox) && state(container) == ContainerState::ContainerRunning
+    });
+    let usages = usages(node, &containers).await?;
+    let stats = |sandbox: &Sandbox| {
+        let members: Vec<&Container> =
+            containers.iter().filter(|container| container.record.sandbox == sandbox.record.id).collect();
+        let read: Vec<&Usage> = members.iter().filter_map(|container| usages.get(&container.record.id)).collect();
+        let sum = sum(&read);
+        let config = &sandbox.record.config;
+        PodSandboxStats {
+            attributes: Some(PodSandboxAttributes {
+                id: sandbox.record.id.clone(),
+                metadata: config.metadata.clone(),
+                labels: config.labels.clone(),
+                annotations: config.annotations.clone(),
+            }),
+            linux: Some(LinuxPodSandboxStats {
+                cpu: Some(cpu(&sum)),
+                memory: Some(memory(&sum, 0)),
+                network: sum.network.as_ref().map(|network| network_usage(network, timestamp(&sum))),
+                process: Some(ProcessUsage {
+                    timestamp: timestamp(&sum),
+                    process_count: value(sum.pids.map_or(0, |pids| pids.current)),
+                }),
+                containers: members
+                    .iter()
+                    .map(|container| {
+                        let usage = usages.get(&container.record.id).cloned().unwrap_or_default();
+                        container_stats(container, &usage)
+                    })
+                    .collect(),
+                io: None,
+            }),
+            windows: None,
+        }
+    };
+    Ok(sandboxes.iter().map(stats).collect())
+}
+
+fn network_usage(network: &v1::NetworkUsage, timestamp: i64) -> NetworkUsage {
+    let interface = NetworkInterfaceUsage {
+        name: INTERFACE.into(),
+        rx_bytes: value(network.received_bytes),
+        rx_errors: value(network.received_errors),
+        tx_bytes: value(network.sent_bytes),
+        tx_errors: value(network.sent_errors),
+    };
+    NetworkUsage { timestamp, default_interface: Some(interface), interfaces: Vec::new() }
+}
+
+/// Adds up counters. All members of a pod have one network: its counters are those of any.
+fn sum(usages: &[&Usage]) -> Usage {
+    let mut sum = Usage::default();
+    for usage in usages {
+        if nanoseconds(usage.time.as_ref()) > nanoseconds(sum.time.as_ref()) {
+            sum.time = usage.time;
+        }
+        if let Some(cpu) = &usage.cpu {
+            let total = sum.cpu.get_or_insert_default();
+            total.total_ns += cpu.total_ns;
+        }
+        if let Some(memory) = &usage.memory {
+            let total = sum.memory.get_or_insert_default();
+            total.usage_bytes += memory.usage_bytes;
+            total.rss_bytes += memory.rss_bytes;
+            total.working_set_bytes += memory.working_set_bytes;
+            let add = |sum: Option<u64>, part: Option<u64>| Some(sum.unwrap_or(0) + part?).or(sum);
+            total.page_faults = add(total.page_faults, memory.page_faults);
+            total.major_page_faults = add(total.major_page_faults, memory.major_page_faults);
+        }
+        if let Some(pids) = &usage.pids {
+            sum.pids.get_or_insert_default().current += pids.current;
+        }
+        if usage.network.is_some() {
+            sum.network = usage.network;
+        }
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_client::v1 as executor;
+
+    /// Rule C41: a sandbox has the sums of its containers, and each time is above 0.
+    #[test]
+    fn counters_are_added_up() {
+        let usage = |total_ns, usage_bytes| Usage {
+            cpu: Some(executor::CpuUsage { total_ns, ..Default::default() }),
+            memory: Some(executor::MemoryUsage { usage_bytes, page_faults: Some(1), ..Default::default() }),
+            network: Some(executor::NetworkUsage { received_bytes: 7, ..Default::default() }),
+            ..Usage::default()
+        };
+        let sum = sum(&[&usage(1, 10), &usage(2, 20)]);
+        assert_eq!(sum.cpu.unwrap().total_ns, 3);
+        let memory = memory(&sum, 100);
+        assert_eq!((memory.usage_bytes, memory.page_faults), (value(30), value(2)));
+        assert!(memory.timestamp > 0);
+        assert_eq!(sum.network.unwrap().received_bytes, 7);
+    }
+
+    #[test]
+    fn pressure_is_converted() {
+        let stall = executor::PressureStall { total_us: 3, avg10: 150, ..Default::default() };
+        let found = pressure(Some(&executor::Pressure { some: Some(stall), full: None })).unwrap();
+        let some = found.some.unwrap();
+        assert_eq!((some.total, some.avg10), (3000, 1.5));
+        assert!(found.full.is_none() && pressure(None).is_none());
+    }
+}

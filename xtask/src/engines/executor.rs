@@ -1,0 +1,97 @@
+//! executor-cri with its own executord and launcher, with all their files in a temporary directory.
+
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::Runtime;
+use super::containerd::{PATIENCE, REGISTRIES, network};
+use super::room::Room;
+use crate::dist;
+use crate::workspace::output;
+
+/// Starts executord, which starts its launcher, and executor-cri. They end with the room.
+/// Pods may have the paths below `paths`.
+pub(super) fn start(
+    room: &Room,
+    directory: &Path,
+    programs: &Path,
+    paths: &Path,
+    registry: &str,
+) -> anyhow::Result<Runtime> {
+    let directory = directory.join("executor");
+    let networks = directory.join("cni");
+    fs::create_dir_all(&networks)?;
+    fs::write(networks.join("10-engines.conflist"), network(&directory).to_string())?;
+    let configuration = directory.join("executor.toml");
+    fs::write(&configuration, settings(&directory, paths, registry))?;
+    let executord = directory.join("run/executor.sock");
+    let mut command = room.command(programs.join(dist::DAEMON));
+    command.arg("--config").arg(&configuration);
+    serve(command, &directory.join("executord.log"), &executord)?;
+    let socket = directory.join("cri.sock");
+    let mut command = room.command(programs.join(dist::CRI));
+    command.args(["--log", "debug", "--socket"]).arg(&socket).arg("--executor").arg(&executord);
+    command.arg("--state-dir").arg(directory.join("cri"));
+    serve(command, &directory.join("executor-cri.log"), &socket)?;
+    let version = output(Command::new(programs.join(dist::CRI)).arg("--version"))?;
+    Ok(Runtime { name: version.trim().to_owned(), socket })
+}
+
+/// Starts a program, and waits until it serves a socket.
+fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<()> {
+    let file = File::create(log)?;
+    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("nsenter")?;
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(socket).is_err() {
+        if Instant::now() > deadline || program.try_wait()?.is_some() {
+            bail!("{} is not served:\n{}", socket.display(), fs::read_to_string(log).unwrap_or_default());
+        }
+        std::thread::sleep(Duration::from_millis(50)); // between two attempts
+    }
+    Ok(())
+}
+
+/// Returns the configuration of a node that allows what Kubernetes asks for.
+fn settings(directory: &Path, paths: &Path, registry: &str) -> String {
+    let (directory, paths) = (directory.display(), paths.display());
+    let mirrors =
+        REGISTRIES.map(|name| format!("[[images.mirrors]]\nregistry = \"{name}\"\nmirrors = [\"{registry}\"]\n"));
+    format!(
+        r#"run_dir = "{directory}/run"
+state_dir = "{directory}/state"
+keep_root = true
+listen = "unix://{directory}/run/executor.sock"
+[policy]
+allow_privileged = true
+allow_host_network = true
+allow_host_userns = true
+allow_host_pid = true
+allow_host_ipc = true
+allow_egress = true
+allow_connect = true
+allow_new_privileges = true
+allow_no_seccomp = true
+allow_seccomp_profile = true
+allow_unmasked = true
+allow_no_limits = true
+host_ids_sysctls = true
+capabilities_allowed = ["ALL"]
+cgroup_parents = ["/engines"]
+host_paths = [{{ path = "{paths}", propagation = "bidirectional", dev = true }}]
+device_paths = ["/dev"]
+log_dirs = ["{paths}"]
+given_id_ranges = ["65536-1000000000"]
+ports_allowed = ["1-65535"]
+cni_conf_dir = "{directory}/cni"
+cni_bin_dirs = ["/usr/lib/cni"]
+[launcher]
+cgroup_parent = "executor-engines"
+{mirrors}"#,
+        mirrors = mirrors.concat()
+    )
+}
