@@ -6,6 +6,7 @@
 pub mod api;
 pub mod cli;
 pub mod conventions;
+pub mod cri;
 pub mod daemon;
 pub mod dist;
 pub mod dns;

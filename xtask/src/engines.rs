@@ -89,7 +89,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let mut reports = Vec::new();
     for kind in [Kind::Containerd, Kind::Executor] {
         if options.runtime.is_none_or(|only| only == kind) {
-            let report = judge(workspace, kind, options, &supplies, &room, directory.path(), &registry.address);
+            let report = run_on(workspace, kind, options, &supplies, &room, directory.path(), &registry.address);
             if let Some(logs) = &options.logs {
                 keep_logs(directory.path(), logs)?;
             }
@@ -107,7 +107,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
 }
 
 /// Starts a runtime and runs critest against it.
-fn judge(
+fn run_on(
     workspace: &Workspace,
     kind: Kind,
     options: &Options,

@@ -12,13 +12,12 @@ use executor_cri_api::v1::{
 };
 use tonic::Status;
 
-use crate::failure::{self, Violations};
-use crate::follow::{self, EventKind};
+use crate::events::{self, EventKind};
+use crate::failure::{self, Violations, forgiving};
 use crate::images;
 use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
-use crate::sandboxes;
 use crate::status::{has_labels, start_error, state};
 use crate::store::{Container, ContainerRecord};
 
@@ -30,7 +29,7 @@ use crate::store::{Container, ContainerRecord};
 pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) -> Result<String, Status> {
     let CreateContainerRequest { pod_sandbox_id, config, .. } = request;
     let mut config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
-    let sandbox = sandboxes::get(node, &pod_sandbox_id)?;
+    let sandbox = node.sandbox(&pod_sandbox_id)?;
     if config.metadata.as_ref().is_none_or(|metadata| metadata.name.is_empty()) {
         return Err(Status::invalid_argument("config.metadata.name: required"));
     }
@@ -43,9 +42,10 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     let image = image.ok_or_else(|| Status::not_found(format!("config.image: there is no image {name:?}")))?;
     let volumes = image_volumes(node, &mut config).await?;
     let requested = config.linux.clone().unwrap_or_default().resources.unwrap_or_default();
+    let public = ContainerConfig { envs: Vec::new(), ..config.clone() };
     let record = ContainerRecord {
         sandbox: sandbox.record.id.clone(),
-        config: config.clone(),
+        config: public.clone(),
         log: log.clone(),
         image_id: image.id.clone(),
         image_ref: image.digest_name(),
@@ -61,17 +61,24 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     lower(&origin(""), &mut config.clone())?;
     let begun = node.store.begin_container(record)?;
     let id = begun.id.clone();
+    let is_same = begun.config == public;
     let run = Run::from(lower(&origin(&id), &mut config)?);
     // Variables are in buffers of this connection, which ends with the call.
     let client = node.own_client().await?;
-    match client.run(&run).await {
-        Ok(started) => {
+    let mut created = client.run(&run).await.map(|started| started.container);
+    // executord cannot compare requests after it and its launcher have been restarted.
+    let is_unfinished = is_same && !begun.is_created;
+    if is_unfinished && created.as_ref().is_err_and(|error| error.code() == Some(Code::AlreadyExists)) {
+        created = client.get(&id).await;
+    }
+    match created {
+        Ok(container) => {
             let is_first = !begun.is_created;
-            if !node.store.container_created(&id, started.container)? {
+            if !node.store.container_created(&id, container)? {
                 return Err(Status::aborted("the container was removed while it was created"));
             }
             if is_first {
-                follow::publish(node, EventKind::ContainerCreatedEvent, &id, &sandbox.record.id);
+                events::publish(node, EventKind::ContainerCreatedEvent, &id, &sandbox.record.id);
             }
             Ok(id)
         }
@@ -124,7 +131,7 @@ fn log_path(directory: &str, path: &str) -> Result<String, Status> {
 /// NOT_FOUND, FAILED_PRECONDITION (not created, or its sandbox is not ready), UNKNOWN (the program cannot be executed),
 /// or an error of executord.
 pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
-    let container = get(node, id)?;
+    let container = node.container(id)?;
     let id = &container.record.id;
     if !node.store.sandbox(&container.record.sandbox).is_some_and(|sandbox| sandbox.is_ready()) {
         return Err(Status::failed_precondition("the sandbox is not ready"));
@@ -136,14 +143,14 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         )));
     }
     let run = node.client.start(id).await.map_err(|error| failure::status(&error))?;
-    follow::learn(node, run);
+    events::learn(node, run);
     // If the program cannot be executed, the container is about to complete.
-    let container = get(node, id)?;
+    let container = node.container(id)?;
     let failed = container.run.as_ref().is_some_and(|run| run.started_at.is_none());
     if failed {
         let run = node.client.wait(id).await.map_err(|error| failure::status(&error))?;
-        follow::learn(node, run);
-        if let Some(why) = start_error(&get(node, id)?) {
+        events::learn(node, run);
+        if let Some(why) = start_error(&node.container(id)?) {
             return Err(Status::unknown(format!("cannot start the container: {why}")));
         }
     }
@@ -172,7 +179,7 @@ async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Error> {
         node.client.wait(id).await
     };
     match ended.await {
-        Ok(run) => follow::learn(node, run),
+        Ok(run) => events::learn(node, run),
         Err(error) if error.code() == Some(Code::NotFound) => {}
         Err(error) => return Err(error),
     }
@@ -191,9 +198,9 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     if state(&container) == ContainerState::ContainerRunning {
         end(node, id, Duration::ZERO).await.map_err(|error| failure::status(&error))?;
     }
-    sandboxes::gone(node.client.delete(id, true).await)?;
+    forgiving(node.client.delete(id, true).await).map_err(|error| failure::status(&error))?;
     if node.store.remove_container(id) {
-        follow::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
+        events::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
     }
     Ok(())
 }
@@ -203,7 +210,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
 /// # Errors
 /// NOT_FOUND, INVALID_ARGUMENT, or an error of executord.
 pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxContainerResources>) -> Result<(), Status> {
-    let container = get(node, id)?;
+    let container = node.container(id)?;
     let Some(changed) = changed else { return Ok(()) };
     let record = &container.record;
     let mut violations = Violations::default();
@@ -218,21 +225,8 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
     }
     let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
     let run = node.client.update_limits(request).await.map_err(|error| failure::status(&error))?;
-    follow::learn(node, run);
+    events::learn(node, run);
     node.store.set_resources(&record.id, resources::merged(&record.resources, &changed))
-}
-
-/// Asks executord for the state of a container.
-///
-/// # Errors
-/// Returns an error of executord; that it does not have the container is none.
-pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
-    match node.client.get(id).await {
-        Ok(run) => follow::learn(node, run),
-        Err(error) if error.code() == Some(Code::NotFound) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
 }
 
 /// Returns the containers that a filter selects.
@@ -245,14 +239,6 @@ pub(crate) fn list(node: &Node, filter: Option<ContainerFilter>) -> Vec<Containe
             && has_labels(&container.record.config.labels, &filter.label_selector)
     };
     node.store.containers().into_iter().filter(is_selected).collect()
-}
-
-/// Returns a container.
-///
-/// # Errors
-/// NOT_FOUND.
-pub(crate) fn get(node: &Node, id: &str) -> Result<Container, Status> {
-    node.store.container(id).ok_or_else(|| Status::not_found(format!("there is no container with the id {id:?}")))
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use executor_client::{Client, Executed};
 use executor_cri_api::v1::{ExecSyncRequest, ExecSyncResponse};
 use tonic::Status;
 
-use crate::containers;
 use crate::failure;
 use crate::node::Node;
 
@@ -21,7 +20,7 @@ const OUTPUT_MAX: usize = 16 << 20;
 /// NOT_FOUND, INVALID_ARGUMENT (no command), DEADLINE_EXCEEDED (`timeout`; the process and its descendants are killed),
 /// UNKNOWN (the program cannot be executed), or an error of executord.
 pub(crate) async fn sync(node: &Node, request: ExecSyncRequest) -> Result<ExecSyncResponse, Status> {
-    let container = containers::get(node, &request.container_id)?;
+    let container = node.container(&request.container_id)?;
     let start = start(container.record.id.clone(), request.cmd)?;
     // Arguments and output are in buffers of this connection, which ends with the call.
     let client = node.own_client().await?;

@@ -25,6 +25,17 @@ pub(crate) fn status(error: &Error) -> Status {
     }
 }
 
+/// Lets a deletion succeed if there is nothing to delete.
+///
+/// # Errors
+/// Returns any other error.
+pub(crate) fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
+    match deleted {
+        Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
+        other => other,
+    }
+}
+
 fn sentence(violation: &Violation) -> String {
     format!("{}: {}", violation.field, violation.description)
 }

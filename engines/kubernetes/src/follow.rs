@@ -1,21 +1,17 @@
-//! Follows executord: the state of pods and containers at the start, then by its events; and publishes events of the CRI
-//! (rules C14, C42, C43).
+//! Follows executord: the state of pods and containers at the start, then by its events (rules C14, C43).
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_client::v1;
 use executor_client::v1::event::Kind;
-use executor_client::v1::{self, State};
 use executor_client::{Code, Error, ListFilter, PodFilter};
-use executor_cri_api::v1::ContainerEventResponse;
-pub(crate) use executor_cri_api::v1::ContainerEventType as EventKind;
 use tokio::time::sleep;
 
-use crate::containers;
+use crate::events::{learn, refresh};
+use crate::failure::forgiving;
 use crate::lower::LABEL;
-use crate::node::{Node, now};
-use crate::sandboxes;
-use crate::status;
+use crate::node::Node;
 
 /// Pause before the next attempt while executord is away.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -62,14 +58,6 @@ pub(crate) async fn recover(node: &Arc<Node>) -> Result<u64, Error> {
     Ok(cursor)
 }
 
-/// Lets a deletion succeed if there is nothing to delete.
-fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
-    match deleted {
-        Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
-        other => other,
-    }
-}
-
 /// Follows the events of executord, as long as the process runs.
 pub(crate) async fn follow(node: Arc<Node>, mut cursor: u64) {
     loop {
@@ -97,7 +85,7 @@ async fn follow_from(node: &Arc<Node>, cursor: &mut u64) -> Result<(), Error> {
         match event.kind() {
             Kind::Created | Kind::Running | Kind::Stopping | Kind::Completed | Kind::LimitsUpdated => {
                 if node.store.container(&event.container_id).is_some() {
-                    containers::refresh(node, &event.container_id).await?;
+                    refresh(node, &event.container_id).await?;
                 }
             }
             Kind::PodReady | Kind::PodEnded => {
@@ -124,35 +112,4 @@ async fn recover_states(node: &Arc<Node>) -> Result<u64, Error> {
         learn(node, run);
     }
     Ok(cursor)
-}
-
-/// Notes the state of a container, and publishes an event if it has started or ended.
-pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
-    let (id, after) = (run.id.clone(), run.state());
-    let has_started = run.started_at.is_some();
-    let Some(before) = node.store.set_run(run) else { return };
-    let Some(container) = node.store.container(&id) else { return };
-    let sandbox = &container.record.sandbox;
-    if before != State::Unspecified && before < State::Running && after >= State::Running && has_started {
-        publish(node, EventKind::ContainerStartedEvent, &id, sandbox);
-    }
-    if before != State::Unspecified && before != State::Completed && after == State::Completed {
-        publish(node, EventKind::ContainerStoppedEvent, &id, sandbox);
-    }
-}
-
-/// Publishes an event to the watchers, with the status of the sandbox and of its containers.
-pub(crate) fn publish(node: &Arc<Node>, kind: EventKind, id: &str, sandbox: &str) {
-    if node.events.receiver_count() == 0 {
-        return;
-    }
-    let members = node.store.containers().into_iter().filter(|container| container.record.sandbox == sandbox);
-    let event = ContainerEventResponse {
-        container_id: id.to_owned(),
-        container_event_type: kind.into(),
-        created_at: now(),
-        pod_sandbox_status: sandboxes::get(node, sandbox).ok().map(|sandbox| status::sandbox(&sandbox)),
-        containers_statuses: members.map(|container| status::container(&container)).collect(),
-    };
-    let _ = node.events.send(Arc::new(event)); // nobody watches any more
 }

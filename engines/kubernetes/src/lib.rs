@@ -3,7 +3,7 @@
 //! ```text
 //!  kubelet, crictl ──runtime.v1──> serve ──> services ──> node ──executor.v1──> executord
 //!                                              │           │ ▲
-//!                          lower: requests <───┘           │ └── follow: events of executord
+//!                          lower: requests <───┘           │ └── follow, events: states of executord
 //!                          status: answers                 └──> store: records on disk
 //! ```
 //! A sandbox is a pod of executord, and a container is a held container (`RunRequest.hold`) in this pod, with the same
@@ -16,6 +16,7 @@ pub mod program;
 
 mod cgroup;
 mod containers;
+mod events;
 mod exec;
 mod failure;
 mod follow;

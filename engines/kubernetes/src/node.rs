@@ -9,9 +9,10 @@ use executor_client::Client;
 use executor_cri_api::v1::ContainerEventResponse;
 use executor_sys::mutex::locked;
 use tokio::sync::broadcast;
+use tonic::Status;
 
 use crate::options::Options;
-use crate::store::Store;
+use crate::store::{Container, Sandbox, Store};
 
 /// Events that a watcher may be behind before it is disconnected.
 const EVENTS: usize = 1024;
@@ -46,9 +47,25 @@ impl Node {
     ///
     /// # Errors
     /// UNAVAILABLE if executord does not listen.
-    pub(crate) async fn own_client(&self) -> Result<Client, tonic::Status> {
+    pub(crate) async fn own_client(&self) -> Result<Client, Status> {
         let client = Client::connect(&self.executor).await;
-        client.map_err(|error| tonic::Status::unavailable(error.to_string()))
+        client.map_err(|error| Status::unavailable(error.to_string()))
+    }
+
+    /// Returns a sandbox by its id or a prefix of it.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub(crate) fn sandbox(&self, id: &str) -> Result<Sandbox, Status> {
+        self.store.sandbox(id).ok_or_else(|| Status::not_found(format!("there is no sandbox with the id {id:?}")))
+    }
+
+    /// Returns a container by its id or a prefix of it.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub(crate) fn container(&self, id: &str) -> Result<Container, Status> {
+        self.store.container(id).ok_or_else(|| Status::not_found(format!("there is no container with the id {id:?}")))
     }
 
     /// Returns the `USER` of an image, which is asked for once.

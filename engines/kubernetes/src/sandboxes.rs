@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_client::{Code, Error};
+use executor_client::Code;
 use executor_cri_api::v1::{PodSandboxFilter, RunPodSandboxRequest};
 use tonic::Status;
 
 use crate::containers;
-use crate::failure;
-use crate::follow::{self, EventKind};
+use crate::events::{self, EventKind};
+use crate::failure::{self, forgiving};
 use crate::lower::sandbox::{Host, lower};
 use crate::node::{Node, now};
 use crate::status::{has_labels, sandbox_state};
@@ -26,19 +26,30 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     let host = Host::read();
     // Nothing is recorded of a request that cannot be lowered.
     lower("", &config, &runtime_handler, &host)?;
-    let record = SandboxRecord { config: config.clone(), runtime_handler, created_at: now(), ..Default::default() };
+    let record = SandboxRecord {
+        config: config.clone(),
+        runtime_handler: runtime_handler.clone(),
+        created_at: now(),
+        ..Default::default()
+    };
     let begun = node.store.begin_sandbox(record)?;
     let id = begun.id.clone();
+    let is_same = begun.config == config && begun.runtime_handler == runtime_handler;
     let request = lower(&id, &config, &begun.runtime_handler, &host)?;
-    match node.client.pods().create(&request).await {
-        Ok((pod, _)) => {
+    let mut created = node.client.pods().create(&request).await.map(|(pod, _)| pod);
+    // executord cannot compare requests after it and its launcher have been restarted.
+    if is_same && created.as_ref().is_err_and(|error| error.code() == Some(Code::AlreadyExists)) {
+        created = node.client.pods().get(&id).await;
+    }
+    match created {
+        Ok(pod) => {
             let is_first = !begun.is_created;
             if !node.store.sandbox_created(&id, pod)? {
                 return Err(Status::aborted("the sandbox was removed while it was created"));
             }
             if is_first {
-                follow::publish(node, EventKind::ContainerCreatedEvent, &id, &id);
-                follow::publish(node, EventKind::ContainerStartedEvent, &id, &id);
+                events::publish(node, EventKind::ContainerCreatedEvent, &id, &id);
+                events::publish(node, EventKind::ContainerStartedEvent, &id, &id);
             }
             Ok(id)
         }
@@ -67,10 +78,10 @@ pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         Err(error) => return Err(failure::status(&error)),
     }
     for container in node.store.containers().into_iter().filter(|container| container.record.sandbox == *id) {
-        containers::refresh(node, &container.record.id).await.map_err(|error| failure::status(&error))?;
+        events::refresh(node, &container.record.id).await.map_err(|error| failure::status(&error))?;
     }
     if was_ready {
-        follow::publish(node, EventKind::ContainerStoppedEvent, id, id);
+        events::publish(node, EventKind::ContainerStoppedEvent, id, id);
     }
     Ok(())
 }
@@ -87,21 +98,10 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     for container in containers.into_iter().filter(|container| container.record.sandbox == *id) {
         containers::remove(node, &container.record.id).await?;
     }
-    gone(node.client.pods().delete(id, true).await)?;
+    forgiving(node.client.pods().delete(id, true).await).map_err(|error| failure::status(&error))?;
     node.store.remove_sandbox(id);
-    follow::publish(node, EventKind::ContainerDeletedEvent, id, id);
+    events::publish(node, EventKind::ContainerDeletedEvent, id, id);
     Ok(())
-}
-
-/// Lets the deletion of what is not there succeed.
-///
-/// # Errors
-/// Returns any other error of executord.
-pub(crate) fn gone(deleted: Result<(), Error>) -> Result<(), Status> {
-    match deleted {
-        Err(error) if error.code() != Some(Code::NotFound) => Err(failure::status(&error)),
-        _ => Ok(()),
-    }
 }
 
 /// Returns the sandboxes that a filter selects.
@@ -113,12 +113,4 @@ pub(crate) fn list(node: &Node, filter: Option<PodSandboxFilter>) -> Vec<Sandbox
             && has_labels(&sandbox.record.config.labels, &filter.label_selector)
     };
     node.store.sandboxes().into_iter().filter(is_selected).collect()
-}
-
-/// Returns a sandbox.
-///
-/// # Errors
-/// NOT_FOUND.
-pub(crate) fn get(node: &Node, id: &str) -> Result<Sandbox, Status> {
-    node.store.sandbox(id).ok_or_else(|| Status::not_found(format!("there is no sandbox with the id {id:?}")))
 }

@@ -18,7 +18,7 @@ use crate::store::{Container, Sandbox};
 
 /// Exit code of a program that could not be started.
 const NOT_STARTED: i32 = 128;
-/// Exit code of a process that was killed, or whose end nobody saw.
+/// Exit code of a process that was killed, or whose end is unknown.
 const KILLED: i32 = 137;
 /// Longest message of a container, in bytes.
 const MESSAGE_MAX: usize = 4096;

@@ -18,7 +18,7 @@ pub(super) fn lower(config: &mut ContainerConfig, violations: &mut Violations) -
     RunAction { path, args, env, dir: config.working_dir.clone(), ..RunAction::default() }
 }
 
-/// Of several values of a name the last one counts.
+/// The last of several values of a name counts.
 fn environment(envs: Vec<KeyValue>, violations: &mut Violations) -> Vec<EnvironmentVariable> {
     let mut variables: Vec<EnvironmentVariable> = Vec::with_capacity(envs.len());
     for KeyValue { key, value } in envs {

@@ -89,7 +89,7 @@ impl RuntimeService for Runtime {
         request: Request<PodSandboxStatusRequest>,
     ) -> Result<Response<PodSandboxStatusResponse>, Status> {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose } = request.into_inner();
-        let sandbox = sandboxes::get(&self.0, &pod_sandbox_id)?;
+        let sandbox = self.0.sandbox(&pod_sandbox_id)?;
         let members = self.0.store.containers().into_iter();
         let members = members.filter(|container| container.record.sandbox == sandbox.record.id);
         answer(PodSandboxStatusResponse {
@@ -171,7 +171,7 @@ impl RuntimeService for Runtime {
         request: Request<ContainerStatusRequest>,
     ) -> Result<Response<ContainerStatusResponse>, Status> {
         let ContainerStatusRequest { container_id, verbose } = request.into_inner();
-        let container = containers::get(&self.0, &container_id)?;
+        let container = self.0.container(&container_id)?;
         let details = || {
             let processes = container.run.iter().flat_map(|run| &run.processes);
             let pid = processes.map(|process| process.pid).find(|&pid| pid > 0).unwrap_or_default();
@@ -197,7 +197,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<ReopenContainerLogRequest>,
     ) -> Result<Response<ReopenContainerLogResponse>, Status> {
-        let container = containers::get(&self.0, &request.into_inner().container_id)?;
+        let container = self.0.container(&request.into_inner().container_id)?;
         if status::state(&container) != ContainerState::ContainerRunning {
             return Err(Status::failed_precondition("the container is not running"));
         }
@@ -226,7 +226,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<ContainerStatsRequest>,
     ) -> Result<Response<ContainerStatsResponse>, Status> {
-        let container = containers::get(&self.0, &request.into_inner().container_id)?;
+        let container = self.0.container(&request.into_inner().container_id)?;
         let stats = stats::of_containers(&self.0, vec![container]).await?.pop();
         answer(ContainerStatsResponse { stats })
     }
@@ -249,7 +249,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<PodSandboxStatsRequest>,
     ) -> Result<Response<PodSandboxStatsResponse>, Status> {
-        let sandbox = sandboxes::get(&self.0, &request.into_inner().pod_sandbox_id)?;
+        let sandbox = self.0.sandbox(&request.into_inner().pod_sandbox_id)?;
         let stats = stats::of_sandboxes(&self.0, vec![sandbox]).await?.pop();
         answer(PodSandboxStatsResponse { stats })
     }
@@ -379,7 +379,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<UpdatePodSandboxResourcesRequest>,
     ) -> Result<Response<UpdatePodSandboxResourcesResponse>, Status> {
-        sandboxes::get(&self.0, &request.into_inner().pod_sandbox_id)?;
+        self.0.sandbox(&request.into_inner().pod_sandbox_id)?;
         answer(UpdatePodSandboxResourcesResponse {})
     }
 }

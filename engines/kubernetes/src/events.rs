@@ -1,0 +1,55 @@
+//! States that executord reports: notes them, and publishes events of the CRI to watchers (rule C42).
+
+use std::sync::Arc;
+
+use executor_client::v1::{self, State};
+use executor_client::{Code, Error};
+use executor_cri_api::v1::ContainerEventResponse;
+pub(crate) use executor_cri_api::v1::ContainerEventType as EventKind;
+
+use crate::node::{Node, now};
+use crate::status;
+
+/// Asks executord for the state of a container.
+///
+/// # Errors
+/// Returns an error of executord; that it does not have the container is none.
+pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
+    match node.client.get(id).await {
+        Ok(run) => learn(node, run),
+        Err(error) if error.code() == Some(Code::NotFound) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Notes the state of a container, and publishes an event if it has started or ended.
+pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
+    let (id, after) = (run.id.clone(), run.state());
+    let has_started = run.started_at.is_some();
+    let Some(before) = node.store.set_run(run) else { return };
+    let Some(container) = node.store.container(&id) else { return };
+    let sandbox = &container.record.sandbox;
+    if before != State::Unspecified && before < State::Running && after >= State::Running && has_started {
+        publish(node, EventKind::ContainerStartedEvent, &id, sandbox);
+    }
+    if before != State::Unspecified && before != State::Completed && after == State::Completed {
+        publish(node, EventKind::ContainerStoppedEvent, &id, sandbox);
+    }
+}
+
+/// Publishes an event to the watchers, with the status of the sandbox and of its containers.
+pub(crate) fn publish(node: &Arc<Node>, kind: EventKind, id: &str, sandbox: &str) {
+    if node.events.receiver_count() == 0 {
+        return;
+    }
+    let members = node.store.containers().into_iter().filter(|container| container.record.sandbox == sandbox);
+    let event = ContainerEventResponse {
+        container_id: id.to_owned(),
+        container_event_type: kind.into(),
+        created_at: now(),
+        pod_sandbox_status: node.sandbox(sandbox).ok().map(|sandbox| status::sandbox(&sandbox)),
+        containers_statuses: members.map(|container| status::container(&container)).collect(),
+    };
+    let _ = node.events.send(Arc::new(event)); // nobody watches any more
+}

@@ -1,0 +1,229 @@
+//! A node for Kubernetes: executord and its launcher, and executor-cri with clients of its interface.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use executor_cri_api::v1::image_service_client::ImageServiceClient;
+use executor_cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use executor_cri_api::v1::{
+    ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, ImageSpec, LinuxPodSandboxConfig,
+    LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
+    PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopContainerRequest, StopPodSandboxRequest,
+};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::daemon::{Daemon, Setup};
+use crate::dist;
+use crate::images::{HandmadeLayer, HandmadeLayout};
+use crate::wait;
+
+/// Keys of `[policy]` that a node for Kubernetes needs.
+pub const POLICY: &str = "allow_privileged = true\nallow_host_network = true\nallow_host_userns = true\n\
+     allow_host_pid = true\nallow_host_ipc = true\nallow_egress = true\nallow_connect = true\n\
+     allow_new_privileges = true\nallow_no_seccomp = true\nallow_unmasked = true\nallow_no_limits = true\n\
+     host_ids_sysctls = true\ncapabilities_allowed = [\"ALL\"]\nports_allowed = [\"1-65535\"]\n";
+
+/// A node. executor-cri is killed when this value is dropped.
+pub struct KubernetesNode {
+    pub daemon: Daemon,
+    cri: Child,
+    /// Runtime of the connection to executor-cri, which is kept while executord restarts.
+    executor: Runtime,
+    channel: Channel,
+    /// Image with busybox, in the store.
+    pub image: String,
+    _layout: HandmadeLayout,
+}
+
+impl Drop for KubernetesNode {
+    fn drop(&mut self) {
+        let _ = self.cri.kill();
+        let _ = self.cri.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.daemon.setup().home().join("cri.log"));
+            eprintln!("--- log of executor-cri:\n{}", log.unwrap_or_default());
+        }
+    }
+}
+
+/// Directory for the logs of pods.
+pub fn log_dir(setup: &Setup) -> PathBuf {
+    setup.home().join("pods")
+}
+
+impl KubernetesNode {
+    /// Starts a node on this host whose pods have no network but the host's.
+    pub fn start() -> Self {
+        let setup = Setup::default();
+        let config = format!("[policy]\n{POLICY}log_dirs = [{:?}]\n", log_dir(&setup));
+        Self::with(setup.config(&config))
+    }
+
+    /// Starts a node with this executord.
+    pub fn with(setup: Setup) -> Self {
+        let logs = log_dir(&setup);
+        fs::create_dir(&logs).expect("mkdir");
+        fs::set_permissions(&logs, fs::Permissions::from_mode(0o755)).expect("chmod");
+        let daemon = setup.start();
+        let executor =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let (cri, channel) = spawn(&daemon, &executor);
+        let layout = HandmadeLayout::from_image(&json!({}), &[HandmadeLayer::busybox()]);
+        let mut node = Self { daemon, cri, executor, channel, image: String::new(), _layout: layout };
+        let image = ImageSpec { image: node._layout.reference(), ..ImageSpec::default() };
+        let mut images = node.images();
+        let pulled = node
+            .block_on(async { images.pull_image(PullImageRequest { image: Some(image), ..Default::default() }).await });
+        node.image = pulled.expect("the image").into_inner().image_ref;
+        node
+    }
+
+    /// Kills executor-cri with SIGKILL and starts it again.
+    pub fn restart_cri(&mut self) {
+        self.cri.kill().expect("kill");
+        self.cri.wait().expect("wait");
+        (self.cri, self.channel) = spawn(&self.daemon, &self.executor);
+    }
+
+    /// Process id of executor-cri.
+    pub fn pid(&self) -> u32 {
+        self.cri.id()
+    }
+
+    /// Directory with the records of executor-cri.
+    pub fn records(&self) -> PathBuf {
+        self.daemon.setup().home().join("cri")
+    }
+
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.executor.block_on(future)
+    }
+
+    pub fn runtime(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
+    }
+
+    pub fn images(&self) -> ImageServiceClient<Channel> {
+        ImageServiceClient::new(self.channel.clone())
+    }
+
+    pub fn run_sandbox(&self, config: &PodSandboxConfig) -> Result<String, Status> {
+        let request = RunPodSandboxRequest { config: Some(config.clone()), ..RunPodSandboxRequest::default() };
+        let mut runtime = self.runtime();
+        Ok(self.block_on(runtime.run_pod_sandbox(request))?.into_inner().pod_sandbox_id)
+    }
+
+    pub fn stop_sandbox(&self, id: &str) -> Result<(), Status> {
+        let mut runtime = self.runtime();
+        self.block_on(runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: id.into() })).map(drop)
+    }
+
+    pub fn remove_sandbox(&self, id: &str) -> Result<(), Status> {
+        let mut runtime = self.runtime();
+        self.block_on(runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: id.into() })).map(drop)
+    }
+
+    pub fn create(&self, sandbox: &str, config: &ContainerConfig) -> Result<String, Status> {
+        let mut runtime = self.runtime();
+        let (pod_sandbox_id, config) = (sandbox.into(), Some(config.clone()));
+        let request = CreateContainerRequest { pod_sandbox_id, config, ..CreateContainerRequest::default() };
+        Ok(self.block_on(runtime.create_container(request))?.into_inner().container_id)
+    }
+
+    pub fn start_container(&self, id: &str) -> Result<(), Status> {
+        let mut runtime = self.runtime();
+        self.block_on(runtime.start_container(StartContainerRequest { container_id: id.into() })).map(drop)
+    }
+
+    pub fn stop_container(&self, id: &str, timeout: i64) -> Result<(), Status> {
+        let mut runtime = self.runtime();
+        self.block_on(runtime.stop_container(StopContainerRequest { container_id: id.into(), timeout })).map(drop)
+    }
+
+    pub fn remove_container(&self, id: &str) -> Result<(), Status> {
+        let mut runtime = self.runtime();
+        self.block_on(runtime.remove_container(RemoveContainerRequest { container_id: id.into() })).map(drop)
+    }
+
+    pub fn status(&self, id: &str) -> Result<ContainerStatus, Status> {
+        let mut runtime = self.runtime();
+        let request = ContainerStatusRequest { container_id: id.into(), verbose: false };
+        Ok(self.block_on(runtime.container_status(request))?.into_inner().status.expect("a status"))
+    }
+
+    pub fn exec(&self, id: &str, command: &[&str], timeout: i64) -> Result<ExecSyncResponse, Status> {
+        let mut runtime = self.runtime();
+        let cmd = command.iter().map(|&word| word.into()).collect();
+        let request = ExecSyncRequest { container_id: id.into(), cmd, timeout };
+        Ok(self.block_on(runtime.exec_sync(request))?.into_inner())
+    }
+
+    /// Creates and starts a container.
+    pub fn started(&self, sandbox: &str, config: &ContainerConfig) -> String {
+        let id = self.create(sandbox, config).expect("created");
+        self.start_container(&id).expect("started");
+        id
+    }
+
+    /// Waits until a container has ended, as a kubelet does: by its status.
+    pub fn until_ended(&self, id: &str) -> ContainerStatus {
+        wait::until("the container has ended", || {
+            Some(self.status(id).expect("a status")).filter(|status| status.state() == ContainerState::ContainerExited)
+        })
+    }
+
+    /// Returns the configuration of a container that executes a shell script.
+    pub fn script(&self, name: &str, script: &str) -> ContainerConfig {
+        ContainerConfig {
+            metadata: Some(ContainerMetadata { name: name.into(), attempt: 0 }),
+            image: Some(ImageSpec { image: self.image.clone(), ..ImageSpec::default() }),
+            command: ["sh", "-c", script].map(String::from).to_vec(),
+            ..ContainerConfig::default()
+        }
+    }
+
+    /// Returns the configuration of a sandbox on the host's network, whose containers have their own processes.
+    pub fn sandbox(&self, name: &str) -> PodSandboxConfig {
+        let options = NamespaceOption {
+            network: NamespaceMode::Node.into(),
+            pid: NamespaceMode::Container.into(),
+            ..NamespaceOption::default()
+        };
+        let security =
+            LinuxSandboxSecurityContext { namespace_options: Some(options), ..LinuxSandboxSecurityContext::default() };
+        let metadata =
+            PodSandboxMetadata { name: name.into(), uid: format!("uid-{name}"), namespace: "test".into(), attempt: 0 };
+        PodSandboxConfig {
+            metadata: Some(metadata),
+            log_directory: log_dir(self.daemon.setup()).join(name).display().to_string(),
+            linux: Some(LinuxPodSandboxConfig { security_context: Some(security), ..LinuxPodSandboxConfig::default() }),
+            ..PodSandboxConfig::default()
+        }
+    }
+}
+
+fn spawn(daemon: &Daemon, runtime: &Runtime) -> (Child, Channel) {
+    let home = daemon.setup().home();
+    let log = File::options().create(true).append(true).open(home.join("cri.log")).expect("a log");
+    let socket = home.join("cri.sock");
+    let mut command = Command::new(dist::binary("executor-cri"));
+    command.arg("--socket").arg(&socket).arg("--executor").arg(daemon.socket());
+    command.arg("--state-dir").arg(home.join("cri")).args(["--log", "debug"]);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("executor-cri starts");
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).expect("an address");
+    let channel = wait::until("executor-cri serves", || {
+        if let Some(status) = child.try_wait().expect("wait") {
+            panic!("executor-cri exited ({status}):\n{}", fs::read_to_string(home.join("cri.log")).unwrap_or_default());
+        }
+        runtime.block_on(endpoint.connect()).ok()
+    });
+    (child, channel)
+}

@@ -1,0 +1,51 @@
+//! Logs of containers: rules C31 and C32.
+
+use executor_cri_api::v1::ReopenContainerLogRequest;
+use integration::cri::KubernetesNode;
+use integration::wait;
+use tonic::Code;
+
+#[test]
+fn logs_are_reopened_after_a_rename() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let mut config = node.script("c", "echo first; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo second >&2");
+    config.log_path = "c/0.log".into();
+    let id = node.started(&sandbox, &config);
+    let path = node.status(&id).unwrap().log_path;
+    assert!(path.ends_with("/pods/a/c/0.log"), "{path}");
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    wait::until("the first line is there", || text(&path).contains("first").then_some(()));
+    let rotated = format!("{path}.1");
+    std::fs::rename(&path, &rotated).unwrap();
+    let mut runtime = node.runtime();
+    let mut reopen =
+        || node.block_on(runtime.reopen_container_log(ReopenContainerLogRequest { container_id: id.clone() }));
+    reopen().unwrap();
+    node.exec(&id, &["touch", "/tmp/go"], 10).unwrap();
+    node.until_ended(&id);
+    let (old, new) = (text(&rotated), text(&path));
+    assert!(old.ends_with(" stdout F first\n") && new.ends_with(" stderr F second\n"), "{old}{new}");
+    assert_eq!(reopen().unwrap_err().code(), Code::FailedPrecondition);
+    node.remove_container(&id).unwrap();
+    assert_eq!(text(&path), new, "the file stays");
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
+#[test]
+fn log_paths_stay_below_their_directory() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let mut config = node.script("c", "true");
+    config.log_path = "../../x.log".into();
+    let refused = node.create(&sandbox, &config).unwrap_err();
+    assert!(refused.code() == Code::InvalidArgument && refused.message().contains("config.log_path"), "{refused:?}");
+    let mut elsewhere = node.sandbox("b");
+    elsewhere.log_directory = "/srv/elsewhere".into();
+    let other = node.run_sandbox(&elsewhere).unwrap();
+    config.log_path = "0.log".into();
+    let refused = node.create(&other, &config).unwrap_err();
+    assert!(refused.code() == Code::PermissionDenied && refused.message().contains("log_dirs"), "{refused:?}");
+    node.remove_sandbox(&other).unwrap();
+    node.remove_sandbox(&sandbox).unwrap();
+}

@@ -1,0 +1,69 @@
+//! Networks of pods: rules C9, C17, C19 and C22.
+
+use executor_cri_api::v1::{PodSandboxStatusRequest, StatusRequest};
+use integration::cri::{KubernetesNode, POLICY};
+use integration::network::Network;
+
+fn node(network: &Network) -> KubernetesNode {
+    KubernetesNode::with(network.setup(POLICY))
+}
+
+#[test]
+fn pods_have_addresses_until_they_stop() {
+    let network = Network::new();
+    network.configure("10-test.conflist", "test", &[]);
+    let node = node(&network);
+    let mut config = node.sandbox("a");
+    config.linux.as_mut().unwrap().security_context = None;
+    config.log_directory.clear();
+    config.hostname = "web-0".into();
+    let sandbox = node.run_sandbox(&config).unwrap();
+    let mut runtime = node.runtime();
+    let mut address = || {
+        let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: false };
+        let status = node.block_on(runtime.pod_sandbox_status(request)).unwrap().into_inner().status.unwrap();
+        status.network.unwrap().ip
+    };
+    assert!(address().starts_with("10.123.0."), "{}", address());
+    let id = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
+    let done = node.exec(&id, &["sh", "-c", "cat /etc/hostname /proc/sys/net/ipv4/ip_unprivileged_port_start"], 10);
+    assert_eq!(String::from_utf8(done.unwrap().stdout).unwrap(), "web-0\n0\n");
+    node.stop_sandbox(&sandbox).unwrap();
+    assert_eq!(address(), "");
+    node.remove_sandbox(&sandbox).unwrap();
+    assert_eq!(network.leftovers(node.daemon.setup()), Vec::<String>::new());
+}
+
+/// Complaint X2: a failing DEL delays neither the stop nor the removal.
+#[test]
+fn failing_plugins_do_not_block_removals() {
+    let network = Network::new();
+    network
+        .plugin("stubborn", "[ $CNI_COMMAND != DEL ] || { echo '{\"code\": 11, \"msg\": \"not now\"}'; exit 1; }; cat");
+    network.configure("10-test.conflist", "test", &[]);
+    let node = node(&network);
+    let mut config = node.sandbox("a");
+    config.linux.as_mut().unwrap().security_context = None;
+    config.log_directory.clear();
+    let sandbox = node.run_sandbox(&config).unwrap();
+    network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "stubborn"})]);
+    node.stop_sandbox(&sandbox).unwrap();
+    node.remove_sandbox(&sandbox).unwrap();
+    let other = node.run_sandbox(&config);
+    drop(other);
+}
+
+/// Rule C2: a network configuration is seen without a restart.
+#[test]
+fn networks_are_seen_without_a_restart() {
+    let network = Network::new();
+    let node = node(&network);
+    let is_ready = || {
+        let mut runtime = node.runtime();
+        let status = node.block_on(runtime.status(StatusRequest::default())).unwrap().into_inner().status.unwrap();
+        status.conditions.iter().find(|one| one.r#type == "NetworkReady").unwrap().status
+    };
+    assert!(!is_ready());
+    network.configure("10-test.conflist", "test", &[]);
+    assert!(is_ready());
+}

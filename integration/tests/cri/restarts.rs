@@ -1,0 +1,69 @@
+//! kill -9 of executor-cri, executord and the launcher: rules C43 and C44.
+
+use executor_cri_api::v1::{ContainerState, ListContainersRequest, ListPodSandboxRequest};
+use integration::cri::KubernetesNode;
+use integration::daemon::{has_ended, kill};
+use integration::wait;
+
+#[test]
+fn containers_outlive_all_three_processes() {
+    let mut node = KubernetesNode::start();
+    let before = node.daemon.footprint();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let mut config = node.script("c", "exec sleep 100000");
+    config.annotations.insert("a".into(), "b".into());
+    let running = node.started(&sandbox, &config);
+    let ended = node.started(&sandbox, &node.script("d", "exit 4"));
+    let known = (node.status(&running).unwrap(), node.until_ended(&ended));
+    node.restart_cri();
+    assert_eq!((node.status(&running).unwrap(), node.status(&ended).unwrap()), known);
+    assert_eq!(node.create(&sandbox, &config).unwrap(), running, "a retry returns the same container");
+    let launcher = node.daemon.launcher().unwrap();
+    node.daemon.kill();
+    kill(launcher, 9);
+    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    node.daemon.start_again();
+    node.restart_cri();
+    assert_eq!((node.status(&running).unwrap(), node.status(&ended).unwrap()), known);
+    assert_eq!(node.run_sandbox(&node.sandbox("a")).unwrap(), sandbox);
+    node.stop_container(&running, 0).unwrap();
+    node.remove_sandbox(&sandbox).unwrap();
+    node.daemon.wait_until_back_at(&before);
+}
+
+/// executor-cri follows executord again after executord was killed.
+#[test]
+fn ends_are_seen_after_a_restart() {
+    let mut node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let id = node.started(&sandbox, &node.script("c", "while [ ! -e /tmp/go ]; do sleep 0.05; done; exit 6"));
+    node.daemon.kill();
+    node.daemon.start_again();
+    wait::until("executor-cri is connected again", || node.exec(&id, &["touch", "/tmp/go"], 10).ok());
+    let status = node.until_ended(&id);
+    assert_eq!((status.exit_code, &*status.reason), (6, "Error"));
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// What has no record is ended at the start, and what executord has lost has an unknown end.
+#[test]
+fn the_daemon_wins_at_the_start() {
+    let mut node = KubernetesNode::start();
+    let before = node.daemon.footprint();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let forgotten = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
+    let lost = node.started(&sandbox, &node.script("d", "exec sleep 100000"));
+    std::fs::remove_file(node.records().join("containers").join(format!("{forgotten}.json"))).unwrap();
+    node.daemon.api.delete(&lost, true).unwrap();
+    node.restart_cri();
+    assert!(node.daemon.api.get(&forgotten).is_err(), "it is ended");
+    let status = node.status(&lost).unwrap();
+    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 137));
+    assert_eq!(status.reason, "ContainerStatusUnknown");
+    node.remove_sandbox(&sandbox).unwrap();
+    let mut runtime = node.runtime();
+    let containers = node.block_on(runtime.list_containers(ListContainersRequest::default())).unwrap().into_inner();
+    let sandboxes = node.block_on(runtime.list_pod_sandbox(ListPodSandboxRequest::default())).unwrap().into_inner();
+    assert!(containers.containers.is_empty() && sandboxes.items.is_empty());
+    node.daemon.wait_until_back_at(&before);
+}
