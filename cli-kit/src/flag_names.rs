@@ -74,6 +74,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "terminal" => "--tty",
         "stdin" => "--interactive",
         "remove_when_completed" => "--rm",
+        "keep_until_deleted" => "--keep-until-deleted",
         "tail" => "--tail",
         "tmpfs" => "--tmpfs",
         "volumes" => "--volume, --mount",

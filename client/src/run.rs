@@ -145,6 +145,14 @@ impl Run {
         self
     }
 
+    /// Keeps the result of the completed container until it is deleted, which the operator must allow
+    /// (`policy.keep_until_deleted_max`).
+    #[must_use]
+    pub fn keep_until_deleted(mut self) -> Self {
+        self.0.keep_until_deleted = true;
+        self
+    }
+
     /// Places the container's cgroup below another one, which the operator must allow (`policy.cgroup_parents`).
     #[must_use]
     pub fn cgroup_parent(mut self, path: impl Into<String>) -> Self {

@@ -94,6 +94,11 @@ pub(crate) struct CreateArgs {
     /// executord's configuration lists the permitted cgroups (cgroup_parents).
     #[arg(long, value_name = "PATH")]
     cgroup_parent: Option<String>,
+    /// Let executord keep the ended pod until it is removed, regardless of its retention limits
+    ///
+    /// executord's configuration must allow it (keep_until_deleted_max).
+    #[arg(long)]
+    keep_until_deleted: bool,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -187,6 +192,7 @@ impl CreateArgs {
             hostname: shared.hostname,
             network_aliases: shared.network_aliases,
             cgroup_parent: self.cgroup_parent.unwrap_or_default(),
+            keep_until_deleted: self.keep_until_deleted,
             dns: shared.dns,
             extra_hosts: self.add_host,
             sysctls: self.sysctl.into_iter().collect(),

@@ -74,18 +74,20 @@ pub(crate) struct Prepared {
 impl RunArgs {
     /// Checks for conflicting flags that the definitions cannot express.
     pub(super) fn check(&self, local: bool) -> Result<(), Failure> {
-        if local && (self.detach || self.keep || self.hold) {
+        if local && (self.detach || self.keep || self.keep_until_deleted || self.hold) {
             return Err(Failure::Usage(
-                "--detach, --hold and --keep cannot be used with --local: the private executord ends with the command"
+                "--detach, --hold, --keep and --keep-until-deleted cannot be used with --local: the private executord ends \
+                 with the command"
                     .to_owned(),
             ));
         }
-        self.outputs.check(self.detach || self.hold, self.keep)
+        self.outputs.check(self.detach || self.hold, self.keep || self.keep_until_deleted)
     }
 
     /// Reads the inputs that the flags name. `can_stay` is true if a container can outlive this command.
     pub(super) fn prepare(mut self, can_stay: bool) -> Result<Prepared, Failure> {
         self.detach |= self.hold;
+        self.keep |= self.keep_until_deleted && !self.detach;
         let (is_dry, is_name, replace) = (self.dry_run, self.name.is_some(), self.replace);
         let fetch_to = self.outputs.output_to.take();
         let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args];

@@ -129,6 +129,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     if !spec.pod.is_empty() {
         table.pair("pod", spec.pod.clone());
     }
+    if spec.keep_until_deleted {
+        table.pair("kept", "until it is deleted");
+    }
     table.pair("network", network::kind(container, spec));
     network::pairs(&mut table, container, spec);
     let names = spec.environment_names.join(", ");

@@ -101,6 +101,9 @@ pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
     if spec.host_ipc {
         table.pair("IPC", "the host's");
     }
+    if spec.keep_until_deleted {
+        table.pair("kept", "until it is deleted");
+    }
     table.pair("user namespace", word(spec.user_namespace().as_str_name(), "USER_NAMESPACE_"));
     table.pair("/dev/shm", bytes(spec.shm_bytes));
     let mut sysctls: Vec<String> = spec.sysctls.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -383,6 +383,9 @@ pub struct Plan {
     /// True if the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
+    /// True if the completed container is kept until it is deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_until_deleted: bool,
     /// True if the process starts only when it is requested separately.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,

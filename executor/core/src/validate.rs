@@ -28,6 +28,7 @@ mod pods;
 mod policy;
 mod process;
 mod recheck;
+mod retention;
 mod secrets;
 mod surroundings;
 mod termination;
@@ -142,6 +143,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
         report.add("stop_signal", OutOfRange.because(why));
     }
+    retention::check(draft, policy, &mut report);
     let (user, processes) = match (&draft.actions, &main) {
         (Some(actions), _) => {
             let processes = actions::check(actions, draft, (&files, &limits), policy, &mut report);
@@ -194,6 +196,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             remove_when_completed: draft.remove_when_completed,
+            keep_until_deleted: draft.keep_until_deleted,
             hold: draft.hold,
             processes,
             transfers,

@@ -9,6 +9,7 @@ mod held;
 mod host_options;
 mod id_map;
 mod isolation;
+mod kept;
 mod log_files;
 mod many;
 mod oom;

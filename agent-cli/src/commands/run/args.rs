@@ -101,6 +101,11 @@ pub(crate) struct RunArgs {
     /// Do not delete the container when it has completed
     #[arg(long, help_heading = "Container")]
     pub(crate) keep: bool,
+    /// Let executord keep the completed container until it is removed, regardless of its retention limits
+    ///
+    /// Implies --keep. executord's configuration must allow it (keep_until_deleted_max).
+    #[arg(long, conflicts_with = "rm", help_heading = "Container")]
+    pub(crate) keep_until_deleted: bool,
     /// Pod to join: the container shares the pod's network, host name, IPC and hosts, and ends with the pod
     #[arg(long, value_name = "POD", help_heading = "Container")]
     pub(crate) pod: Option<String>,

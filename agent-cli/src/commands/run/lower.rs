@@ -93,6 +93,7 @@ pub(super) fn lower(
         remove_when_completed: args.rm && args.detach,
         // The last occurrence of a name wins, as in docker.
         ulimits: ulimits.into_values().collect(),
+        keep_until_deleted: args.keep_until_deleted,
         keep_environment: args.keep_env,
         hold: args.hold,
         pod: args.pod.unwrap_or_default(),

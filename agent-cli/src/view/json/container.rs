@@ -96,6 +96,7 @@ struct Spec {
     #[serde(flatten)]
     host_options: host_options::HostOptions,
     remove_when_completed: bool,
+    keep_until_deleted: bool,
     grace_period_seconds: Option<f64>,
     labels: BTreeMap<String, String>,
     log_source: String,
@@ -253,6 +254,7 @@ impl From<&v1::ContainerSpec> for Spec {
             surroundings: spec.into(),
             host_options: spec.into(),
             remove_when_completed: spec.remove_when_completed,
+            keep_until_deleted: spec.keep_until_deleted,
             grace_period_seconds: seconds(spec.grace_period),
             labels: sorted(&spec.labels),
             log_source: spec.log_source.clone(),

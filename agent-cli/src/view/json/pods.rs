@@ -41,6 +41,7 @@ struct SharedSpec {
     host_ipc: bool,
     id_map: Option<surroundings::IdMapping>,
     cgroup_parent: String,
+    keep_until_deleted: bool,
     volumes: Vec<SharedVolume>,
     warnings: Vec<String>,
 }
@@ -95,6 +96,7 @@ impl From<&PodSpec> for SharedSpec {
             host_ipc: spec.host_ipc,
             id_map: spec.id_map.as_ref().map(surroundings::IdMapping::from),
             cgroup_parent: spec.cgroup_parent.clone(),
+            keep_until_deleted: spec.keep_until_deleted,
             volumes: spec.volumes.iter().map(volume).collect(),
             warnings: spec.warnings.clone(),
         }

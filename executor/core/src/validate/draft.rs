@@ -103,6 +103,8 @@ pub struct Draft<'a> {
     pub stop_signal: u32,
     /// True if the container is deleted as soon as it is completed.
     pub remove_when_completed: bool,
+    /// True if the completed container is kept until it is deleted.
+    pub keep_until_deleted: bool,
     /// True if the process starts only when it is requested separately.
     pub hold: bool,
     /// Environment variables of every process. A process that sets such a variable itself has its own value.

@@ -155,6 +155,8 @@ pub struct Policy {
     pub log_dirs: Vec<PathBuf>,
     /// Files of a cgroup of version 2 that requests may set. None when empty.
     pub cgroup_keys: Vec<String>,
+    /// Maximum number of containers and pods with `keep_until_deleted`; 0 = requests may not use it.
+    pub keep_until_deleted_max: usize,
     /// Images that may run (table `images`, which also has keys for executord only).
     #[serde(skip)]
     pub images: ImagePolicy,
@@ -230,6 +232,7 @@ impl Default for Policy {
             allow_no_limits: false,
             log_dirs: Vec::new(),
             cgroup_keys: Vec::new(),
+            keep_until_deleted_max: 0,
             images: ImagePolicy::default(),
             oom_score_adj_min: 0,
             swap_bytes_max: 0,

@@ -91,6 +91,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
         remove_when_completed: plan.remove_when_completed,
+        keep_until_deleted: plan.keep_until_deleted,
         hold: plan.hold,
         actions: plan.actions.clone(),
         steps: steps.iter().map(|texts| texts.draft(&policy.files_root)).collect(),

@@ -157,6 +157,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         stop_signal: plan.stop_signal,
         file_directories: plan.file_directories.iter().map(|path| path.display().to_string()).collect(),
         remove_when_completed: plan.remove_when_completed,
+        keep_until_deleted: plan.keep_until_deleted,
         tmpfs: plan.surroundings.tmpfs.iter().map(tmpfs).collect(),
         extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
         shm_bytes: plan.surroundings.shm_bytes,

@@ -74,7 +74,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 19] = [
+const FEATURES: [&str; 20] = [
     "actions",
     "attach",
     "connect-port",
@@ -82,6 +82,7 @@ const FEATURES: [&str; 19] = [
     "exact-event-gaps",
     "hold",
     "identity",
+    "keep-until-deleted",
     "limits-update",
     "log-files",
     "logs-until",

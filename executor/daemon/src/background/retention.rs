@@ -1,5 +1,6 @@
 //! Deletes completed containers that no client has deleted: containers that are too old, that exceed a number or a
-//! total disk size, or whose request asks for deletion on completion.
+//! total disk size, or whose request asks for deletion on completion. Containers whose request asks to keep them until
+//! they are deleted are neither deleted nor counted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -158,7 +159,7 @@ async fn superfluous(node: &Node, seen: &mut FirstSightings) -> Vec<(Arc<Handle>
     seen.measure(&node.config.paths).await;
     node.completed_bytes.store(seen.all_bytes(), Ordering::Relaxed);
     // A pod is kept while any of its members is kept.
-    completed.retain(|(_, handle)| !with_members.contains(handle.id()));
+    completed.retain(|(_, handle)| !with_members.contains(handle.id()) && !handle.is_kept_until_deleted());
     // Containers first seen at the same time stay in the order of their dates.
     completed.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
     let sizes: Vec<(Duration, u64)> = completed.iter().map(|(age, handle)| (*age, seen.bytes(handle.id()))).collect();

@@ -137,6 +137,11 @@ impl Handle {
         self.is_pod
     }
 
+    /// Returns true if the container exists, and its result is kept until it is deleted.
+    pub(crate) fn is_kept_until_deleted(&self) -> bool {
+        self.facts().is_some_and(|facts| facts.plan.keep_until_deleted)
+    }
+
     /// Returns true for the self-test's container.
     pub(crate) fn is_self_test(&self) -> bool {
         self.id.is_self_test()

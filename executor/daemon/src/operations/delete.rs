@@ -94,7 +94,7 @@ mod tests {
     use crate::config::cli::Args;
     use crate::model::status::ContainerStatus;
     use crate::store::event_log::Position;
-    use crate::store::registry::Admission;
+    use crate::store::registry::{Admission, Terms};
 
     fn node(dir: &std::path::Path) -> Arc<Node> {
         let path = |name| Some(dir.join(name));
@@ -120,7 +120,7 @@ mod tests {
             .map(|index| (facts(&format!("c{index}"), "old"), facts(&format!("c{index}"), "new")))
             .unzip();
         let admit = |facts: &ContainerStatus| loop {
-            if let Admission::New(handle) = node.registry.admit(facts.clone(), false, |_| ()).unwrap() {
+            if let Admission::New(handle) = node.registry.admit(facts.clone(), Terms::default(), |_| ()).unwrap() {
                 node.events.append(handle.id(), EventKind::Reached(State::Reserved), None, crate::now());
                 node.ledger.put(Arc::new(facts.clone()));
                 node.registry.release(&handle); // there is not enough memory for all of them

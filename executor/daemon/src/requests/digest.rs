@@ -55,6 +55,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         // The source of the capacity is not part of the digest.
         reserved: _,
         remove_when_completed,
+        keep_until_deleted,
         tmpfs,
         extra_hosts,
         shm_bytes,
@@ -200,7 +201,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
-    parts.numbers(&[*hold, *strict_groups].map(u64::from));
+    parts.numbers(&[*hold, *strict_groups, *keep_until_deleted].map(u64::from));
     parts.text(log_file);
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.text(pid_of);
@@ -237,6 +238,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         host_pid,
         host_ipc,
         id_map,
+        keep_until_deleted,
     } = request;
     let mut parts = DigestParts::default();
     parts.text("pod");
@@ -259,7 +261,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     }
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
-    parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
+    parts.numbers(&[*host_pid, *host_ipc, *keep_until_deleted].map(u64::from));
     parts.id_map(id_map.as_ref());
     parts.tag(key)
 }

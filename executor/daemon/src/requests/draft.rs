@@ -116,6 +116,7 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
         await_reader: request.await_reader,
         stop_signal: request.stop_signal,
         remove_when_completed: request.remove_when_completed,
+        keep_until_deleted: request.keep_until_deleted,
         shared_env: variables(&request.environment),
         actions: tree,
         steps,

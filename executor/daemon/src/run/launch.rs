@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
+use executor_core::validate::{Violation, ViolationReason};
 use executor_secrets::TagKey;
 
 use crate::actor::forwarding;
@@ -17,7 +18,7 @@ use crate::model::sources::SourceRecord;
 use crate::model::status::{ContainerStatus, TraceContext};
 use crate::node::Node;
 use crate::operations::reserve;
-use crate::store::registry::Admission;
+use crate::store::registry::{Admission, Terms};
 
 /// Properties of a container that come from its request, in addition to the plan.
 #[derive(Default)]
@@ -48,7 +49,8 @@ pub(super) async fn launch(
     };
     let id = facts.plan.id.clone();
     let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
-    match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {
+    let terms = Terms { needs_reservation, kept_max: node.config.policy.keep_until_deleted_max };
+    match node.registry.admit_when_removed(&facts, terms, taken).await {
         Ok(Admission::New(handle)) => {
             guard.disarm();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
@@ -59,6 +61,14 @@ pub(super) async fn launch(
         Ok(Admission::Used(handle)) => same_container(handle, tag),
         Ok(Admission::PodEnds) => Err(ApiError::pod_unavailable(&pod)),
         Ok(Admission::Closed) => Err(node.check_open().err().unwrap_or_else(ApiError::stopping)),
+        Ok(Admission::TooManyKept(kept)) => {
+            let why = format!(
+                "{kept} containers and pods have `keep_until_deleted`, as many as policy.keep_until_deleted_max allows: \
+                 delete a completed one"
+            );
+            let violation = Violation::new("keep_until_deleted", ViolationReason::Insufficient.because(why));
+            Err(ApiError { kind: Kind::Exhausted, ..ApiError::invalid(vec![violation]) })
+        }
         Ok(Admission::NotReserved) => Err(reserve::missing(node, &id)),
         Ok(Admission::BeyondReservation(short)) => {
             let why = format!("container {id} needs more resources than its reservation has: {short}");

@@ -48,6 +48,15 @@ struct RegistryState {
     closed: bool,
 }
 
+/// Terms of an admission.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// True if there must be a reservation of the id.
+    pub(crate) needs_reservation: bool,
+    /// Maximum number of containers with `keep_until_deleted`.
+    pub(crate) kept_max: usize,
+}
+
 /// Result of an admission.
 #[derive(Debug)]
 pub enum Admission {
@@ -57,6 +66,8 @@ pub enum Admission {
     Used(Arc<Handle>),
     /// The container's pod accepts no members.
     PodEnds,
+    /// There are as many containers with `keep_until_deleted` as the operator allows.
+    TooManyKept(usize),
     /// The container needs more than its reservation holds.
     BeyondReservation(Exhausted),
     /// The request requires a reservation, but there is no reservation.
@@ -142,14 +153,14 @@ impl Registry {
     }
 
     /// Reserves an id and capacity for a new container. If there is a reservation of the id, it is used up, and
-    /// `matches` is called with it. `needs_reservation` is true if there must be a reservation.
+    /// `matches` is called with it.
     ///
     /// # Errors
     /// Returns the resource whose capacity does not suffice.
     pub(crate) fn admit(
         &self,
         facts: ContainerStatus,
-        needs_reservation: bool,
+        terms: Terms,
         matches: impl FnOnce(&Reservation),
     ) -> Result<Admission, Exhausted> {
         let mut inner = locked(&self.inner);
@@ -163,9 +174,15 @@ impl Registry {
         if facts.plan.member_of().is_some_and(|pod| !inner.takes_members(pod)) {
             return Ok(Admission::PodEnds);
         }
+        if facts.plan.keep_until_deleted {
+            let kept = inner.containers.values().filter(|handle| handle.is_kept_until_deleted()).count();
+            if kept >= terms.kept_max {
+                return Ok(Admission::TooManyKept(kept));
+            }
+        }
         let amount = amount_of(&facts);
         match inner.reserved.get(&id).map(|reservation| reservation.amount) {
-            None if needs_reservation => return Ok(Admission::NotReserved),
+            None if terms.needs_reservation => return Ok(Admission::NotReserved),
             None => {}
             Some(reserved) => {
                 if let Err(short) = reserved.suffices_for(&amount, &reserved) {
@@ -207,11 +224,11 @@ impl Registry {
     pub(crate) async fn admit_when_removed(
         &self,
         facts: &ContainerStatus,
-        needs_reservation: bool,
+        terms: Terms,
         matches: impl Fn(&Reservation),
     ) -> Result<Admission, Exhausted> {
         let amount = amount_of(facts);
-        self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &matches)).await
+        self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), terms, &matches)).await
     }
 
     /// Reserves capacity for a later container, and waits as [`Self::admit_when_removed`] does. `keep` is called under

@@ -57,6 +57,7 @@ fn spec(facts: &ContainerStatus) -> v1::PodSpec {
         shm_bytes: plan.surroundings.shm_bytes,
         user_namespace: user_namespace(plan.isolation.user_namespace).into(),
         share_processes: plan.shares_processes(),
+        keep_until_deleted: plan.keep_until_deleted,
         volumes: plan.volumes.iter().filter_map(volume).collect(),
         warnings: facts.prepared.as_ref().map(|prepared| prepared.warnings.clone()).unwrap_or_default(),
     }

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 200] = [
+    let changes: [RequestChange; 201] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -176,6 +176,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.stdin = true,
         |r, _| r.stop_signal = 2,
         |r, _| r.remove_when_completed = true,
+        |r, _| r.keep_until_deleted = true,
         |r, _| r.extra_groups.push("x".into()),
         |r, _| r.strict_groups = true,
         |r, _| r.keep_environment = true,

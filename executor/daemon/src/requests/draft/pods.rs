@@ -57,6 +57,7 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
         surroundings: surroundings(&shared, &mut violations),
         host_options: host_options::from_request(&shared, &Limits::default()),
         volumes,
+        keep_until_deleted: request.keep_until_deleted,
         pod: Some(PodRole::Holder { share_processes: request.share_processes }),
         ..Draft::default()
     };
