@@ -215,7 +215,8 @@ pub(crate) enum Direct {
     /// logged.
     ///
     /// The process ends with this command, unless detached (--detach, --detach-keys): if this command is interrupted,
-    /// the process gets SIGHUP, and SIGKILL two seconds later.
+    /// the process gets SIGHUP, and SIGKILL two seconds later. Processes that it started are killed when it has ended,
+    /// unless --leave-processes is given.
     Exec(ExecArgs),
     /// Attach to a container's process: show its output and send input
     ///

@@ -53,6 +53,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "keep_environment" => "--keep-env",
         "hold" => "--hold",
         "container_environment" => "--container-env",
+        "leave_processes" => "--leave-processes",
         "termination_message" | "termination_message.path" => "--termination-message",
         "termination_message.bytes_max" => "--termination-message-max",
         "termination_message.fallback_to_logs" => "--termination-message-from-logs",

@@ -27,7 +27,8 @@ pub enum Executed {
     Failed(ExecFailure),
 }
 
-/// An executed process. Dropping this value ends the process: it gets SIGHUP, and SIGKILL two seconds later. After
+/// An executed process. Dropping this value ends the process: it gets SIGHUP, and SIGKILL two seconds later.
+/// Processes that it started are killed when it has ended, unless the request has `leave_processes`. After
 /// [`Exec::detach`], the process continues to run.
 pub struct Exec {
     client: Client,

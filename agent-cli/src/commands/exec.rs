@@ -1,16 +1,19 @@
 //! `exec ID -- CMD`: runs a process in a running container, connected to this command's streams.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use executor_cli_kit::exit::Outcome;
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::input::feed;
 use executor_cli_kit::output::Stream;
+use executor_cli_kit::request::to_proto;
 use executor_cli_kit::session::Session;
 use executor_cli_kit::status::ErrorContext as _;
 use executor_cli_kit::terminal::{self, DetachKeys, Keyboard, Raw};
 use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 use executor_client::Executed;
 use executor_client::v1::ExecStart;
 
@@ -49,6 +52,13 @@ pub(crate) struct ExecArgs {
     /// precedence
     #[arg(long)]
     pub(crate) container_env: bool,
+    /// Time for the program, at most 1h: 500ms, 10s; then it is killed with the processes that it started, and this
+    /// command fails
+    #[arg(long, value_name = "DURATION", value_parser = units::grace)]
+    pub(crate) timeout: Option<Duration>,
+    /// Leave the processes that the program started running when it exits
+    #[arg(long)]
+    pub(crate) leave_processes: bool,
     /// Id of the container, or a unique prefix
     pub(crate) id: String,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
@@ -75,6 +85,8 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
         stdin: args.interactive,
         detached: args.detach,
         container_environment: args.container_env,
+        timeout: args.timeout.map(to_proto).transpose()?,
+        leave_processes: args.leave_processes,
     };
     let mut executed = session.client.exec(start).await.doing(&doing)?;
     let _raw = (args.tty && args.interactive).then(Raw::enter).transpose()?;

@@ -34,6 +34,8 @@ pub enum Kind {
     Denied,
     /// The method is not served.
     Unimplemented,
+    /// The time limit of the request has passed.
+    TimedOut,
     /// Not possible now; the same request may succeed later.
     Unavailable,
     /// An internal error.

@@ -4,6 +4,7 @@
 //! each hierarchy.
 
 mod devices;
+mod execs;
 mod hierarchy;
 mod limits;
 mod parents;
@@ -26,6 +27,7 @@ use executor_sys::kernel_file;
 use executor_sys::mountinfo::{self, Mount};
 
 pub(crate) use devices::Devices;
+pub(crate) use execs::ExecCgroup;
 use hierarchy::Hierarchy;
 pub(crate) use limits::page_pool;
 pub(crate) use pause::StoppedProcesses;

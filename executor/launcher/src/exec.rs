@@ -9,7 +9,10 @@
 //! ```
 //! executord reads and writes the process's pipes or terminal directly. The supervisor stays outside of the container
 //! and reports the exit of the process. If executord exits, the supervisor ends the process. If the supervisor exits,
-//! the kernel kills the process.
+//! the kernel kills the process, and the launcher its descendants.
+//!
+//! The process has a cgroup of its own below the container's, in which the supervisor finds its descendants. They are
+//! killed when the process has ended ([ADR 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
 mod target;
@@ -40,6 +43,7 @@ use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::capabilities;
+use crate::cgroup::ExecCgroup;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -54,6 +58,8 @@ pub(crate) use within::{Entrant, GO, made_pid};
 
 /// Time between SIGHUP and SIGKILL for a process whose client has disconnected.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
+/// Time limit for killed processes to exit before the end of a process is reported.
+const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval between SIGKILLs of a process group that does not exit.
 const KILL_PAUSE: Duration = Duration::from_millis(1);
 
@@ -82,16 +88,18 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline:
     };
     host.show_role(&["exec", order.id.as_str()]);
     let begun = start(host, filter, &order, lifeline);
-    let ExecInput { id, session, payload, .. } = order;
+    let ExecInput { id, exec, session, payload, .. } = order;
     if let Err(error) = payload.wipe() {
         log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
     }
     match begun {
-        Ok((process, ends)) => {
+        Ok((process, cgroup, ends)) => {
             let fds: Vec<BorrowedFd<'_>> = ends.iter().map(AsFd::as_fd).collect();
             let reported = send(&session, ExecNews::Started(Started { pid: process.pid }), &fds);
             drop(ends);
-            process.supervise(&id, &session, &signals, reported.is_err());
+            let limit = Some(exec.timeout_ms).filter(|limit| *limit > 0).map(Duration::from_millis);
+            let terms = ExecTerms { limit, leave_processes: exec.leave_processes, abandoned: reported.is_err() };
+            process.supervise(&id, &session, &signals, cgroup, &terms);
         }
         Err(news) => {
             let _ = send(&session, news, &[]); // the daemon may be gone
@@ -121,14 +129,16 @@ impl From<Refused> for NotBegun {
 /// The report for a process that could not be started.
 struct NotBegun(ExecNews);
 
-/// Starts a process and waits until it has executed its program. Returns the process and the supervisor's ends of its
-/// pipes or terminal.
+/// A started process, its cgroup, and the supervisor's ends of its pipes or terminal.
+type StartedProcess = (ExecProcess, Option<ExecCgroup>, Vec<OwnedFd>);
+
+/// Starts a process and waits until it has executed its program.
 fn start(
     host: &Host,
     filter: &Arc<Filter>,
     order: &ExecInput,
     lifeline: &Seqpacket,
-) -> Result<(ExecProcess, Vec<OwnedFd>), ExecNews> {
+) -> Result<StartedProcess, ExecNews> {
     try_to_start(host, filter, order, lifeline).map_err(|NotBegun(news)| news)
 }
 
@@ -137,7 +147,7 @@ fn try_to_start(
     filter: &Arc<Filter>,
     order: &ExecInput,
     lifeline: &Seqpacket,
-) -> Result<(ExecProcess, Vec<OwnedFd>), NotBegun> {
+) -> Result<StartedProcess, NotBegun> {
     let ExecInput { id, exec, archive, session, payload, environment } = order;
     let target = ExecTarget::find(host, id, Timestamp(exec.created_at))?;
     if exec.container_environment && !(target.record.plan.keep_environment && environment.is_some()) {
@@ -162,6 +172,12 @@ fn try_to_start(
     .map_err(internal("pipe"))?;
     let (socket, theirs) = Seqpacket::pair().map_err(internal("socket"))?;
     let supervisor = std::process::id();
+    // A copy starts no other processes.
+    let made = archive.is_none().then(|| host.hierarchies.make_exec(&target.record.cgroup, supervisor)).transpose();
+    let cgroup = made.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => not_running(id, "is ending"),
+        _ => failed("cgroup", &error),
+    })?;
     let first = match process::fork().map_err(internal("fork"))? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
@@ -179,6 +195,7 @@ fn try_to_start(
                 secret_devices: &secret_devices,
                 mounts: &[],
                 part: None,
+                cgroup: cgroup.as_ref(),
             };
             entrant.run(&theirs, &stdio, payload)
         }
@@ -188,7 +205,7 @@ fn try_to_start(
     let process = helper.process(&target)?;
     // From now on the launcher can kill the process if this supervisor exits.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
-    helper.until_executed(&target, process, ends)
+    helper.until_executed(&target, process, ends).map(|(process, ends)| (process, cgroup, ends))
 }
 
 /// Returns the refusal for a container whose environment is not kept.
@@ -388,15 +405,35 @@ struct ExecProcess {
     pidfd: OwnedFd,
 }
 
+/// Conditions under which a process and its descendants are killed.
+struct ExecTerms {
+    /// Time limit of the process.
+    limit: Option<Duration>,
+    /// True if descendants outlive a process that exits by itself.
+    leave_processes: bool,
+    /// True if the daemon has disconnected.
+    abandoned: bool,
+}
+
 impl ExecProcess {
-    /// Supervises the process until it exits, and reports its exit status.
-    fn supervise(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
+    /// Supervises the process until it exits, kills its descendants, and reports its exit status.
+    fn supervise(
+        self,
+        id: &ContainerId,
+        session: &Seqpacket,
+        signals: &SignalEvents,
+        cgroup: Option<ExecCgroup>,
+        terms: &ExecTerms,
+    ) {
+        let due = terms.limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut kill_at = None;
-        if abandoned {
+        // After the time limit: latest time of the report, even if a process cannot be killed.
+        let mut report_at = None;
+        if terms.abandoned {
             self.hang_up(&mut kill_at);
         }
         while !is_readable(&self.pidfd) {
-            self.wait(session, signals, kill_at);
+            self.wait(session, signals, (kill_at, due));
             while let Ok(Some(signal)) = signals.next() {
                 if signal != libc::SIGHUP {
                     // SIGTERM to the supervisor means host shutdown.
@@ -406,12 +443,31 @@ impl ExecProcess {
             if kill_at.is_none() && self.execute(session).is_err() {
                 self.hang_up(&mut kill_at);
             }
-            if kill_at.is_some_and(|at| Instant::now() >= at) {
+            let now = Instant::now();
+            if report_at.is_none() && kill_at.is_none() && due.is_some_and(|due| now >= due) {
+                (kill_at, report_at) = (Some(now), Some(now + EXIT_PATIENCE));
+            }
+            if kill_at.is_some_and(|at| now >= at) {
                 self.signal_all(Signal::SIGKILL);
+                cgroup.iter().for_each(ExecCgroup::kill);
+            }
+            if report_at.is_some_and(|at| now >= at) {
+                log::line(Level::Error, id.as_str(), format_args!("a process could not be killed at its time limit"));
+                let _ = send(session, ExecNews::TimedOut(true), &[]); // the daemon may be gone
+                report_at = None;
             }
         }
         if kill_at.is_some() {
             self.signal_all(Signal::SIGKILL); // leftovers in its group; the pid stays valid until it is reaped
+        }
+        match &cgroup {
+            Some(cgroup) if terms.leave_processes && kill_at.is_none() => cgroup.release(),
+            Some(cgroup) => {
+                if let Err(error) = cgroup.kill_all(EXIT_PATIENCE) {
+                    log::line(Level::Error, id.as_str(), format_args!("{error}"));
+                }
+            }
+            None => {}
         }
         let news = match process::wait_for(self.pid) {
             Ok(ChildExit::Code(code)) => ExecNews::Code(code),
@@ -421,15 +477,20 @@ impl ExecProcess {
                 ExecNews::Signal(libc::SIGKILL)
             }
         };
+        drop(cgroup); // removes it
+        let news = if report_at.is_some() { ExecNews::TimedOut(true) } else { news };
         let _ = send(session, news, &[]); // the daemon may be gone
     }
 
-    fn wait(&self, session: &Seqpacket, signals: &SignalEvents, kill_at: Option<Instant>) {
+    fn wait(&self, session: &Seqpacket, signals: &SignalEvents, (kill_at, due): (Option<Instant>, Option<Instant>)) {
         let mut events = Events::default();
         events.read(self.pidfd.as_fd(), ());
         events.read(signals.as_fd(), ());
         match kill_at {
-            None => events.read(session.as_fd(), ()),
+            None => {
+                events.read(session.as_fd(), ());
+                events.due(due);
+            }
             // After the deadline, repeat at intervals.
             Some(at) => events.due([at.max(Instant::now() + KILL_PAUSE)]),
         }

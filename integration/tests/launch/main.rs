@@ -5,6 +5,7 @@
 mod cell;
 mod container;
 mod disk;
+mod execs;
 mod held;
 mod host_options;
 mod id_map;

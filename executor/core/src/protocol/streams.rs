@@ -45,6 +45,12 @@ pub struct Exec {
     /// True if the process also gets the environment of the container's own process.
     #[prost(bool, tag = "130")]
     pub container_environment: bool,
+    /// Milliseconds after which the process and its descendants are killed; 0 for no limit.
+    #[prost(uint64, tag = "460")]
+    pub timeout_ms: u64,
+    /// True if descendants of the process outlive it when it exits by itself.
+    #[prost(bool, tag = "461")]
+    pub leave_processes: bool,
 }
 
 /// Argument in an [`Archive`]'s payload: follow a link at the end of the path.
@@ -122,7 +128,7 @@ pub struct ExecOrder {
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecReport {
     /// Content; `None` if a newer peer sent content that is unknown here.
-    #[prost(oneof = "ExecNews", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "ExecNews", tags = "1, 2, 3, 4, 5, 6")]
     pub news: Option<ExecNews>,
 }
 
@@ -145,6 +151,9 @@ pub enum ExecNews {
     /// Number of the signal that terminated the process.
     #[prost(int32, tag = "5")]
     Signal(i32),
+    /// The process and its descendants were killed because the time limit had passed.
+    #[prost(bool, tag = "6")]
+    TimedOut(bool),
 }
 
 /// Error of a program that could not be executed.

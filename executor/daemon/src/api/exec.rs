@@ -1,7 +1,9 @@
 //! Exec: streams input to a process, and its output and exit to the client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use executor_core::checks::words_of;
 use executor_core::limits::SIGNAL_MAX;
 use executor_core::record::Exit;
 use executor_core::validate::ViolationReason::OutOfRange;
@@ -19,7 +21,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::first_message;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
+use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
 
 /// Maximum output in a message, in bytes.
 const CHUNK: usize = 16 << 10;
@@ -47,6 +49,7 @@ pub(super) async fn exec(
         .into());
     };
     let detached = start.detached;
+    let limit = exec::time_limit(&start).unwrap_or_default(); // `exec::start` reports the violation
     let outcome = exec::start(node, Start(start)).await.map_err(|problem| node.launcher.explain(problem))?;
     let (sender, answers) = conversation.answers();
     match outcome {
@@ -55,7 +58,7 @@ pub(super) async fn exec(
             if detached {
                 tokio::spawn(discard_output(Arc::clone(node), session, stdio.stdout, stdio.stderr));
             } else {
-                tokio::spawn(run_session(Arc::clone(node), session, stdio, requests, sender));
+                tokio::spawn(run_session(Arc::clone(node), session, stdio, requests, sender, limit));
             }
         }
         ExecOutcome::Failed(failure) => {
@@ -69,13 +72,15 @@ fn response(part: Out) -> ExecResponse {
     ExecResponse { part: Some(part) }
 }
 
-/// Serves the client until the process exits. The process is killed if the client disconnects.
+/// Serves the client until the process exits. The process is killed if the client disconnects, and after the time
+/// limit.
 async fn run_session(
     node: Arc<Node>,
     session: ExecSession,
     stdio: Stdio,
     requests: Requests<ExecRequest>,
     sender: ExecSender,
+    limit: Option<Duration>,
 ) {
     let Stdio { terminal, input, stdout, stderr } = stdio;
     let own = (Arc::clone(&stdout), stderr.clone());
@@ -88,15 +93,24 @@ async fn run_session(
         pumps.spawn(pump(stderr, Out::Stderr, ended, sender.clone()));
     }
     let work = async {
-        let exit = tokio::select! {
-            exit = session.ended() => exit,
+        let end = tokio::select! {
+            end = session.ended_in_time() => end,
             detached = forward_input(&session, requests, input, screen) => return detached.map(|Detached| None),
         };
         let lost = || ApiError::new(Kind::Unavailable, "the process's supervisor was lost, and the process was killed");
-        let exit = exit.ok_or_else(lost)?;
+        let end = end.ok_or_else(lost)?;
         over.send_replace(true);
         while pumps.join_next().await.is_some() {}
-        Ok(Some(response(Out::Exit(exit_status(exit)))))
+        match end {
+            ExecEnd::Exit(exit) => Ok(Some(response(Out::Exit(exit_status(exit))))),
+            ExecEnd::TimedOut => {
+                let why = format!(
+                    "the program took longer than {}: it was killed with the processes that it started",
+                    words_of(limit.unwrap_or_default())
+                );
+                Err(ApiError::new(Kind::TimedOut, why).into())
+            }
+        }
     };
     let last = tokio::select! {
         last = work => last,
@@ -133,7 +147,7 @@ async fn discard_output(node: Arc<Node>, session: ExecSession, stdout: Arc<Stdio
         });
     }
     tokio::select! {
-        _ = session.ended() => {}
+        _ = session.ended_in_time() => {}
         () = node.until_stopping() => {}
     }
 }

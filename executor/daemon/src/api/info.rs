@@ -74,12 +74,13 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 20] = [
+const FEATURES: [&str; 21] = [
     "actions",
     "attach",
     "connect-port",
     "egress-rules",
     "exact-event-gaps",
+    "exec-timeout",
     "hold",
     "identity",
     "keep-until-deleted",

@@ -32,7 +32,7 @@ use crate::ipc::packets::Packets;
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::requests::references;
+use crate::requests::{draft, references};
 
 /// Time limit for the supervisor's first report. The supervisor allows the program 60 s.
 const STARTED_WITHIN: Duration = Duration::from_secs(70);
@@ -48,6 +48,15 @@ impl Drop for Start {
         self.0.args.zeroize();
         self.0.env.iter_mut().for_each(|variable| variable.value.zeroize());
     }
+}
+
+/// How an executed process ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ExecEnd {
+    /// The process exited.
+    Exit(Exit),
+    /// The process and its descendants were killed because the time limit had passed.
+    TimedOut,
 }
 
 /// An executed process, killed on drop.
@@ -137,12 +146,21 @@ impl ExecSession {
         self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
     }
 
-    /// Waits for the process's exit; returns `None` if the supervisor is lost.
+    /// Waits for the exit of a process without a time limit; returns `None` if the supervisor is lost.
     pub(crate) async fn ended(&self) -> Option<Exit> {
+        match self.ended_in_time().await? {
+            ExecEnd::Exit(exit) => Some(exit),
+            ExecEnd::TimedOut => None,
+        }
+    }
+
+    /// Waits for the end of the process; returns `None` if the supervisor is lost.
+    pub(crate) async fn ended_in_time(&self) -> Option<ExecEnd> {
         loop {
             match self.packets.recv::<ExecReport>().await.ok()??.news {
-                Some(ExecNews::Code(code)) => return Some(Exit::Code(code)),
-                Some(ExecNews::Signal(signal)) => return Some(Exit::Signal(signal)),
+                Some(ExecNews::Code(code)) => return Some(ExecEnd::Exit(Exit::Code(code))),
+                Some(ExecNews::Signal(signal)) => return Some(ExecEnd::Exit(Exit::Signal(signal))),
+                Some(ExecNews::TimedOut(_)) => return Some(ExecEnd::TimedOut),
                 _ => {} // sent by a newer launcher
             }
         }
@@ -164,7 +182,15 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         user: &request.user,
         window: (window.rows, window.columns),
     };
-    validate_exec(&draft, &node.config.policy).map_err(ApiError::invalid)?;
+    let (limit, fault) = match time_limit(request) {
+        Ok(limit) => (limit, None),
+        Err(fault) => (None, Some(fault)),
+    };
+    let found = validate_exec(&draft, &node.config.policy).err().unwrap_or_default();
+    let violations: Vec<Violation> = found.into_iter().chain(fault).collect();
+    if !violations.is_empty() {
+        return Err(ApiError::invalid(violations));
+    }
     let sources = references::plain_variables("start.env", &request.env);
     if !sources.is_empty() {
         return Err(ApiError::invalid(sources));
@@ -190,10 +216,22 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         stdin: request.stdin,
         created_at: facts.created_at.0,
         container_environment: request.container_environment,
+        timeout_ms: limit.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX).max(1)),
+        leave_processes: request.leave_processes,
     };
     let terminal = exec.terminal;
     drop(start);
     send_to_launcher(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
+}
+
+/// Returns the time limit of the program, if it has one.
+pub(crate) fn time_limit(start: &v1::ExecStart) -> Result<Option<Duration>, Violation> {
+    let limit = draft::duration("start.timeout", start.timeout.as_ref())?;
+    if limit == Some(Duration::ZERO) {
+        let why = ViolationReason::OutOfRange.because("is 0; leave it unset for no limit");
+        return Err(Violation::new("start.timeout", why));
+    }
+    Ok(limit)
 }
 
 /// Copies files through an executor process in the container. The process runs as `user`, or as the container's user if

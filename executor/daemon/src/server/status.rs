@@ -22,6 +22,7 @@ impl From<ApiError> for Status {
             Kind::Exhausted => Code::ResourceExhausted,
             Kind::OutOfRange => Code::OutOfRange,
             Kind::Aborted => Code::Aborted,
+            Kind::TimedOut => Code::DeadlineExceeded,
             Kind::Corrupt => Code::DataLoss,
             Kind::Unauthenticated => Code::Unauthenticated,
             Kind::Denied => Code::PermissionDenied,

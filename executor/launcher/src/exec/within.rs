@@ -25,6 +25,7 @@ use rustix::process::Signal;
 
 use super::archive::ArchiveRequest;
 use super::target::ExecTarget;
+use crate::cgroup::ExecCgroup;
 use crate::host::Host;
 use crate::program::{Confinement, Program, StartFailure, has_own_domain};
 use crate::rootfs::place_view;
@@ -67,6 +68,8 @@ pub(crate) struct Entrant<'a> {
     pub(crate) mounts: &'a [(&'a MountPoint, BorrowedFd<'a>)],
     /// Cgroup of the sidecar, if it has its own limits.
     pub(crate) part: Option<&'a Path>,
+    /// Cgroup of the process and its descendants, if they have one.
+    pub(crate) cgroup: Option<&'a ExecCgroup>,
 }
 
 impl Entrant<'_> {
@@ -96,7 +99,8 @@ impl Entrant<'_> {
         let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
         process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
         // First of all: from now on the container's limits apply, and killing the container kills this process.
-        self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
+        let join = || self.host.hierarchies.join(&record.cgroup);
+        self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("cgroup", error))?;
         let options = &record.plan.host_options;
         if let Some(cpusets) = self.host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
             cpusets.join(&record.cgroup).map_err(|error| ("cpuset", error))?;

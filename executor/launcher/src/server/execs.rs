@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
@@ -12,13 +13,18 @@ use executor_core::protocol::{
 use executor_core::time::Timestamp;
 use executor_secrets::volume::Stored;
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 
 use super::Server;
+use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::exec;
+use crate::host::Host;
+
+/// Time limit for the descendants of a process to exit after its supervisor was killed. The launcher waits for them.
+const KILL_PATIENCE: Duration = Duration::from_millis(100);
 
 pub(super) struct Supervisor {
     container: ContainerId,
@@ -33,6 +39,13 @@ impl Supervisor {
     /// Returns the descriptors to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
+    }
+
+    /// Kills the descendants of the process after the supervisor was killed.
+    fn kill_descendants(&self, host: &Host) {
+        if let (Some(record), Ok(pid)) = (Dirs::new(host, &self.container).read_record(), u32::try_from(self.pid)) {
+            drop(host.hierarchies.exec_cgroup(&record.cgroup, pid, KILL_PATIENCE));
+        }
     }
 
     fn recv(&mut self) {
@@ -114,6 +127,7 @@ impl Server {
 
     /// Reaps supervisors that have exited, and kills exec processes whose supervisor was killed.
     pub(super) fn reap_execs(&mut self) {
+        let host = &self.host;
         self.execs.retain_mut(|exec| {
             exec.recv();
             if !is_readable(&exec.pidfd) {
@@ -123,7 +137,9 @@ impl Server {
             if let Some(process) = &exec.process {
                 let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // it has usually exited before
             }
-            let _ = process::wait_for(exec.pid);
+            if let Ok(ChildExit::Signal(_)) = process::wait_for(exec.pid) {
+                exec.kill_descendants(host);
+            }
             false
         });
     }

@@ -24,6 +24,8 @@ pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option
         path: path.clone(),
         args: args.to_vec(),
         container_environment: true,
+        // As in Kubernetes, a hook may start a daemon.
+        leave_processes: true,
         ..ExecStart::default()
     };
     let doing = format!("execute the hook of {id}");

@@ -126,10 +126,9 @@ fn a_supervisor_that_is_killed_takes_its_process_along() {
     kill(found[0], 9);
     wait::until("the process has exited", || has_ended(all[0]).then_some(()));
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
-    // The children of the killed process are killed with the container at the latest.
-    daemon.api.stop("c", Some(0)).unwrap();
-    daemon.api.wait("c").unwrap();
+    // The launcher kills the children of the killed process.
     all_end("all of it", &all);
+    assert_eq!(executed(&daemon.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 
 #[test]

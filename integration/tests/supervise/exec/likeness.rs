@@ -33,7 +33,9 @@ fn cgroups(pid: i32) -> Vec<String> {
     // In a cgroup hierarchy in which the container has no cgroup, a process keeps the cgroup that it started in. Such
     // lines are left out.
     let ours = |line: &&str| line.contains("/c") || line.contains("executor");
-    all.lines().filter(ours).map(str::to_owned).collect()
+    // An executed process has a cgroup of its own below the container's in one hierarchy.
+    let of_container = |line: &str| line.split("/exec-").next().unwrap_or_default().to_owned();
+    all.lines().filter(ours).map(of_container).collect()
 }
 
 fn proc_file(pid: i32, file: &str) -> String {

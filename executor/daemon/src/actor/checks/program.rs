@@ -16,10 +16,13 @@ use zeroize::Zeroizing;
 use super::CheckRun;
 use crate::api_error::Kind;
 use crate::node::Node;
-use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio};
+use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Start, Stdio};
 
 /// Time limit for the program to start. A slow start on a busy host says nothing about the container.
 const BEGINS_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for the supervisor to kill a program after the limit of the check. A process that the kernel cannot kill
+/// at once does not delay the result of the check further.
+const KILLED_WITHIN: Duration = Duration::from_secs(1);
 /// Maximum output of a program, in bytes.
 const WRITTEN_MAX: usize = 1 << 20;
 /// Read buffer size, in bytes.
@@ -34,6 +37,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         dir: probe.dir.clone(),
         user: probe.user.clone(),
         container_environment: probe.container_environment,
+        timeout: prost_types::Duration::try_from(limit).ok(),
         ..v1::ExecStart::default()
     });
     let failed = |why: String| CheckRun::from_outcome(CheckOutcome::Failed(format!("`{}` {why}", probe.path)));
@@ -47,7 +51,8 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         Ok(Err(_)) | Err(_) => return CheckRun::from_outcome(CheckOutcome::NotMade),
     };
     let mut output = Output::default();
-    let ended = timeout(limit, follow(&session, &stdio, &mut output)).await;
+    // The supervisor kills the program and its descendants at the limit.
+    let ended = timeout(limit + KILLED_WITHIN, follow(&session, &stdio, &mut output)).await;
     drop(session); // kills the program if it still runs
     let outcome = match ended {
         Ok(ProgramEnd::Exit(Exit::Code(0))) => CheckOutcome::Passed,
@@ -61,7 +66,9 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
             CheckOutcome::Failed(format!("`{}` wrote more than {WRITTEN_MAX} bytes", probe.path))
         }
         Ok(ProgramEnd::Lost) => CheckOutcome::NotMade,
-        Err(_) => CheckOutcome::Failed(format!("`{}` timed out after {}", probe.path, words_of(limit))),
+        Ok(ProgramEnd::TimedOut) | Err(_) => {
+            CheckOutcome::Failed(format!("`{}` timed out after {}", probe.path, words_of(limit)))
+        }
     };
     CheckRun { outcome, output: output.last_lines() }
 }
@@ -69,6 +76,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
 /// How a program ended.
 enum ProgramEnd {
     Exit(Exit),
+    TimedOut,
     WroteTooMuch,
     /// The program's supervisor is gone.
     Lost,
@@ -76,16 +84,16 @@ enum ProgramEnd {
 
 /// Reads the program's output until it exits.
 async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> ProgramEnd {
-    let mut ended = std::pin::pin!(session.ended());
+    let mut ended = std::pin::pin!(session.ended_in_time());
     let (mut out, mut err) = (Zeroizing::new([0; PIECE]), Zeroizing::new([0; PIECE]));
     let (mut out_open, mut err_open) = (true, stdio.stderr.is_some());
     let read_err = async |buffer: &mut [u8; PIECE]| match &stdio.stderr {
         Some(stderr) => stderr.read(buffer).await,
         None => Ok(0),
     };
-    let exit = loop {
+    let end = loop {
         let (read, open, buffer) = tokio::select! {
-            exit = &mut ended => break exit,
+            end = &mut ended => break end,
             read = stdio.stdout.read(&mut *out), if out_open => (read, &mut out_open, &out),
             read = read_err(&mut err), if err_open => (read, &mut err_open, &err),
         };
@@ -103,7 +111,11 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> Pr
             }
         }
     }
-    exit.map_or(ProgramEnd::Lost, ProgramEnd::Exit)
+    match end {
+        Some(ExecEnd::Exit(exit)) => ProgramEnd::Exit(exit),
+        Some(ExecEnd::TimedOut) => ProgramEnd::TimedOut,
+        None => ProgramEnd::Lost,
+    }
 }
 
 /// Tail of a program's output.

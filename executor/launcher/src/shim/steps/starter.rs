@@ -295,6 +295,7 @@ impl Service<'_> {
                     secret_devices: &[],
                     mounts: &points,
                     part: part.as_deref(),
+                    cgroup: None,
                 };
                 entrant.run(&theirs, &[stdin, stdout, stderr], &payload)
             }
