@@ -1,13 +1,14 @@
 //! Environment variables of a process: reads `--env`, and files of `--env-file` in docker's format.
 //!
 //! A line `NAME=VALUE` sets a variable. Everything after the `=` is the value, including quotes and trailing spaces. A
-//! line `NAME` copies the value from this program's environment, or is skipped if the variable is unset there. Leading
-//! white space, empty lines and lines that begin with `#` are ignored.
+//! line `NAME` copies the value from this program's environment, which need not be UTF-8, or is skipped if the variable
+//! is unset there. Leading white space, empty lines and lines that begin with `#` are ignored.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use executor_cli_kit::failure::Failure;
@@ -44,13 +45,11 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
             return Err(at("the name contains white space; use NAME=VALUE or NAME"));
         }
         let value = match (value, variable(name)) {
-            (Some(value), _) => value.to_owned(),
+            (Some(value), _) => value.as_bytes().to_vec(),
             (None, None) => continue,
-            (None, Some(value)) => value
-                .into_string()
-                .map_err(|_| at(&format!("the value of {name} in this command's environment is not UTF-8")))?,
+            (None, Some(value)) => value.into_vec(),
         };
-        variables.push(EnvironmentVariable { name: name.to_owned(), value, ..EnvironmentVariable::default() });
+        variables.push(EnvironmentVariable::from_bytes(name, value));
     }
     Ok(variables)
 }
@@ -69,10 +68,9 @@ pub(crate) fn environment(
     }
     for mut text in env {
         let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name.to_owned(), value.to_owned()),
-            None => match variable(&text).map(OsString::into_string) {
-                Some(Ok(value)) => (text.clone(), value),
-                Some(Err(_)) => return usage(format!("--env {text}: the value of {text} is not UTF-8; use --file")),
+            Some((name, value)) => (name.to_owned(), value.as_bytes().to_vec()),
+            None => match variable(&text) {
+                Some(value) => (text.clone(), value.into_vec()),
                 None => return usage(format!("--env {text}: the environment has no {text}; write --env {text}=VALUE")),
             },
         };
@@ -80,7 +78,7 @@ pub(crate) fn environment(
         if name.is_empty() {
             return usage("--env takes NAME=VALUE, or NAME to copy the value from this command's environment".into());
         }
-        variables.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
+        variables.push(EnvironmentVariable::from_bytes(name, value));
     }
     let last: HashMap<String, usize> =
         variables.iter().enumerate().map(|(index, variable)| (variable.name.clone(), index)).collect();
@@ -88,7 +86,7 @@ pub(crate) fn environment(
     variables.retain_mut(|variable| {
         let stays = last.get(&variable.name).copied() == index.next();
         if !stays {
-            variable.value.zeroize();
+            variable.wipe();
         }
         stays
     });

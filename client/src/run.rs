@@ -93,14 +93,26 @@ impl Run {
         self
     }
 
-    /// Adds a secret environment variable, which is masked in the log.
+    /// Adds an environment variable that is not secret, with a value that need not be UTF-8.
+    #[must_use]
+    pub fn env_bytes(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        self.action().env.push(EnvironmentVariable::from_bytes(name, value.into()));
+        self
+    }
+
+    /// Adds a secret environment variable, which is masked in the log. Its value need not be UTF-8.
     ///
     /// # Errors
-    /// Returns an error if the value is not UTF-8.
+    /// Returns an error if the value contains NUL.
     pub fn secret_env(mut self, name: impl Into<String>, value: Secret) -> Result<Self, Error> {
-        let name = name.into();
-        let value = text(value, &format!("secret_environment {name}"))?;
-        self.action().secret_environment.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
+        let variable = EnvironmentVariable::from_bytes(name, value.into_bytes());
+        if variable.content().contains(&0) {
+            let mut variable = variable;
+            variable.wipe();
+            let name = variable.name;
+            return Err(Error::Argument(format!("secret_environment {name}: contains NUL; put it into a secret file")));
+        }
+        self.action().secret_environment.push(variable);
         Ok(self)
     }
 
@@ -475,7 +487,7 @@ mod tests {
         assert_eq!((limits.memory_bytes, limits.pids, limits.cpu_millis), (1, 2, 3));
         assert_eq!((message.labels["k"].as_str(), message.network()), ("v", Network::Host));
         assert_eq!(message.grace_period.as_ref().unwrap().nanos, 500_000_000);
-        let refused = Run::new("host", "x").secret_env("B", Secret::from(vec![0xff])).err().unwrap();
+        let refused = Run::new("host", "x").secret_env("B", Secret::from(vec![0xff, 0])).err().unwrap();
         assert!(refused.to_string().contains("secret_environment B"), "{refused}");
     }
 }

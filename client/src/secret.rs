@@ -3,7 +3,8 @@
 use std::fmt;
 
 use executor_proto::v1::{
-    File, GetSecretsResponse, PullImageRequest, RegistryCredentials, RunRequest, UpdateFilesRequest, ValidateRequest,
+    EnvironmentVariable, File, GetSecretsResponse, PullImageRequest, RegistryCredentials, RunRequest,
+    UpdateFilesRequest, ValidateRequest,
 };
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
@@ -91,10 +92,10 @@ impl Wipe for RunRequest {
     fn wipe(&mut self) {
         self.registry_credentials.iter_mut().for_each(Wipe::wipe);
         self.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
-        self.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+        self.environment.iter_mut().for_each(EnvironmentVariable::wipe);
         self.for_each_run(|run| {
             run.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
-            run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
+            run.env.iter_mut().chain(&mut run.secret_environment).for_each(EnvironmentVariable::wipe);
             run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
             run.args.zeroize();
         });
@@ -122,7 +123,7 @@ impl Wipe for PullImageRequest {
 
 impl Wipe for GetSecretsResponse {
     fn wipe(&mut self) {
-        self.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+        self.environment.iter_mut().for_each(EnvironmentVariable::wipe);
         self.arguments.iter_mut().for_each(|argument| argument.value.zeroize());
         self.files.iter_mut().for_each(Wipe::wipe);
     }
@@ -192,7 +193,7 @@ impl<M: Wipe + Message> Message for Wiped<M> {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{Action, EnvironmentVariable, RunAction, SecretArgument};
+    use executor_proto::v1::{Action, RunAction, SecretArgument};
 
     use super::*;
 

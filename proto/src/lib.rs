@@ -9,6 +9,7 @@
 
 mod actions;
 mod redact;
+mod variables;
 
 /// Version 1 of the interface.
 #[allow(missing_docs, unused_qualifications, clippy::all, clippy::unwrap_used, clippy::map_unwrap_or)] // generated

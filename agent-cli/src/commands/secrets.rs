@@ -14,7 +14,7 @@ use executor_cli_kit::session::Session;
 use executor_cli_kit::status;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::json::to_document;
-use executor_client::v1::{File, GetSecretsResponse};
+use executor_client::v1::{EnvironmentVariable, File, GetSecretsResponse};
 use executor_client::{Code, Error, Secret};
 
 use crate::view::json;
@@ -96,14 +96,13 @@ fn token(file: &Path) -> Result<Secret, Failure> {
 /// Returns the requested value, or `None` if all values are requested. The inner `None` means that there is no such
 /// value.
 fn one(args: &SecretsArgs, answer: &mut GetSecretsResponse) -> Option<Option<Vec<u8>>> {
-    let taken = |value: &mut String| std::mem::take(value).into_bytes();
     if let Some(name) = &args.env {
         let found = answer.environment.iter_mut().find(|variable| variable.name == *name);
-        return Some(found.map(|variable| taken(&mut variable.value)));
+        return Some(found.map(EnvironmentVariable::take_content));
     }
     if let Some(index) = args.arg {
         let found = answer.arguments.iter_mut().find(|argument| argument.index == index);
-        return Some(found.map(|argument| taken(&mut argument.value)));
+        return Some(found.map(|argument| std::mem::take(&mut argument.value).into_bytes()));
     }
     let path = args.file.as_ref()?;
     let found = answer.files.iter_mut().find(|file| file.path == *path);
@@ -125,7 +124,13 @@ fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsRes
     let mut text = String::new();
     let mut line = |what: &str, value: &str| text.push_str(&format!("{}={}\n", plain(what), plain(value)));
     for variable in environment {
-        line(&variable.name, &variable.value);
+        match std::str::from_utf8(variable.content()) {
+            Ok(value) => line(&variable.name, value),
+            Err(_) => {
+                let size = variable.content().len();
+                line(&variable.name, &format!("({size} bytes that are not text: use --env)"));
+            }
+        }
     }
     for argument in arguments {
         line(&format!("[{}]", argument.index), &argument.value);

@@ -45,13 +45,28 @@ impl Content {
         }
     }
 
-    /// Converts the content to text for a variable or an argument. One newline at the end of a file or of standard
-    /// input is removed: editors and `echo` add it, and it is not part of the secret.
+    /// Converts the content to text for an argument. One newline at the end of a file or of standard input is removed:
+    /// editors and `echo` add it, and it is not part of the secret.
     pub fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
+        self.trim();
+        self.into_verbatim()
+    }
+
+    /// Converts the content to the value of a variable, which need not be UTF-8. One newline is removed as in
+    /// [`Self::into_text`].
+    pub fn into_value(mut self) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+        self.trim();
+        if self.bytes.contains(&0) {
+            let source_name = self.source.name();
+            return Err(SourceError::NoText { flag: self.flag, key: self.key, source_name, why: "contains a NUL" });
+        }
+        Ok(self.bytes)
+    }
+
+    fn trim(&mut self) {
         if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
             self.bytes.pop();
         }
-        self.into_verbatim()
     }
 
     /// Converts the content to text, unchanged.

@@ -5,6 +5,7 @@
 mod cell;
 mod container;
 mod disk;
+mod environment_bytes;
 mod execs;
 mod held;
 mod host_options;

@@ -21,6 +21,8 @@ impl fmt::Debug for ExecStart {
             .field("window", &self.window)
             .field("stdin", &self.stdin)
             .field("detached", &self.detached)
+            .field("timeout", &self.timeout)
+            .field("leave_processes", &self.leave_processes)
             .finish()
     }
 }

@@ -168,8 +168,10 @@ impl Secrets {
                 Flag::Param => {} // only for bundles, which handle theirs
                 Flag::SecretEnv => {
                     let from = content.take_reference();
-                    let value = std::mem::take(&mut *content.into_text()?);
-                    secrets.environment.push(EnvironmentVariable { name: key, value, from });
+                    let value = std::mem::take(&mut *content.into_value()?);
+                    secrets
+                        .environment
+                        .push(EnvironmentVariable { from, ..EnvironmentVariable::from_bytes(key, value) });
                 }
                 Flag::SecretArg => {
                     let index = key.parse().map_err(|_| {

@@ -17,6 +17,8 @@ pub(crate) struct Secrets {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SecretVariable {
     name: String,
+    /// `utf-8` or `base64`.
+    encoding: &'static str,
     value: String,
 }
 
@@ -39,7 +41,10 @@ struct SecretContent {
 
 impl From<v1::GetSecretsResponse> for Secrets {
     fn from(response: v1::GetSecretsResponse) -> Self {
-        let variable = |v1::EnvironmentVariable { name, value, .. }| SecretVariable { name, value };
+        let variable = |mut variable: v1::EnvironmentVariable| {
+            let (encoding, value) = encoded(variable.take_content());
+            SecretVariable { name: variable.name, encoding, value }
+        };
         let argument = |v1::SecretArgument { index, value, .. }| SecretArgument { index, value };
         let file = |v1::File { path, content, public, .. }| {
             let (encoding, content) = encoded(content);

@@ -29,7 +29,7 @@ fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value 
 fn the_spec_holds_nothing_of_the_process() {
     let draft = Draft {
         args: vec!["canary-arg"],
-        env: vec![("CANARY_NAME", "canary-value")],
+        env: vec![("CANARY_NAME", b"canary-value")],
         dir: "/canary-dir",
         files: vec![("f".to_owned(), "/canary/file", 5).into()],
         ..Draft::default()

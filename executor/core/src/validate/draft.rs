@@ -23,7 +23,7 @@ pub struct Draft<'a> {
     /// Working directory.
     pub dir: &'a str,
     /// Environment variables as names and values.
-    pub env: Vec<(&'a str, &'a str)>,
+    pub env: Vec<(&'a str, &'a [u8])>,
     /// User as `user[:group]`; root when empty.
     pub user: &'a str,
     /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
@@ -45,7 +45,7 @@ pub struct Draft<'a> {
     /// True if the output is discarded.
     pub suppress_log_output: bool,
     /// Secret variables as names and values.
-    pub secret_env: Vec<(&'a str, &'a str)>,
+    pub secret_env: Vec<(&'a str, &'a [u8])>,
     /// Secret arguments: index in `args`, and value.
     pub secret_args: Vec<(u32, &'a str)>,
     /// Secret files of the container.
@@ -108,7 +108,7 @@ pub struct Draft<'a> {
     /// True if the process starts only when it is requested separately.
     pub hold: bool,
     /// Environment variables of every process. A process that sets such a variable itself has its own value.
-    pub shared_env: Vec<(&'a str, &'a str)>,
+    pub shared_env: Vec<(&'a str, &'a [u8])>,
     /// Tree of actions; unset for a single run action. With a tree, the fields of the program above are empty.
     pub actions: Option<Actions>,
     /// Processes of the tree, in the order of their indices.
@@ -177,7 +177,7 @@ pub struct DraftStep<'a> {
     /// Working directory.
     pub dir: &'a str,
     /// Environment variables as names and values.
-    pub env: Vec<(&'a str, &'a str)>,
+    pub env: Vec<(&'a str, &'a [u8])>,
     /// User as `user[:group]`; root when empty.
     pub user: &'a str,
     /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
@@ -187,7 +187,7 @@ pub struct DraftStep<'a> {
     /// True if the output is discarded.
     pub suppress_log_output: bool,
     /// Secret variables as names and values.
-    pub secret_env: Vec<(&'a str, &'a str)>,
+    pub secret_env: Vec<(&'a str, &'a [u8])>,
     /// Secret arguments: index in `args`, and value.
     pub secret_args: Vec<(u32, &'a str)>,
     /// Secret files that exist while the process runs.
@@ -198,8 +198,8 @@ impl<'a> DraftStep<'a> {
     /// Returns the shared variables that the process does not set itself.
     pub(super) fn inherited<'b>(
         &'b self,
-        shared: &'b [(&'a str, &'a str)],
-    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        shared: &'b [(&'a str, &'a [u8])],
+    ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let sets = |name: &str| self.env.iter().chain(&self.secret_env).any(|(own, _)| *own == name);
         shared.iter().copied().filter(move |(name, _)| !sets(name))
     }

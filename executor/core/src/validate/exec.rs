@@ -16,7 +16,7 @@ pub struct ExecDraft<'a> {
     /// Arguments, without the program's name.
     pub args: Vec<&'a str>,
     /// Environment variables as names and values.
-    pub env: Vec<(&'a str, &'a str)>,
+    pub env: Vec<(&'a str, &'a [u8])>,
     /// Working directory; the container's own when empty.
     pub dir: &'a str,
     /// User as `user[:group]`; the container's own user when empty.
@@ -130,7 +130,7 @@ mod tests {
         let bad = ExecDraft {
             path: "",
             args: vec!["a\0b"],
-            env: vec![("A=", "x"), ("B", "1"), ("B", "2")],
+            env: vec![("A=", b"x"), ("B", b"1"), ("B", b"2")],
             dir: "relative",
             user: "a/b",
             window: (70_000, 80),

@@ -11,7 +11,7 @@ use crate::plan::PlannedProcess;
 const POINTER: usize = 8;
 
 /// Checks a process, together with the variables that all processes share.
-pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &str)], report: &mut Report) {
+pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])], report: &mut Report) {
     let field = |name: &str| format!("{}.{name}", draft.field);
     if draft.path.is_empty() {
         report.add(field("path"), Required.because("is empty; it must name the program to run"));
@@ -46,7 +46,7 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &str)], report: 
     environment(draft, report);
     let args: usize = draft.args.iter().map(|arg| arg.len() + 1 + POINTER).sum();
     let secret_args: usize = draft.secret_args.iter().map(|(_, value)| value.len()).sum();
-    let inherited: Vec<(&str, &str)> = draft.inherited(shared_env).collect();
+    let inherited: Vec<(&str, &[u8])> = draft.inherited(shared_env).collect();
     let env = draft.env.iter().chain(&draft.secret_env).chain(&inherited);
     let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
     let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
@@ -93,7 +93,7 @@ fn environment(draft: &DraftStep<'_>, report: &mut Report) {
 }
 
 /// Checks the variables that all processes share.
-pub(super) fn shared_environment(variables_of_all: &[(&str, &str)], report: &mut Report) {
+pub(super) fn shared_environment(variables_of_all: &[(&str, &[u8])], report: &mut Report) {
     let count = variables_of_all.len();
     if count > LIST_MAX {
         report.add("environment", TooMany.because(format!("has {count} entries; at most {LIST_MAX}")));
@@ -104,7 +104,7 @@ pub(super) fn shared_environment(variables_of_all: &[(&str, &str)], report: &mut
 
 fn variables<'a>(
     list: &str,
-    pairs: &[(&'a str, &'a str)],
+    pairs: &[(&'a str, &'a [u8])],
     seen: &mut BTreeSet<&'a str>,
     twice: &str,
     report: &mut Report,
@@ -117,7 +117,7 @@ fn variables<'a>(
         } else if !seen.insert(*name) {
             report.add(format!("{}.name", field()), Duplicate.because(twice));
         }
-        if value.contains('\0') {
+        if value.contains(&0) {
             report.add(format!("{}.value", field()), InvalidCharacter.because("contains NUL"));
         }
         let length = name.len() + 1 + value.len() + 1;
@@ -130,7 +130,7 @@ fn variables<'a>(
 }
 
 /// Creates the plan of a process with this id.
-pub(super) fn plan(id: &str, draft: &DraftStep<'_>, shared_env: &[(&str, &str)]) -> PlannedProcess {
+pub(super) fn plan(id: &str, draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])]) -> PlannedProcess {
     let own = draft.env.iter().map(|(name, _)| (*name).to_owned());
     PlannedProcess {
         id: id.to_owned(),

@@ -111,7 +111,7 @@ fn both_sides_weigh_files_alike() {
 #[test]
 fn the_length_of_an_environment_string_is_the_kernels() {
     let value = "v".repeat(131_072);
-    let with = |n: usize| validate(&Draft { env: vec![("K", &value[..n])], ..draft() }, &Policy::default());
+    let with = |n: usize| validate(&Draft { env: vec![("K", &value.as_bytes()[..n])], ..draft() }, &Policy::default());
     with(131_069).unwrap();
     let violations = with(131_070).unwrap_err();
     assert_eq!(violations[0].field, "action.run.env[0].value");
@@ -138,7 +138,7 @@ fn everything_is_reported_at_once_and_no_value_of_a_secret_with_it() {
         path: "",
         args: vec![CANARY],
         dir: "relative",
-        env: vec![("A=B", CANARY), ("X", "1"), ("X", "2"), ("", "")],
+        env: vec![("A=B", CANARY.as_bytes()), ("X", b"1"), ("X", b"2"), ("", b"")],
         user: "99999999999",
         rootfs: "dir:relative",
         nofile: Some(0),
@@ -221,8 +221,8 @@ fn secret_inputs_and_public_ones() {
     let good = Draft {
         args: vec!["-p", "", ""],
         secret_args: vec![(2, "canary"), (1, "")],
-        env: vec![("A", "1")],
-        secret_env: vec![("B", "canary")],
+        env: vec![("A", b"1")],
+        secret_env: vec![("B", b"canary\xff")],
         ..draft()
     };
     let plan = validate(&good, &Policy::default()).unwrap();
@@ -234,8 +234,8 @@ fn secret_inputs_and_public_ones() {
     let bad = Draft {
         args: vec!["-p", "", "x"],
         secret_args: vec![(0, "canary"), (2, "c\0"), (2, "c"), (3, "c")],
-        env: vec![("A", "1")],
-        secret_env: vec![("A", "canary"), ("", "c"), ("C", "c\0")],
+        env: vec![("A", b"1")],
+        secret_env: vec![("A", b"canary"), ("", b"c"), ("C", b"c\xff\0")],
         ..draft()
     };
     let violations = validate(&bad, &Policy::default()).unwrap_err();

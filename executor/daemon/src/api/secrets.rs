@@ -126,9 +126,9 @@ fn response(bytes: &[u8]) -> Option<v1::GetSecretsResponse> {
         return None;
     }
     let mut values = values.iter();
-    let mut text = || String::from_utf8(values.next()?.to_vec()).ok();
-    let variable = |name| Some(v1::EnvironmentVariable { name, value: text()?, ..v1::EnvironmentVariable::default() });
+    let variable = |name: String| Some(v1::EnvironmentVariable::from_bytes(name, values.next()?.to_vec()));
     let environment = manifest.environment.into_iter().map(variable).collect::<Option<_>>()?;
+    let mut text = || String::from_utf8(values.next()?.to_vec()).ok();
     let argument = |index| Some(v1::SecretArgument { index, value: text()?, ..v1::SecretArgument::default() });
     let arguments = manifest.arguments.into_iter().map(argument).collect::<Option<_>>()?;
     let files = manifest.files.into_iter().zip(values).map(|(file, content)| {
@@ -193,7 +193,9 @@ mod tests {
             ("a", 1, "b")
         );
         assert_eq!((&reported.files[0].content[..], reported.files[0].public), (&b"\xff"[..], true));
-        for broken in [&[&json[..], b"a", b"b"][..], &[&json, b"\xff", b"b", b"c"], &[b"{", b"a", b"b", b"c"], &[]] {
+        let reported = response(&encoded(&[&json, b"\xff", b"b", b"c"])).unwrap();
+        assert_eq!((&*reported.environment[0].value, &*reported.environment[0].value_bytes), ("", &b"\xff"[..]));
+        for broken in [&[&json[..], b"a", b"b"][..], &[&json, b"a", b"\xff", b"c"], &[b"{", b"a", b"b", b"c"], &[]] {
             assert!(response(&encoded(broken)).is_none());
         }
         assert!(response(b"").is_none());

@@ -3,8 +3,10 @@
 use std::io;
 
 use executor_core::payload;
+use executor_proto::v1::EnvironmentVariable;
 use executor_sys::memfile::MemFile;
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 /// Writes a document into a memory file as JSON.
 pub(crate) fn json(name: &str, document: &impl Serialize) -> io::Result<MemFile> {
@@ -29,4 +31,9 @@ impl Drop for WipedPayload {
             tracing::error!(%error, "cannot wipe a memory file with secrets");
         }
     }
+}
+
+/// Returns `NAME=VALUE` of a variable, in one allocation of its final size.
+pub(crate) fn environment_string(variable: &EnvironmentVariable) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new([variable.name.as_bytes(), b"=", variable.content()].concat())
 }

@@ -85,7 +85,7 @@ pub(crate) fn for_request(
     for (name, path) in VARIABLES.iter().zip(&paths) {
         if !request.environment.iter().any(|given| given.name == *name) {
             let (name, value) = ((*name).to_owned(), path.clone());
-            request.environment.push(EnvironmentVariable { name, value, from: None });
+            request.environment.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
             variables += 1;
         }
     }

@@ -46,7 +46,7 @@ pub(crate) struct Start(pub(crate) v1::ExecStart);
 impl Drop for Start {
     fn drop(&mut self) {
         self.0.args.zeroize();
-        self.0.env.iter_mut().for_each(|variable| variable.value.zeroize());
+        self.0.env.iter_mut().for_each(v1::EnvironmentVariable::wipe);
     }
 }
 
@@ -177,7 +177,7 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     let draft = ExecDraft {
         path: &request.path,
         args: request.args.iter().map(String::as_str).collect(),
-        env: request.env.iter().map(|variable| (&*variable.name, &*variable.value)).collect(),
+        env: draft::variables(&request.env),
         dir: &request.dir,
         user: &request.user,
         window: (window.rows, window.columns),
@@ -366,9 +366,8 @@ fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFi
     let count = start.args.len().to_string();
     let args: Vec<&[u8]> = start.args.iter().map(String::as_bytes).collect();
     let variables = start.env.iter();
-    let joined: Vec<Zeroizing<String>> =
-        variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
-    let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
+    let joined: Vec<Zeroizing<Vec<u8>>> = variables.map(memfiles::environment_string).collect();
+    let mut env: Vec<&[u8]> = joined.iter().map(|variable| &variable[..]).collect();
     // Inherited variables are not defaults: they are added with the environment of the container's process.
     let inherits = |name: &str| start.container_environment && is_inherited(name, facts);
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);

@@ -581,10 +581,10 @@ impl<'a> DigestParts<'a> {
 
     fn variables(&mut self, variables: &'a [EnvironmentVariable]) {
         self.numbers(&[variables.len() as u64]);
-        for EnvironmentVariable { name, value, from } in variables {
-            self.reference(from.as_ref());
-            self.text(name);
-            self.text(value);
+        for variable in variables {
+            self.reference(variable.from.as_ref());
+            self.text(&variable.name);
+            self.order.push(DigestPart::Bytes(variable.content()));
         }
     }
 }

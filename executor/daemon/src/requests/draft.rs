@@ -215,8 +215,8 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
     }
 }
 
-fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &str)> {
-    variables.iter().map(|variable| (&*variable.name, &*variable.value)).collect()
+pub(crate) fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &[u8])> {
+    variables.iter().map(|variable| (&*variable.name, variable.content())).collect()
 }
 
 /// Creates the draft of a file in this field.

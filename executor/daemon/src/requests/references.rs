@@ -76,7 +76,7 @@ pub(crate) fn resolve_update(node: &Node, request: &UpdateFilesRequest, client: 
     collecting.judged(node, "files", client)
 }
 
-/// Rejects references in variables that are not secret.
+/// Rejects references in variables that are not secret, and variables with two values.
 pub(crate) fn plain_variables(field: &str, variables: &[EnvironmentVariable]) -> Vec<Violation> {
     let mut collecting = Collecting::default();
     collecting.refuse_plain(field, variables);
@@ -115,12 +115,13 @@ impl Collecting {
         for (index, variable) in run.secret_environment.iter().enumerate() {
             let (field, target) =
                 (format!("{field}.secret_environment[{index}]"), ValueTarget::Variable(variable.name.clone()));
-            self.input(field, action, target, variable.from.as_ref(), ("value", variable.value.is_empty()), false);
+            self.input(field, action, target, variable.from.as_ref(), ("value", variable.content().is_empty()), false);
         }
         for (index, argument) in run.secret_arguments.iter().enumerate() {
             let (field, target) = (format!("{field}.secret_arguments[{index}]"), ValueTarget::Argument(argument.index));
             self.input(field, action, target, argument.from.as_ref(), ("value", argument.value.is_empty()), false);
         }
+        self.refuse_two_values(&format!("{field}.secret_environment"), &run.secret_environment);
         self.refuse_plain(&format!("{field}.env"), &run.env);
     }
 
@@ -162,7 +163,16 @@ impl Collecting {
         });
     }
 
+    fn refuse_two_values(&mut self, field: &str, variables: &[EnvironmentVariable]) {
+        let has_two = |variable: &EnvironmentVariable| !variable.value.is_empty() && !variable.value_bytes.is_empty();
+        for (index, _) in variables.iter().enumerate().filter(|(_, variable)| has_two(variable)) {
+            let why = Conflict.because("is set together with value; set one of the two");
+            self.violations.push(Violation::new(format!("{field}[{index}].value_bytes"), why));
+        }
+    }
+
     fn refuse_plain(&mut self, field: &str, variables: &[EnvironmentVariable]) {
+        self.refuse_two_values(field, variables);
         for (index, _) in variables.iter().enumerate().filter(|(_, variable)| variable.from.is_some()) {
             let why = NotAllowed.because("is for secret variables only (secret_environment)");
             self.violations.push(Violation::new(format!("{field}[{index}].from"), why));
@@ -315,20 +325,26 @@ fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
 /// Inserts the values into a request, in the order in which the references were collected.
 ///
 /// # Errors
-/// Returns an error if the value of a variable or an argument is not text.
+/// Returns an error if the value of an argument is not text.
 pub(crate) fn fill(request: &mut RunRequest, requested: &[RequestedValue], values: Vec<Value>) -> Result<(), ApiError> {
     let mut pairs = requested.iter().zip(values);
     let mut violations = Vec::new();
     request.for_each_run(|run| {
         fill_files(&mut run.volume_mounted_files, &mut pairs);
-        let variables = run.secret_environment.iter_mut().map(|one| (one.from.is_some(), &mut one.value));
-        let arguments = run.secret_arguments.iter_mut().map(|one| (one.from.is_some(), &mut one.value));
-        for (_, text) in variables.chain(arguments).filter(|(has_source, _)| *has_source) {
-            let Some((requested, mut value)) = pairs.next() else { return };
-            // Editors and `echo` add a newline that is not part of the secret.
+        // Editors and `echo` add a newline that is not part of the secret.
+        let trim = |value: &mut Value| {
             if value.content.last() == Some(&b'\n') {
                 value.content.pop();
             }
+        };
+        for variable in run.secret_environment.iter_mut().filter(|one| one.from.is_some()) {
+            let Some((_, mut value)) = pairs.next() else { return };
+            trim(&mut value);
+            variable.set_content(std::mem::take(&mut *value.content));
+        }
+        for text in run.secret_arguments.iter_mut().filter(|one| one.from.is_some()).map(|one| &mut one.value) {
+            let Some((requested, mut value)) = pairs.next() else { return };
+            trim(&mut value);
             match std::str::from_utf8(&value.content) {
                 Ok(found) => found.clone_into(text),
                 Err(_) => {

@@ -65,9 +65,8 @@ fn with_payload<T>(run: &v1::RunAction, request: &v1::RunRequest, use_them: impl
     let own = run.env.iter().chain(&run.secret_environment);
     let inherited = request.environment.iter().filter(|shared| own.clone().all(|own| own.name != shared.name));
     let all = run.env.iter().chain(inherited).chain(&run.secret_environment);
-    let joined: Vec<Zeroizing<String>> =
-        all.clone().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
-    let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
+    let joined: Vec<Zeroizing<Vec<u8>>> = all.clone().map(memfiles::environment_string).collect();
+    let mut env: Vec<&[u8]> = joined.iter().map(|variable| &variable[..]).collect();
     let has = |name: &str| all.clone().any(|variable| variable.name == name);
     env.extend(payload::default_environment(has, request.terminal));
     use_them(&ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env))

@@ -18,7 +18,7 @@ fn wipe(request: &mut v1::RunRequest) {
     // A monitor with secrets is rejected, but its secrets must be wiped, too.
     request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
     request.for_each_url(|url| url.zeroize());
-    request.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+    request.environment.iter_mut().for_each(v1::EnvironmentVariable::wipe);
     request.volume_mounted_files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
     if let Some(credentials) = request.registry_credentials.as_mut() {
         credentials.password.zeroize();
@@ -30,7 +30,7 @@ fn wipe(request: &mut v1::RunRequest) {
 fn wipe_run(run: &mut v1::RunAction) {
     run.args.zeroize();
     let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
-    env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
+    env.iter_mut().chain(secret_environment).for_each(v1::EnvironmentVariable::wipe);
     secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
     run.volume_mounted_files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
 }

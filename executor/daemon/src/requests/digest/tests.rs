@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 201] = [
+    let changes: [RequestChange; 202] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -54,6 +54,7 @@ fn every_field_but_the_id_counts() {
         |_, a| {
             a.env.push(EnvironmentVariable { name: "A".into(), value: "B".into(), ..EnvironmentVariable::default() });
         },
+        |_, a| a.env.push(EnvironmentVariable::from_bytes("A", b"B\xff".to_vec())),
         |_, a| a.resource_limits = Some(ResourceLimits { nofile: Some(0), ..Default::default() }),
         |_, a| a.user = "root".into(),
         |_, a| a.log_source = "root".into(),
