@@ -33,7 +33,9 @@ pub(crate) fn write_man(workspace: &Workspace, out: &Path) -> anyhow::Result<()>
     for name in COMMAND_LINES {
         run(program(workspace, name).args(["generate", "man", "--out"]).arg(out))?;
     }
-    run(program(workspace, "executord").arg("--generate-man").arg(out))?;
+    for daemon in [dist::DAEMON, dist::CRI] {
+        run(program(workspace, daemon).arg("--generate-man").arg(out))?;
+    }
     // The release launcher does not contain the page generator.
     let launcher = dist::build_launcher_with_manual(workspace)?;
     run(Command::new(launcher).env_remove("PATH").arg("--generate-man").arg(out))

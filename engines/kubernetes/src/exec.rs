@@ -1,11 +1,10 @@
 //! Processes in containers whose output is returned at once: rule C36.
 
-use std::time::Duration;
-
 use executor_client::v1::exit_status::Status as Exit;
 use executor_client::v1::{ExecStart, ExitStatus};
 use executor_client::{Client, Executed};
 use executor_cri_api::v1::{ExecSyncRequest, ExecSyncResponse};
+use prost_types::Duration;
 use tonic::Status;
 
 use crate::failure;
@@ -14,6 +13,9 @@ use crate::node::Node;
 /// Output that is returned of each stream, in bytes. The rest is discarded.
 const OUTPUT_MAX: usize = 16 << 20;
 
+/// Longest time limit of executord, in seconds.
+const TIMEOUT_MAX: i64 = 3600;
+
 /// Executes a command and returns its output and exit code.
 ///
 /// # Errors
@@ -21,26 +23,29 @@ const OUTPUT_MAX: usize = 16 << 20;
 /// UNKNOWN (the program cannot be executed), or an error of executord.
 pub(crate) async fn sync(node: &Node, request: ExecSyncRequest) -> Result<ExecSyncResponse, Status> {
     let container = node.container(&request.container_id)?;
-    let start = start(container.record.id.clone(), request.cmd)?;
+    let mut start = start(container.record.id.clone(), request.cmd)?;
+    start.timeout = (request.timeout > 0).then(|| Duration { seconds: request.timeout.min(TIMEOUT_MAX), nanos: 0 });
     // Arguments and output are in buffers of this connection, which ends with the call.
     let client = node.own_client().await?;
-    match u64::try_from(request.timeout) {
-        Ok(0) | Err(_) => execute(&client, start).await,
-        Ok(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), execute(&client, start)).await {
-            Ok(executed) => executed,
-            Err(_) => Err(Status::deadline_exceeded(format!("the command has not ended within {seconds} s"))),
-        },
-    }
+    execute(&client, start).await
 }
 
-/// Returns the request for a command in a container, with the container's environment.
+/// Returns the request for a command in a container, with the container's environment. Processes that the command leaves
+/// behind run on, as a daemon that a hook starts.
 ///
 /// # Errors
 /// INVALID_ARGUMENT without a command.
 pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
     let mut words = cmd.into_iter();
     let path = words.next().filter(|path| !path.is_empty()).ok_or_else(|| Status::invalid_argument("cmd: required"))?;
-    Ok(ExecStart { id, path, args: words.collect(), container_environment: true, ..ExecStart::default() })
+    Ok(ExecStart {
+        id,
+        path,
+        args: words.collect(),
+        container_environment: true,
+        leave_processes: true,
+        ..ExecStart::default()
+    })
 }
 
 async fn execute(client: &Client, start: ExecStart) -> Result<ExecSyncResponse, Status> {

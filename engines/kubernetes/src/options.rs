@@ -24,4 +24,22 @@ pub(crate) struct Options {
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,
+    /// Write the manual page into DIR and exit
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub(crate) generate_man: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn manual_is_generated() {
+        Options::command().debug_assert();
+        let directory = tempfile::tempdir().unwrap();
+        clap_mangen::generate_to(Options::command(), directory.path()).unwrap();
+        let page = std::fs::read_to_string(directory.path().join("executor-cri.1")).unwrap();
+        assert!(page.contains("state\\-dir") && !page.contains("generate"), "{page}");
+    }
 }

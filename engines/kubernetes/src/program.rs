@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use executor_client::Client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -22,6 +22,12 @@ use crate::store::Store;
 pub fn main() -> ExitCode {
     executor_sys::startup::abort_on_panic();
     let options = Options::parse();
+    if let Some(directory) = &options.generate_man {
+        return match clap_mangen::generate_to(Options::command(), directory) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&format!("cannot write the manual page: {error}")),
+        };
+    }
     // Libraries log the frames of connections.
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
     let filter = Targets::new().with_target(env!("CARGO_CRATE_NAME"), options.log);

@@ -277,7 +277,9 @@ fn events_follow_a_life() {
 /// Rule C6: what the operator does not allow is named.
 #[test]
 fn refusals_name_the_key() {
-    let node = KubernetesNode::with(Setup::default().config("[policy]\nallow_host_userns = true\n"));
+    let node = KubernetesNode::with(
+        Setup::default().config("[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n"),
+    );
     let refused = node.run_sandbox(&node.sandbox("a")).unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().contains("allow_host_network"), "{refused:?}");

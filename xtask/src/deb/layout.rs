@@ -14,8 +14,13 @@ use super::third_party;
 use crate::workspace::{Workspace, output};
 use crate::{dist, generate};
 
-const UNITS: [&str; 4] =
-    ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
+const UNITS: [&str; 5] = [
+    "executord.service",
+    "executord.socket",
+    "executor-launcher.service",
+    "executor-drain.service",
+    "executor-cri.service",
+];
 /// Pages of the book that are also installed as text, for reading on a terminal.
 const DOCUMENTS: [&str; 6] = [
     "README.md",

@@ -50,6 +50,7 @@ pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result
         pod: origin.sandbox.to_owned(),
         hold: true,
         keep_environment: true,
+        keep_until_deleted: true,
         log_file: origin.log.to_owned(),
         terminal: config.tty,
         stdin: config.stdin,
@@ -68,7 +69,7 @@ pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result
         }
     }
     let user = security::user(&security, &mut violations);
-    let mut action = process::lower(config, &mut violations);
+    let mut action = process::lower(config);
     action.user = user;
     run.action = Some(Action { run: Some(action), ..Action::default() });
     violations.check()?;

@@ -3,32 +3,26 @@
 use executor_client::v1::{EnvironmentVariable, RunAction};
 use executor_cri_api::v1::{ContainerConfig, KeyValue, Signal};
 
-use crate::failure::Violations;
-
 /// First and last real-time signal of Linux.
 const REALTIME: (u32, u32) = (34, 64);
 
 /// Lowers the command, the environment and the directory. `command` replaces the image's entrypoint and its arguments;
 /// `args` alone replaces the arguments.
-pub(super) fn lower(config: &mut ContainerConfig, violations: &mut Violations) -> RunAction {
+pub(super) fn lower(config: &mut ContainerConfig) -> RunAction {
     let mut command = std::mem::take(&mut config.command).into_iter();
     let path = command.next().unwrap_or_default();
     let args = command.chain(std::mem::take(&mut config.args)).collect();
-    let env = environment(std::mem::take(&mut config.envs), violations);
+    let env = environment(std::mem::take(&mut config.envs));
     RunAction { path, args, env, dir: config.working_dir.clone(), ..RunAction::default() }
 }
 
 /// The last of several values of a name counts.
-fn environment(envs: Vec<KeyValue>, violations: &mut Violations) -> Vec<EnvironmentVariable> {
+fn environment(envs: Vec<KeyValue>) -> Vec<EnvironmentVariable> {
     let mut variables: Vec<EnvironmentVariable> = Vec::with_capacity(envs.len());
     for KeyValue { key, value } in envs {
-        let Ok(value) = String::from_utf8(value) else {
-            violations.add(&format!("config.envs[{key:?}]"), "the value is not UTF-8");
-            continue;
-        };
         match variables.iter_mut().find(|variable| variable.name == key) {
-            Some(earlier) => earlier.value = value,
-            None => variables.push(EnvironmentVariable { name: key, value, from: None }),
+            Some(earlier) => earlier.set_content(value),
+            None => variables.push(EnvironmentVariable::from_bytes(key, value)),
         }
     }
     variables
@@ -107,18 +101,20 @@ mod tests {
         let list = |words: &[&str]| words.iter().map(|&word| word.into()).collect();
         let mut config =
             ContainerConfig { command: list(&["sh", "-c"]), args: list(&["true"]), ..ContainerConfig::default() };
-        let run = lower(&mut config, &mut Violations::default());
+        let run = lower(&mut config);
         assert_eq!((&*run.path, run.args), ("sh", list(&["-c", "true"])));
         let mut config = ContainerConfig { args: list(&["x"]), ..ContainerConfig::default() };
-        let run = lower(&mut config, &mut Violations::default());
+        let run = lower(&mut config);
         assert_eq!((&*run.path, run.args), ("", list(&["x"])));
     }
 
     #[test]
     fn last_values_count() {
         let env = |value: &str| KeyValue { key: "A".into(), value: value.into() };
-        let variables = environment(vec![env("1"), env("2")], &mut Violations::default());
+        let variables = environment(vec![env("1"), env("2")]);
         assert_eq!(variables.len(), 1);
         assert_eq!(variables[0].value, "2");
+        let bytes = environment(vec![KeyValue { key: "A".into(), value: vec![0xff] }]);
+        assert_eq!(bytes[0].content(), [0xff]);
     }
 }

@@ -108,6 +108,7 @@ pub(crate) fn lower(
         host_pid: options.pid() == NamespaceMode::Node,
         host_ipc: options.ipc() == NamespaceMode::Node,
         id_map,
+        keep_until_deleted: true,
         ..CreatePodRequest::default()
     })
 }
