@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use executor_proto::v1::{EnvironmentVariable, File, RunRequest, SecretReference};
+use executor_proto::v1::{EnvironmentVariable, File, RunRequest, SecretArgument, SecretReference};
 use integration::daemon::Setup;
 use integration::request::{RequestBuilder as _, sleeper};
 use tonic::Code;
@@ -44,7 +44,11 @@ fn every_fault_names_its_place_and_no_value() {
         request.volume_mounted_files.push(file);
         request
     };
-    let binary = sleeper("r").action(|run| run.secret_environment.push(variable(reference("shelf", "binary", ""))));
+    let binary = sleeper("r").action(|run| {
+        let from = Some(reference("shelf", "binary", ""));
+        run.args.push(String::new());
+        run.secret_arguments.push(SecretArgument { index: 1, from, ..Default::default() });
+    });
     let plain = sleeper("r").action(|run| run.env.push(variable(reference("shelf", "good", ""))));
     let mut many = sleeper("r");
     many.volume_mounted_files = (0..257).map(|index| from(&format!("f{index}"), "shelf", "good", "")).collect();
@@ -66,7 +70,7 @@ fn every_fault_names_its_place_and_no_value() {
         (with(both), Code::InvalidArgument, at(""), "set together with content"),
         (with(version), Code::InvalidArgument, at(".version"), "must be empty"),
         (plain, Code::InvalidArgument, "action.run.env[0].from".into(), "secret variables only"),
-        (binary, Code::InvalidArgument, "action.run.secret_environment[0].from".into(), "not UTF-8"),
+        (binary, Code::InvalidArgument, "action.run.secret_arguments[0].from".into(), "not UTF-8"),
         (many, Code::InvalidArgument, "volume_mounted_files".into(), "257 references"),
     ];
     for (request, code, field, expected) in table {
