@@ -104,6 +104,7 @@ fn lines_that_are_understood() {
         "run --pod p --pid container:web debian",
         "run --id-map 0:1000000:65536 debian",
         "pod create --id-map 0:1000000:65536",
+        "pod create --cni-arg A=1 --cni-arg B= --cni-bandwidth egress-rate=1,egress-burst=2 --cni-annotation a=b=c",
         "run --device fuse:/dev/fuse:rw --device /dev/kvm --apparmor-profile a --ulimit memlock=1:-1 debian",
         "image pull --platform linux/amd64 debian",
         "exec -it -w /x --env-file a web-1 sh -c x",

@@ -1,5 +1,6 @@
 //! `pod`: creates, lists, shows, stops and removes pods.
 
+mod cni;
 mod port_forward;
 
 use std::time::{Duration, SystemTime};
@@ -15,6 +16,7 @@ use executor_client::v1::{
     self, CreatePodRequest, EmptyVolume, ExtraHost, IdMapping, PodVolume, RunRequest, empty_volume,
 };
 
+use self::cni::CniArgs;
 use self::port_forward::ForwardArgs;
 #[cfg(test)]
 pub(crate) use self::port_forward::ForwardedPort;
@@ -101,6 +103,8 @@ pub(crate) struct CreateArgs {
     keep_until_deleted: bool,
     #[command(flatten)]
     network: NetworkArgs,
+    #[command(flatten)]
+    cni: CniArgs,
 }
 
 /// User namespace of a pod, as named by `--userns`.
@@ -205,6 +209,7 @@ impl CreateArgs {
             host_pid,
             host_ipc,
             id_map: self.id_map,
+            cni: self.cni.options()?,
             volumes: self.volume,
         })
     }

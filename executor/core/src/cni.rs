@@ -14,7 +14,7 @@ mod plugin_input;
 pub use answer::{Address, Addresses, Dns, PluginFailure, plugin_failure, supported_versions};
 pub use attachment::{Attachment, INTERFACE, Progress, container_id};
 pub use config::{BadConfig, CONFIG_MAX, CniNetwork, PLUGINS_MAX, Plugin, is_config_name, is_name};
-pub use plugin_input::{Capabilities, Verb, gc_stdin, stdin};
+pub use plugin_input::{Capabilities, Verb, cni_args, gc_stdin, stdin};
 
 use serde::{Deserialize, Serialize};
 

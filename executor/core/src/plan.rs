@@ -15,6 +15,7 @@ use crate::limits::{PIDS_MAX, SIZE_MAX};
 
 mod actions;
 mod checks;
+mod cni;
 mod connectivity;
 mod egress;
 mod host_options;
@@ -32,6 +33,7 @@ pub use checks::{
     Check, Checks, ExecProbe, HEALTHY_DEFAULT, HttpProbe, INTERVAL_HEALTHY, INTERVAL_UNHEALTHY, MonitorForm, Probe,
     START_TIMEOUT_DEFAULT, TIMEOUT_DEFAULT, UNHEALTHY_DEFAULT,
 };
+pub use cni::{CniArgument, CniBandwidth, CniOptions};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
 pub use host_options::{Device, DevicePermissions, GIVEN_CGROUP, HostDevice, HostOptions, Ulimit};

@@ -9,6 +9,7 @@
 mod actions;
 mod cgroups;
 mod checks;
+mod cni;
 mod connect;
 mod connectivity;
 mod dev_paths;

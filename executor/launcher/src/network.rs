@@ -291,6 +291,10 @@ pub(crate) fn attach(
         let why = format!("network `{name}` is one of CNI plugins; only built-in networks have aliases");
         return Err(violation("network_aliases", why));
     }
+    if is_built_in && plan.connectivity.cni.is_some() {
+        let why = format!("network `{name}` is a built-in one; only networks of CNI plugins have CNI options");
+        return Err(violation("cni", why));
+    }
     let attached = match network {
         Configured::Bridge(_) if let Some(WarmNetwork(place)) = warm => bridge::complete(host, record, place, asked),
         Configured::Bridge(network) => bridge::attach(host, record, network, asked, pidfd),

@@ -10,6 +10,7 @@ mod egress;
 mod faulty;
 mod listed;
 mod names;
+mod options;
 mod ports;
 mod probed;
 mod readme;

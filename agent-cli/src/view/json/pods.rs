@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use executor_cli_kit::view::json::time;
-use executor_client::v1::{Pod, PodSpec, PodVolume};
+use executor_client::v1::{self, Pod, PodSpec, PodVolume};
 use serde::Serialize;
 
 use super::{ending, networks, sorted, surroundings};
@@ -40,10 +40,36 @@ struct SharedSpec {
     host_pid: bool,
     host_ipc: bool,
     id_map: Option<surroundings::IdMapping>,
+    cni: Option<CniOptions>,
     cgroup_parent: String,
     keep_until_deleted: bool,
     volumes: Vec<SharedVolume>,
     warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CniOptions {
+    arguments: Vec<CniArgument>,
+    bandwidth: Option<CniBandwidth>,
+    cgroup_path: String,
+    pod_annotations: BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CniArgument {
+    name: String,
+    value: String,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct CniBandwidth {
+    ingress_rate: u64,
+    ingress_burst: u64,
+    egress_rate: u64,
+    egress_burst: u64,
 }
 
 #[derive(Serialize)]
@@ -77,6 +103,25 @@ impl From<&Pod> for PodDocument {
     }
 }
 
+impl From<&v1::CniOptions> for CniOptions {
+    fn from(options: &v1::CniOptions) -> Self {
+        let argument =
+            |argument: &v1::CniArgument| CniArgument { name: argument.name.clone(), value: argument.value.clone() };
+        let limits = |v1::CniBandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }| CniBandwidth {
+            ingress_rate,
+            ingress_burst,
+            egress_rate,
+            egress_burst,
+        };
+        Self {
+            arguments: options.arguments.iter().map(argument).collect(),
+            bandwidth: options.bandwidth.map(limits),
+            cgroup_path: options.cgroup_path.clone(),
+            pod_annotations: sorted(&options.pod_annotations),
+        }
+    }
+}
+
 impl From<&PodSpec> for SharedSpec {
     fn from(spec: &PodSpec) -> Self {
         let volume = |volume: &PodVolume| SharedVolume {
@@ -95,6 +140,7 @@ impl From<&PodSpec> for SharedSpec {
             host_pid: spec.host_pid,
             host_ipc: spec.host_ipc,
             id_map: spec.id_map.as_ref().map(surroundings::IdMapping::from),
+            cni: spec.cni.as_ref().map(CniOptions::from),
             cgroup_parent: spec.cgroup_parent.clone(),
             keep_until_deleted: spec.keep_until_deleted,
             volumes: spec.volumes.iter().map(volume).collect(),

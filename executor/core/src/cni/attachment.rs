@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{Capabilities, CniNetwork, Version};
 use crate::ident::ContainerId;
+use crate::plan::CniArgument;
 
 /// Name of the interface in the container.
 pub const INTERFACE: &str = "eth0";
@@ -31,6 +32,9 @@ pub struct Attachment {
     pub version: Version,
     /// Capabilities that are requested from the plugins.
     pub asked: Capabilities,
+    /// Arguments for the plugins (CNI_ARGS).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<CniArgument>,
     /// Result of the plugins that ADD has run so far.
     pub result: Option<Value>,
     /// Progress of the attachment.

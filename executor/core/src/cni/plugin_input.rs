@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{CniNetwork, Plugin, Version};
-use crate::plan::{Connectivity, Protocol, PublishedPort};
+use crate::plan::{CniArgument, CniBandwidth, CniOptions, Connectivity, Protocol, PublishedPort};
 
 /// Command of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +43,17 @@ pub struct Capabilities(pub Map<String, Value>);
 
 /// Name of the capability of publishing ports.
 const PORTS: &str = "portMappings";
+/// Argument of every call: plugins ignore arguments that they do not know.
+const IGNORE_UNKNOWN: &str = "IgnoreUnknown=1";
+
+/// Returns the value of CNI_ARGS.
+pub fn cni_args(arguments: &[CniArgument]) -> String {
+    let all = arguments.iter().map(|CniArgument { name, value }| format!("{name}={value}"));
+    std::iter::once(IGNORE_UNKNOWN.to_owned()).chain(all).collect::<Vec<_>>().join(";")
+}
 
 impl Capabilities {
-    /// Returns the capabilities of a request: published ports and DNS settings.
+    /// Returns the capabilities of a request: published ports, DNS settings, and those of its CNI options.
     pub fn from_asked(connectivity: &Connectivity) -> Self {
         let mut all = Map::new();
         let port = |port: &PublishedPort| {
@@ -69,6 +77,9 @@ impl Capabilities {
             let servers: Vec<String> = connectivity.dns_servers.iter().map(ToString::to_string).collect();
             let dns = json!({ "servers": servers, "searches": connectivity.dns_searches, "options": connectivity.dns_options });
             all.insert("dns".into(), dns);
+        }
+        if let Some(options) = &connectivity.cni {
+            add_options(options, &mut all);
         }
         Self(all)
     }
@@ -100,6 +111,30 @@ impl Capabilities {
         let shared = |one: &&Value| ports(other).iter().any(|another| overlap(one, another));
         let port = ports(self).iter().find(shared)?;
         Some(format!("{}/{}", port["hostPort"], port["protocol"].as_str().unwrap_or_default()))
+    }
+}
+
+fn add_options(options: &CniOptions, all: &mut Map<String, Value>) {
+    if let Some(CniBandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }) = options.bandwidth {
+        // As the plugin `bandwidth` requires, an unlimited direction has neither a rate nor a burst.
+        let limits = [
+            ("ingressRate", ingress_rate),
+            ("ingressBurst", ingress_burst),
+            ("egressRate", egress_rate),
+            ("egressBurst", egress_burst),
+        ];
+        let set = limits.into_iter().filter(|(_, number)| *number > 0);
+        let set: Map<String, Value> = set.map(|(name, number)| (name.to_owned(), number.into())).collect();
+        all.insert("bandwidth".into(), set.into());
+    }
+    if !options.cgroup_path.is_empty() {
+        all.insert("cgroupPath".into(), options.cgroup_path.clone().into());
+    }
+    if !options.pod_annotations.is_empty() {
+        let annotations = options.pod_annotations.iter();
+        let annotations: Map<String, Value> =
+            annotations.map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        all.insert("io.kubernetes.cri.pod-annotations".into(), annotations.into());
     }
 }
 

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plan::{Connectivity, Protocol, PublishedPort};
+use crate::plan::{CniArgument, CniBandwidth, CniOptions, Connectivity, Protocol, PublishedPort};
 
 const LIST: &str = r#"{
   "cniVersion": "1.0.0", "name": "blue", "disableCheck": true,
@@ -117,6 +117,34 @@ fn a_plugin_is_given_what_is_its_own() {
     let single = CniNetwork::parse(br#"{"cniVersion": "1.0.0", "name": "one", "type": "ptp"}"#).unwrap();
     assert!(asked().lacks_port_plugin(&single));
     assert!(!Capabilities::default().lacks_port_plugin(&single));
+}
+
+#[test]
+fn options_go_to_declaring_plugins() {
+    let list = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "a"}, {"type": "b", "capabilities":
+        {"bandwidth": true, "cgroupPath": true, "io.kubernetes.cri.pod-annotations": true}}]}"#;
+    let network = CniNetwork::parse(list.as_bytes()).unwrap();
+    let bandwidth = CniBandwidth { ingress_rate: 5, ingress_burst: 6, ..CniBandwidth::default() };
+    let options = CniOptions {
+        bandwidth: Some(bandwidth),
+        cgroup_path: "/kubepods/a".into(),
+        pod_annotations: [("a/b".to_owned(), "c".to_owned())].into(),
+        ..CniOptions::default()
+    };
+    let asked = |cni| Capabilities::from_asked(&Connectivity { cni, ..Connectivity::default() });
+    let given = |index: usize, cni: Option<CniOptions>| {
+        stdin(&network, &network.plugins[index], Version::V1_0_0, &asked(cni), None).get("runtimeConfig").cloned()
+    };
+    let expected = json!({
+        "bandwidth": {"ingressRate": 5, "ingressBurst": 6}, "cgroupPath": "/kubepods/a",
+        "io.kubernetes.cri.pod-annotations": {"a/b": "c"},
+    });
+    assert_eq!(given(1, Some(options.clone())), Some(expected));
+    assert_eq!(given(0, Some(options)), None, "the control");
+    assert_eq!(given(1, Some(CniOptions::default())), None);
+    let argument = |name: &str, value: &str| CniArgument { name: name.into(), value: value.into() };
+    assert_eq!(cni_args(&[]), "IgnoreUnknown=1");
+    assert_eq!(cni_args(&[argument("B", "1"), argument("A", "")]), "IgnoreUnknown=1;B=1;A=");
 }
 
 #[test]

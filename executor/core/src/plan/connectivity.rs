@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::EgressRule;
+use super::{CniOptions, EgressRule};
 
 /// Kind of network of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,6 +104,17 @@ pub struct Connectivity {
     /// Path of the network namespace to join; empty for another kind of network.
     #[serde(skip_serializing_if = "is_empty")]
     pub network_namespace: PathBuf,
+    /// Settings for the CNI plugins of a pod's network. Unset in the plans of the pod's members.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cni: Option<CniOptions>,
+}
+
+impl Connectivity {
+    /// Returns the settings that the members of a pod repeat.
+    pub fn for_members(&self) -> Self {
+        // Only the pod itself is attached to the network.
+        Self { cni: None, ..self.clone() }
+    }
 }
 
 fn is_empty(path: &std::path::Path) -> bool {

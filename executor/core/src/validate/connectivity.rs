@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotAllowed, OutOfRange, Required, TooMany};
-use super::{Policy, Report, Violation, egress, shorten, surroundings};
+use super::{Policy, Report, Violation, cni, egress, shorten, surroundings};
 use crate::plan::{Connectivity, Isolation, Network, Plan};
 use crate::update::EgressUpdate;
 
@@ -52,6 +52,9 @@ pub(super) fn check(
     check_aliases(&connectivity.network_aliases, report);
     check_dns(connectivity, report);
     check_network_namespace(&connectivity.network_namespace, network, policy, report);
+    if let Some(options) = &connectivity.cni {
+        cni::check(options, policy, report);
+    }
 }
 
 /// Checks the path of a network namespace to join. The path must be set for the network `path`, must not be set for
@@ -135,6 +138,7 @@ fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
         ("ports", !asked.ports.is_empty()),
         ("egress", asked.egress),
         ("egress_rules", !asked.egress_rules.is_empty()),
+        ("cni", asked.cni.is_some()),
     ];
     for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
         report.add(field, Conflict.because("needs a CNI network"));

@@ -127,7 +127,7 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
     };
     let shared = [
         ("pod", member.member_of() == Some(&pod.id) && member.shares_processes() == share_processes),
-        ("network", member.network == pod.network && member.connectivity == pod.connectivity),
+        ("network", member.network == pod.network && member.connectivity == pod.connectivity.for_members()),
         ("extra_hosts", member.surroundings.extra_hosts == pod.surroundings.extra_hosts),
         ("shm_bytes", member.surroundings.shm_bytes == pod.surroundings.shm_bytes),
         ("sysctls", member.surroundings.sysctls.is_empty()),

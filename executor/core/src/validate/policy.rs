@@ -138,6 +138,8 @@ pub struct Policy {
     pub network_namespaces: Vec<PathBuf>,
     /// True if clients may connect to ports in pods.
     pub allow_connect: bool,
+    /// True if pods may have settings for CNI plugins: arguments and capabilities.
+    pub cni_args: bool,
     /// Host directories below which containers may mount any directory or file. None when empty.
     pub host_paths: Vec<HostPathRule>,
     /// Device nodes of the host, and directories of nodes, that containers may use by path. None when empty.
@@ -224,6 +226,7 @@ impl Default for Policy {
             allow_transfers: true,
             network_namespaces: Vec::new(),
             allow_connect: false,
+            cni_args: false,
             host_paths: Vec::new(),
             device_paths: Vec::new(),
             cdi_devices: Vec::new(),

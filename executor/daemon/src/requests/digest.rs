@@ -4,6 +4,8 @@
 //! requests. Each part is hashed with its length, and each list with its number of entries, so that no two requests
 //! have the same encoding.
 
+mod cni;
+
 use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
@@ -239,6 +241,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         host_ipc,
         id_map,
         keep_until_deleted,
+        cni,
     } = request;
     let mut parts = DigestParts::default();
     parts.text("pod");
@@ -263,6 +266,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     parts.text(cgroup_parent);
     parts.numbers(&[*host_pid, *host_ipc, *keep_until_deleted].map(u64::from));
     parts.id_map(id_map.as_ref());
+    parts.cni(cni.as_ref());
     parts.tag(key)
 }
 

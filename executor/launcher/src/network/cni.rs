@@ -68,6 +68,7 @@ pub(super) fn attach(
         network,
         version,
         asked,
+        arguments: record.plan.connectivity.cni.as_ref().map(|cni| cni.arguments.clone()).unwrap_or_default(),
         result: None,
         progress: Progress::Adding,
     };

@@ -1,7 +1,7 @@
 //! Converts pods.
 
 use executor_core::lifecycle::State;
-use executor_core::plan::{Volume, pod_volume_name};
+use executor_core::plan::{CniArgument, CniBandwidth, CniOptions, Volume, pod_volume_name};
 use executor_proto::v1;
 
 use super::{dns, extra_host, id_mapping, network, network_status, port, result, timestamp, user_namespace, volumes};
@@ -30,6 +30,24 @@ pub(in crate::api) fn pod(facts: &ContainerStatus, closed: bool, members: Vec<v1
     }
 }
 
+fn cni_options(options: &CniOptions) -> v1::CniOptions {
+    let CniOptions { arguments, bandwidth, cgroup_path, pod_annotations } = options;
+    let argument =
+        |CniArgument { name, value }: &CniArgument| v1::CniArgument { name: name.clone(), value: value.clone() };
+    let limits = |CniBandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }| v1::CniBandwidth {
+        ingress_rate,
+        ingress_burst,
+        egress_rate,
+        egress_burst,
+    };
+    v1::CniOptions {
+        arguments: arguments.iter().map(argument).collect(),
+        bandwidth: bandwidth.map(limits),
+        cgroup_path: cgroup_path.clone(),
+        pod_annotations: pod_annotations.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
+}
+
 fn spec(facts: &ContainerStatus) -> v1::PodSpec {
     let plan = &facts.plan;
     let connectivity = &plan.connectivity;
@@ -51,6 +69,7 @@ fn spec(facts: &ContainerStatus) -> v1::PodSpec {
         host_pid: plan.isolation.host_pid,
         host_ipc: plan.isolation.host_ipc,
         id_map: plan.isolation.id_map.map(id_mapping),
+        cni: connectivity.cni.as_ref().map(cni_options),
         dns: Some(dns(connectivity)),
         extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
-use executor_core::plan::{Connectivity, Protocol, PublishedPort};
+use executor_core::plan::{CniArgument, CniBandwidth, CniOptions, Connectivity, Protocol, PublishedPort};
 use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, UnknownValue};
-use executor_proto::v1::{PortMapping, RunRequest, port_mapping};
+use executor_proto::v1::{self, PortMapping, RunRequest, port_mapping};
 
 /// Returns ports, names and addresses. Values that cannot be converted become violations.
 pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>) -> Connectivity {
@@ -28,6 +28,26 @@ pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>
         dns_options: dns.options,
         name_server: false, // known when the images are
         network_namespace: request.network_namespace.clone().into(),
+        cni: None, // only pods have it
+    }
+}
+
+/// Converts the settings for CNI plugins.
+pub(super) fn cni_options(asked: &v1::CniOptions) -> CniOptions {
+    let v1::CniOptions { arguments, bandwidth, cgroup_path, pod_annotations } = asked;
+    let argument =
+        |v1::CniArgument { name, value }: &v1::CniArgument| CniArgument { name: name.clone(), value: value.clone() };
+    let limits = |v1::CniBandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }| CniBandwidth {
+        ingress_rate,
+        ingress_burst,
+        egress_rate,
+        egress_burst,
+    };
+    CniOptions {
+        arguments: arguments.iter().map(argument).collect(),
+        bandwidth: bandwidth.map(limits),
+        cgroup_path: cgroup_path.clone(),
+        pod_annotations: pod_annotations.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Creates drafts of pods, and copies the settings of a pod into the drafts of its members.
 
 use executor_core::limits::MEMORY_MIN;
-use executor_core::plan::{Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};
+use executor_core::plan::{Connectivity, Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};
 use executor_core::validate::ViolationReason::Conflict;
 use executor_core::validate::{Draft, VOLUMES_MAX, Violation};
 use executor_proto::v1::{CreatePodRequest, Limits, RunRequest};
@@ -53,7 +53,10 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
         labels: request.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         network: kind,
         isolation: isolation(&shared, &mut violations),
-        connectivity: connectivity::from_request(&shared, &mut violations),
+        connectivity: Connectivity {
+            cni: request.cni.as_ref().map(connectivity::cni_options),
+            ..connectivity::from_request(&shared, &mut violations)
+        },
         surroundings: surroundings(&shared, &mut violations),
         host_options: host_options::from_request(&shared, &Limits::default()),
         volumes,
@@ -91,7 +94,7 @@ pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, viol
     }
     draft.pod = Some(PodRole::Member { pod: pod.id.clone(), share_processes: pod.shares_processes() });
     draft.network = Some(pod.network);
-    draft.connectivity = pod.connectivity.clone();
+    draft.connectivity = pod.connectivity.for_members();
     draft.surroundings.extra_hosts.clone_from(&pod.surroundings.extra_hosts);
     draft.surroundings.shm_bytes = pod.surroundings.shm_bytes;
     draft.surroundings.sysctls.clear();

@@ -13,7 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use executor_core::cni::{Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, plugin_failure, stdin};
+use executor_core::cni::{
+    Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, cni_args, plugin_failure, stdin,
+};
 use executor_sys::events::Events;
 use executor_sys::process::{self, ChildExit, Fork, StringArray};
 use executor_sys::ready::readable_by;
@@ -87,13 +89,13 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// Calls the plugin. Returns the result of ADD, and null for CHECK and DEL.
     pub(super) fn execute(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
-        let Attachment { network, version, asked, cni_id, .. } = self.attachment;
+        let Attachment { network, version, asked, arguments, cni_id, .. } = self.attachment;
         let config = stdin(network, plugin, *version, asked, previous);
         let environment = [
             ("CNI_CONTAINERID", cni_id.clone()),
             ("CNI_IFNAME", INTERFACE.to_owned()),
             ("CNI_NETNS", self.netns.map(|path| path.display().to_string()).unwrap_or_default()),
-            ("CNI_ARGS", "IgnoreUnknown=1".to_owned()),
+            ("CNI_ARGS", cni_args(arguments)),
         ];
         let answer = run(self.host, self.cgroup, plugin, self.verb, &environment, &config, self.until)?;
         match self.verb {
