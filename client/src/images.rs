@@ -4,8 +4,9 @@ use executor_proto::v1::images_client::ImagesClient;
 use executor_proto::v1::import_image_request::Part;
 use executor_proto::v1::pull_image_response::News;
 use executor_proto::v1::{
-    Image, ImportHeader, ImportImageRequest, InspectImageRequest, InspectImageResponse, ListImagesRequest,
-    PruneImagesRequest, PruneImagesResponse, PullImageRequest, PullImageResponse, PullProgress, RemoveImageRequest,
+    Image, ImageStoreUsageRequest, ImageStoreUsageResponse, ImportHeader, ImportImageRequest, InspectImageRequest,
+    InspectImageResponse, ListImagesRequest, PruneImagesRequest, PruneImagesResponse, PullImageRequest,
+    PullImageResponse, PullProgress, RemoveImageRequest,
 };
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Streaming;
@@ -92,7 +93,27 @@ impl Images {
     /// # Errors
     /// Returns an error if there is no such image or a container uses it.
     pub async fn remove(&self, image: &str) -> Result<bool, Error> {
-        Ok(self.0.answer(self.rpc().remove(RemoveImageRequest { image: image.to_owned() }).await)?.removed)
+        Ok(self
+            .0
+            .answer(self.rpc().remove(RemoveImageRequest { image: image.to_owned(), all_names: false }).await)?
+            .removed)
+    }
+
+    /// Removes an image with all of its names, whichever of them is given.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such image or a container uses it.
+    pub async fn remove_with_names(&self, image: &str) -> Result<(), Error> {
+        let request = RemoveImageRequest { image: image.to_owned(), all_names: true };
+        self.0.answer(self.rpc().remove(request).await).map(drop)
+    }
+
+    /// Returns the disk usage of the store of images.
+    ///
+    /// # Errors
+    /// Returns an error if executord is away or has no launcher.
+    pub async fn store_usage(&self) -> Result<ImageStoreUsageResponse, Error> {
+        self.0.answer(self.rpc().store_usage(ImageStoreUsageRequest {}).await)
     }
 
     /// Removes images that no container uses.

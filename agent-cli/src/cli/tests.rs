@@ -23,6 +23,7 @@ fn lines_that_are_understood() {
         "image ls -q",
         "image inspect 0123456789ab",
         "image rm a b",
+        "image rm --all-names debian",
         "image prune --unused-for 12h --budget 10G --dry-run",
         "--json run --detach -- sh -c x --not-ours",
         "run --json -d -l a=b -u 1:2 -e A=b -- true",

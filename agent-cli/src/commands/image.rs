@@ -116,6 +116,9 @@ pub(crate) struct ImageRmArgs {
     /// Names of images, digests, or at least the first 8 digits of a digest
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
+    /// Remove the images with all of their names
+    #[arg(long)]
+    pub(crate) all_names: bool,
 }
 
 #[derive(Debug, Args)]
@@ -232,7 +235,12 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
     let mut failures = Vec::new();
     for image in &args.images {
         let shown = plain(image);
-        let error = match session.client.images().remove(image).await.doing(&format!("remove {shown}")) {
+        let client = session.client.images();
+        let removed = match args.all_names {
+            true => client.remove_with_names(image).await.map(|()| true),
+            false => client.remove(image).await,
+        };
+        let error = match removed.doing(&format!("remove {shown}")) {
             Ok(removed) => {
                 if !session.json {
                     let what = if removed { "removed" } else { "name removed" };

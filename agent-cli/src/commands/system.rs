@@ -12,7 +12,8 @@ use crate::view::disk::DiskOverview;
 pub(crate) enum SystemCommand {
     /// Show the disk usage of images and completed containers
     ///
-    /// Sizes of images are those of their blobs in a registry; unpacked layers use more. RECLAIMABLE is the size that
+    /// Sizes of images are those of their blobs in a registry; unpacked layers use more, which the line about the store
+    /// shows. RECLAIMABLE is the size that
     /// `image prune --unused-for` can free for images, and `container prune` for containers.
     Df,
 }
@@ -23,7 +24,8 @@ pub(super) async fn system(session: &Session, command: SystemCommand) -> Result<
     let images = session.client.images().list().await.doing(doing)?;
     let containers = session.client.list(&ListFilter::default()).await.doing(doing)?;
     let info = session.client.info().await.doing(doing)?;
-    let usage = DiskOverview::new(&images, &containers, &info);
+    let store = session.client.images().store_usage().await.doing(doing)?;
+    let usage = DiskOverview::new(&images, &containers, &info, &store);
     session.print(&usage, || usage.table(session.style)).await;
     Ok(0)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use executor_cli_kit::view::quantity::bytes;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
-use executor_client::v1::{Container, Image, InfoResponse, State};
+use executor_client::v1::{Container, Image, ImageStoreUsageResponse, InfoResponse, State};
 use serde::Serialize;
 
 /// Disk usage, as JSON.
@@ -17,6 +17,16 @@ pub(crate) struct DiskOverview {
     /// Size of the state directory's file system.
     total_bytes: Option<u64>,
     available_bytes: Option<u64>,
+    image_store: StoreUsage,
+}
+
+/// Disk usage of the store of images.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct StoreUsage {
+    directory: String,
+    used_bytes: u64,
+    used_inodes: u64,
 }
 
 /// Disk usage of a kind of objects.
@@ -32,7 +42,12 @@ struct DiskRow {
 }
 
 impl DiskOverview {
-    pub(crate) fn new(images: &[Image], containers: &[Container], info: &InfoResponse) -> Self {
+    pub(crate) fn new(
+        images: &[Image],
+        containers: &[Container],
+        info: &InfoResponse,
+        store: &ImageStoreUsageResponse,
+    ) -> Self {
         let used = containers.iter().flat_map(|container| container.image.iter().chain(&container.volume_images));
         let used: HashSet<&str> = used.map(|image| &*image.digest).collect();
         let (active, unused): (Vec<_>, Vec<_>) = images.iter().partition(|image| used.contains(&*image.digest));
@@ -61,6 +76,11 @@ impl DiskOverview {
             },
             total_bytes: disk.map(|disk| disk.total_bytes),
             available_bytes: disk.map(|disk| disk.available_bytes),
+            image_store: StoreUsage {
+                directory: store.directory.clone(),
+                used_bytes: store.used_bytes,
+                used_inodes: store.used_inodes,
+            },
         }
     }
 
@@ -77,9 +97,11 @@ impl DiskOverview {
             table.row(cells.map(|text| (text, Role::Plain)));
         }
         let mut text = table.render(style);
+        let StoreUsage { used_bytes, used_inodes, .. } = self.image_store;
+        text.push_str(&format!("\nthe store of images uses {} and {used_inodes} inodes\n", bytes(used_bytes)));
         if let (Some(total), Some(available)) = (self.total_bytes, self.available_bytes) {
             text.push_str(&format!(
-                "\n{} of {} are free on the disk of the state directory\n",
+                "{} of {} are free on the disk of the state directory\n",
                 bytes(available),
                 bytes(total)
             ));
@@ -112,9 +134,12 @@ mod tests {
         };
         let containers = [container(State::Running, "a"), container(State::Completed, "a")];
         let disk_usage = Some(DiskUsage { total_bytes: 1 << 30, available_bytes: 1 << 20, completed_bytes: 77 });
-        let usage = DiskOverview::new(&images, &containers, &InfoResponse { disk_usage, ..InfoResponse::default() });
+        let store = ImageStoreUsageResponse { used_bytes: 1 << 20, used_inodes: 9, ..Default::default() };
+        let info = InfoResponse { disk_usage, ..InfoResponse::default() };
+        let usage = DiskOverview::new(&images, &containers, &info, &store);
         let of = |row: &DiskRow| (row.total, row.active, row.bytes, row.reclaimable_bytes);
         assert_eq!((of(&usage.images), of(&usage.containers)), ((2, 1, 1015, 5), (2, 1, 77, 77)));
+        assert!(usage.table(Style::PLAIN).contains("the store of images uses 1 MiB and 9 inodes"));
         assert!(usage.table(Style::PLAIN).ends_with("1 MiB of 1 GiB are free on the disk of the state directory\n"));
     }
 }

@@ -14,7 +14,7 @@ mod streams;
 
 pub use launcher::{
     ConfigurationDigests, CountWarmPool, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest,
-    Remove, RemoveLayer, ShimLost, Shutdown, UnpackLayer, Unpacked, WarmPool, Welcome,
+    LayersMeasured, MeasureLayers, Remove, RemoveLayer, ShimLost, Shutdown, UnpackLayer, Unpacked, WarmPool, Welcome,
 };
 pub use networks::{
     AttachmentCheck, CHECK_PATIENCE, CHECKS_MAX, CNI_NETWORKS_MAX, CheckNetwork, CheckOutcome, LISTED_CONTAINERS_BYTES,

@@ -27,7 +27,7 @@ enum Callers {
 }
 
 /// Every served method.
-const TABLE: [(&str, Callers); 49] = [
+const TABLE: [(&str, Callers); 50] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Start", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
@@ -58,6 +58,7 @@ const TABLE: [(&str, Callers); 49] = [
     ("/executor.v1.Images/Inspect", Callers::Operators),
     ("/executor.v1.Images/Remove", Callers::Operators),
     ("/executor.v1.Images/Prune", Callers::Operators),
+    ("/executor.v1.Images/StoreUsage", Callers::Operators),
     ("/executor.v1.Cell/Reserve", Callers::Operators),
     ("/executor.v1.Cell/ReleaseReservation", Callers::Operators),
     ("/executor.v1.Cell/Drain", Callers::Operators),

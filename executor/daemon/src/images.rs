@@ -9,6 +9,7 @@
 
 mod apply;
 mod problem;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ const LEAVING: Duration = Duration::from_secs(10);
 
 pub(crate) use apply::apply;
 pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
+pub(crate) use usage::store_usage;
 
 /// Returns the image reference of a request's root file system, if it is an image, or all errors of the reference.
 pub(crate) fn reference(request: &v1::RunRequest) -> (Option<ImageReference>, Vec<Violation>) {

@@ -9,6 +9,7 @@ mod layers;
 mod networks;
 mod session;
 mod signer;
+mod sizes;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

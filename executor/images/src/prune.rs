@@ -88,14 +88,16 @@ fn chosen(
 }
 
 impl<L: LayerStore> Images<L> {
-    /// Removes a name of an image. If it was the last name, removes the image. `used_by` returns the name of a
-    /// container that uses an image. Returns the earlier record, and true if the image was removed.
+    /// Removes a name of an image, or with `all_names` the image. If the name was the last one, removes the image.
+    /// `used_by` returns the name of a container that uses an image. Returns the earlier record, and true if the image
+    /// was removed.
     ///
     /// # Errors
     /// Fails if there is no such image or a container uses it.
     pub async fn remove(
         self: &Arc<Self>,
         text: &str,
+        all_names: bool,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<(ImageRecord, bool), ImageError> {
         let _gate = self.intake.gate.lock().await;
@@ -104,6 +106,7 @@ impl<L: LayerStore> Images<L> {
         let store = Arc::clone(&self.intake.store);
         if let Some(reference) = reference.filter(|name| record.references.contains_key(name))
             && record.references.len() > 1
+            && !all_names
         {
             let digest = record.digest.clone();
             blocking(move || store.untag(&digest, &reference)).await?;

@@ -4,6 +4,7 @@
 //! process is forked for the request (see [`worker`]). After the process has exited, the client gets the reply if it is
 //! still connected. If a process was killed, another process removes its leftovers.
 
+mod sizes;
 mod worker;
 
 use std::collections::VecDeque;
@@ -29,6 +30,7 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::sweep;
+use sizes::{LayerSizes, SizeReport};
 
 /// Maximum number of running processes. Each process can use a CPU and a disk completely.
 const RUNNING_MAX: usize = 2;
@@ -43,6 +45,8 @@ pub(crate) enum LayerWork {
     Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
     /// Remove directories that are no longer referenced.
     Clear(Vec<String>),
+    /// Measure trees.
+    Measure(Vec<String>),
 }
 
 /// Destination of a reply.
@@ -83,6 +87,8 @@ struct RunningWork {
     layer: Option<DiffId>,
     /// Layers below the layer.
     parents: Vec<DiffId>,
+    /// Trees that are measured.
+    measured: Vec<String>,
     client: Option<ReplyDestination>,
     pid: i32,
     pidfd: OwnedFd,
@@ -96,6 +102,7 @@ pub(crate) struct Layers {
     running: Vec<RunningWork>,
     /// True if a process may have left files behind.
     untidy: bool,
+    sizes: LayerSizes,
 }
 
 impl Layers {
@@ -103,7 +110,7 @@ impl Layers {
     /// that created them must have exited.
     pub(crate) fn open(host: &Host) -> Self {
         let store = Store::at(&host.layers());
-        Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true }
+        Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true, sizes: LayerSizes::default() }
     }
 
     /// Returns true if no process runs and no request waits.
@@ -163,11 +170,38 @@ impl Layers {
         if let Some(id) = user_of(host, &request.diff_id).map_err(|error| failed("containers", &error))? {
             return Err(Refused::new(Reason::Busy, format!("the layer {layer} is in use by container {id}")));
         }
+        self.sizes.forget(&layer);
         let taken = self.store.take_out(&layer).map_err(|error| failed("store of layers", &error))?;
         if taken.is_empty() {
             return Err(Refused::new(Reason::NotFound, format!("the layer {layer} is not unpacked")));
         }
         self.wait(LayerWork::Clear(taken), Some(client)).map(|()| None)
+    }
+
+    /// Measures all layers. Returns `None` if the reply is sent later.
+    pub(crate) fn measure(&mut self, client: ReplyDestination) -> Result<Option<LauncherAnswer>, Refused> {
+        let trees = self.store.trees().map_err(|error| failed("store of layers", &error))?;
+        match self.sizes.sum(trees) {
+            Ok(sum) => Ok(Some(LauncherAnswer::LayersMeasured(sum))),
+            Err(missing) => self.wait(LayerWork::Measure(missing), Some(client)).map(|()| None),
+        }
+    }
+
+    /// Continues a measurement whose process has exited, or replies.
+    fn measured(&mut self, one: RunningWork) {
+        let Some(client) = one.client.as_ref().map(ReplyDestination::again) else { return };
+        let answer = match one.take_sizes() {
+            Ok(report) => {
+                self.sizes.extend(one.measured, report);
+                self.measure(client.again())
+            }
+            Err(refused) => Err(refused),
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(answer)) => drop(client.answer(answer)),
+            Err(refused) => drop(client.answer(LauncherAnswer::Refused(refused))),
+        }
     }
 
     /// Returns the reply for an existing layer. It always contains the warning about omitted parts.
@@ -192,6 +226,10 @@ impl Layers {
         self.running = running;
         let ended: Vec<RunningWork> = ended;
         for one in ended {
+            if !one.measured.is_empty() {
+                self.measured(one);
+                continue;
+            }
             let answer = one.take();
             if let Err((refused, in_order)) = &answer {
                 self.untidy |= !in_order;
@@ -267,7 +305,11 @@ impl Layers {
         let layer = work.layer();
         let parents = match &work {
             LayerWork::Unpack { parents, .. } => parents.clone(),
-            LayerWork::Clear(_) => Vec::new(),
+            LayerWork::Clear(_) | LayerWork::Measure(_) => Vec::new(),
+        };
+        let measured = match &work {
+            LayerWork::Measure(trees) => trees.clone(),
+            LayerWork::Unpack { .. } | LayerWork::Clear(_) => Vec::new(),
         };
         let (reported, theirs) = Seqpacket::pair()?;
         reported.set_nonblocking(true);
@@ -282,7 +324,7 @@ impl Layers {
             }
         };
         drop(room);
-        Ok(RunningWork { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, reported })
+        Ok(RunningWork { layer, parents, measured, client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
     /// Kills running processes when the launcher exits. The next launcher removes their leftovers.
@@ -313,12 +355,24 @@ impl LayerWork {
     fn layer(&self) -> Option<DiffId> {
         match self {
             Self::Unpack { diff_id, .. } => Some(*diff_id),
-            Self::Clear(_) => None,
+            Self::Clear(_) | Self::Measure(_) => None,
         }
     }
 }
 
 impl RunningWork {
+    /// Returns the sizes that the process has reported.
+    fn take_sizes(&self) -> Result<SizeReport, Refused> {
+        let ended = process::wait_for(self.pid).map_err(|error| failed("measurement", &error))?;
+        let mut buffer = vec![0; ANSWER_MAX];
+        if let (ChildExit::Code(0), Ok(Some((length, _)))) = (ended, self.reported.recv(&mut buffer))
+            && let Ok(report) = SizeReport::decode(&buffer[..length])
+        {
+            return Ok(report);
+        }
+        Err(Refused::new(Reason::Internal, format!("measurement of layers: its process exited with {ended:?}")))
+    }
+
     /// Returns the result of the process. The error is a refusal, and true if the process itself reported it and so has
     /// removed its files.
     fn take(&self) -> Result<(), (Refused, bool)> {

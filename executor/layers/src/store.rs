@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 use executor_sys::mount::open_dir;
 use executor_sys::tree;
+use executor_sys::tree_size::{self, TreeSize};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fsync, mkdirat, openat, renameat_with, syncfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -189,6 +190,32 @@ impl Store {
             taken.push(name);
         }
         Ok(taken)
+    }
+
+    /// Lists the stored trees. A tree with a name never changes, so that its size can be kept.
+    ///
+    /// # Errors
+    /// Returns I/O errors.
+    pub fn trees(&self) -> io::Result<Vec<String>> {
+        names(&self.path(LAYERS))
+    }
+
+    /// Returns the layer that a tree of [`Self::trees`] belongs to, in hexadecimal.
+    pub fn layer_of(tree: &str) -> &str {
+        tree.split('.').next().unwrap_or_default()
+    }
+
+    /// Measures trees of [`Self::trees`]. The size of a tree that does not exist any more is 0.
+    ///
+    /// # Errors
+    /// Returns I/O errors.
+    pub fn measure(&self, trees: &[String]) -> io::Result<Vec<TreeSize>> {
+        let size = |tree: &String| match open_to_sync(&self.path(LAYERS).join(tree)) {
+            Ok(dir) => tree_size::measure(dir),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(TreeSize::default()),
+            Err(error) => Err(error),
+        };
+        trees.iter().map(size).collect()
     }
 
     /// Lists the directories of processes that exited while they were unpacking or removing a layer.

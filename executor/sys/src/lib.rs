@@ -37,5 +37,6 @@ pub mod seqpacket;
 pub mod startup;
 pub mod title;
 pub mod tree;
+pub mod tree_size;
 pub mod unread;
 pub mod userns;

@@ -6,3 +6,4 @@ mod images;
 mod layers;
 mod odd_images;
 mod real_images;
+mod store_usage;

@@ -15,7 +15,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call; `None` if a newer peer sent a call that is unknown here.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340, 341, 342")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340, 341, 342, 470")]
     pub call: Option<LauncherCall>,
 }
 
@@ -61,6 +61,9 @@ pub enum LauncherCall {
     /// Open the sockets of the name server of a built-in network.
     #[prost(message, tag = "342")]
     OpenNameSockets(OpenNameSockets),
+    /// Measure the store of layers.
+    #[prost(message, tag = "470")]
+    MeasureLayers(MeasureLayers),
 }
 
 /// Introduces the daemon to the launcher.
@@ -152,6 +155,21 @@ pub struct RemoveLayer {
     pub diff_id: String,
 }
 
+/// Requests the size of all stored layers. Each layer is measured once.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct MeasureLayers {}
+
+/// Size of all stored layers.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct LayersMeasured {
+    /// Bytes on the disk.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    /// Number of inodes.
+    #[prost(uint64, tag = "2")]
+    pub inodes: u64,
+}
+
 /// Reply of the launcher to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct LauncherReply {
@@ -159,7 +177,7 @@ pub struct LauncherReply {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Answer; `None` if a newer peer sent an answer that is unknown here.
-    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340, 341, 342")]
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340, 341, 342, 470")]
     pub answer: Option<LauncherAnswer>,
 }
 
@@ -193,6 +211,9 @@ pub enum LauncherAnswer {
     /// Answer to [`OpenNameSockets`].
     #[prost(message, tag = "342")]
     NameSockets(NameSockets),
+    /// Answer to [`MeasureLayers`].
+    #[prost(message, tag = "470")]
+    LayersMeasured(LayersMeasured),
 }
 
 /// The layer is in the store, but without some entries of its archive.

@@ -35,7 +35,7 @@ impl MethodSet {
     }
 }
 
-const READ: [&str; 18] = [
+const READ: [&str; 19] = [
     "/executor.v1.Executor/Get",
     "/executor.v1.Executor/List",
     "/executor.v1.Executor/Wait",
@@ -48,6 +48,7 @@ const READ: [&str; 18] = [
     "/executor.v1.Executor/GetOutputs",
     "/executor.v1.Images/List",
     "/executor.v1.Images/Inspect",
+    "/executor.v1.Images/StoreUsage",
     "/executor.v1.Pods/GetPod",
     "/executor.v1.Pods/ListPods",
     "/grpc.health.v1.Health/Check",

@@ -128,16 +128,24 @@ impl Images for ImageService {
         request: Request<v1::RemoveImageRequest>,
     ) -> Result<Response<v1::RemoveImageResponse>, Status> {
         let name = images::image_name(&request.get_ref().image)?.to_owned();
+        let all_names = request.get_ref().all_names;
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
             images::until_left(&node).await;
             let used_by = |digest: &_| images::user_of(&node, digest);
-            node.images.remove(&name, used_by).await
+            node.images.remove(&name, all_names, used_by).await
         });
         let done = task.await.map_err(ApiError::from)?;
         let (record, removed) = done.map_err(|error| of_image_in(&error, "image"))?;
         tracing::info!(image = %record.digest, removed, "image removed");
         Ok(Response::new(v1::RemoveImageResponse { image: Some(image(&record)), removed }))
+    }
+
+    async fn store_usage(
+        &self,
+        _: Request<v1::ImageStoreUsageRequest>,
+    ) -> Result<Response<v1::ImageStoreUsageResponse>, Status> {
+        Ok(Response::new(images::store_usage(&self.node).await?))
     }
 
     async fn prune(

@@ -74,7 +74,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 21] = [
+const FEATURES: [&str; 22] = [
     "actions",
     "attach",
     "connect-port",
@@ -83,6 +83,7 @@ const FEATURES: [&str; 21] = [
     "exec-timeout",
     "hold",
     "identity",
+    "image-store-usage",
     "keep-until-deleted",
     "limits-update",
     "log-files",

@@ -19,18 +19,18 @@ async fn names_go_one_by_one_and_the_image_with_the_last() {
     }
     assert_eq!(place.images.list().len(), 2);
     let name = |tag: &str| fake.reference(tag).to_string();
-    assert!(!place.images.remove(&name(":1"), |_| None).await.unwrap().1);
+    assert!(!place.images.remove(&name(":1"), false, |_| None).await.unwrap().1);
     assert!(matches!(place.images.find(&name(":1")), Err(ImageError::NotFound { .. })));
-    let error = place.images.remove(&name(":same"), |_| Some("web-1".into())).await.unwrap_err();
+    let error = place.images.remove(&name(":same"), false, |_| Some("web-1".into())).await.unwrap_err();
     assert!(matches!(&error, ImageError::InUse { by, .. } if by == "container web-1"), "{error}");
     // By a prefix of its digest.
-    let (record, gone) = place.images.remove(&digest[7..19], |_| None).await.unwrap();
+    let (record, gone) = place.images.remove(&digest[7..19], false, |_| None).await.unwrap();
     assert!(gone && record.digest.to_string() == digest);
     assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "what is shared stays");
     let place = place.reopened();
     assert_eq!(place.images.list().len(), 1);
     place.is_whole().await;
-    assert!(matches!(place.images.remove("nope", |_| None).await, Err(ImageError::NotFound { .. })));
+    assert!(matches!(place.images.remove("nope", false, |_| None).await, Err(ImageError::NotFound { .. })));
 }
 
 /// C38, C40: the digest of a configuration finds and removes an image with all its names.
@@ -54,7 +54,7 @@ async fn digest_of_configuration_finds_image() {
         assert_eq!(place.images.find(text).unwrap().digest, pulled[3].digest, "the last one");
     }
     for image in [&pulled[3], &pulled[0]] {
-        let (record, removed) = place.images.remove(&id, |_| None).await.unwrap();
+        let (record, removed) = place.images.remove(&id, false, |_| None).await.unwrap();
         assert!(removed && record.digest == image.digest, "{record:?}");
     }
     assert!(matches!(place.images.find(&id), Err(ImageError::NotFound { .. })));
@@ -68,7 +68,7 @@ async fn what_is_about_to_be_used_stays() {
     let (place, reference) = (TestStore::new(), fake.reference(":1"));
     let resolved = place.images.resolve(&reference, Policy::IfMissing, None).await.unwrap();
     let name = reference.to_string();
-    assert!(matches!(place.images.remove(&name, |_| None).await, Err(ImageError::InUse { .. })));
+    assert!(matches!(place.images.remove(&name, false, |_| None).await, Err(ImageError::InUse { .. })));
     let all = PruneRules { unused_for: Some(Duration::ZERO), ..PruneRules::default() };
     let pruned = place.images.prune(all, |_| None).await.unwrap();
     assert!(pruned.images.is_empty() && pruned.in_use == 1);
@@ -89,7 +89,7 @@ async fn a_layer_that_is_mounted_stays_and_is_found_again() {
     let place = TestStore::new();
     let record = place.pull(&fake.reference(":1")).await.unwrap();
     place.shelf.mounted.lock().unwrap().push(record.layers[0].diff_id.clone());
-    assert!(place.images.remove(&fake.reference(":1").to_string(), |_| None).await.unwrap().1);
+    assert!(place.images.remove(&fake.reference(":1").to_string(), false, |_| None).await.unwrap().1);
     assert_eq!(place.shelf.layers.lock().unwrap().len(), 1);
     let place = place.reopened();
     place.shelf.mounted.lock().unwrap().clear();

@@ -16,6 +16,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use prost::Message;
 
+use super::sizes::SizeReport;
 use super::{LayerWork, limits, refused};
 use crate::seccomp::Filter;
 
@@ -107,8 +108,14 @@ const CALLS: [i64; 67] = [
 
 /// Executes the work and reports a failure. Returns the exit status.
 pub(super) fn run(store: &Store, work: LayerWork, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
+    let is_measurement = matches!(work, LayerWork::Measure(_));
     match act(store, work, parent, devices) {
-        Ok(()) => 0,
+        Ok(None) => 0,
+        Ok(Some(report)) => i32::from(reported.send(&report.encode_to_vec(), &[]).is_err()),
+        Err(error) if is_measurement => {
+            crate::log::line(crate::log::Level::Warning, "", format_args!("measurement of layers: {error}"));
+            1
+        }
         Err(error) => {
             let refused: Refused = refused(&error);
             i32::from(reported.send(&refused.encode_to_vec(), &[]).is_err())
@@ -116,7 +123,7 @@ pub(super) fn run(store: &Store, work: LayerWork, parent: u32, devices: bool, re
     }
 }
 
-fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<(), UnpackError> {
+fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<Option<SizeReport>, UnpackError> {
     let host = |about: &'static str| move |error| UnpackError::Host { about: about.into(), error };
     let start = || -> std::io::Result<()> {
         process::die_with(parent)?;
@@ -138,11 +145,15 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<(),
             let request = Request { diff_id, compression, blob, parents: &parents, limits: limits(bytes_max), devices };
             let prepared = request.prepare(store)?;
             confine(devices).map_err(host("unpacker"))?;
-            prepared.run()
+            prepared.run().map(|_| None)
         }
         LayerWork::Clear(names) => {
             confine(false).map_err(host("unpacker"))?;
-            store.clear(&names).map_err(host("store of layers"))
+            store.clear(&names).map(|()| None).map_err(host("store of layers"))
+        }
+        LayerWork::Measure(trees) => {
+            confine(false).map_err(host("unpacker"))?;
+            store.measure(&trees).map(|sizes| Some(sizes.into())).map_err(host("store of layers"))
         }
     }
 }

@@ -196,6 +196,11 @@ impl Server {
                     Err(refused) => Err(refused),
                 }
             }
+            LauncherCall::MeasureLayers(_) => match self.layers.measure(client.again()) {
+                Ok(None) => return true,
+                Ok(Some(answer)) => Ok(answer),
+                Err(refused) => Err(refused),
+            },
             LauncherCall::RemoveLayer(remove) => match self.remove_layer(&remove, client.again()) {
                 Ok(None) => return true,
                 Ok(Some(answer)) => Ok(answer),

@@ -221,6 +221,9 @@ impl LauncherShared {
                 LauncherCall::OpenNameSockets(_) => {
                     LauncherAnswer::Refused(Refused::new(Reason::Precondition, "no port is free"))
                 }
+                LauncherCall::MeasureLayers(_) => {
+                    LauncherAnswer::Refused(Refused::new(Reason::Internal, "no layer can be measured"))
+                }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
                     LauncherAnswer::Done(Done {})

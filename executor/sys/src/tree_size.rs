@@ -1,0 +1,116 @@
+//! Measures untrusted directory trees without following links.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::io::Errno;
+
+/// Maximum number of nested directories. The walk holds a descriptor for each.
+const DEPTH_MAX: usize = 100;
+/// Size of a block in `st_blocks`, in bytes.
+const BLOCK: u64 = 512;
+
+/// Size of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreeSize {
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// Number of inodes.
+    pub inodes: u64,
+}
+
+impl TreeSize {
+    fn add(&mut self, stat: &Stat) {
+        self.bytes = self.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
+        self.inodes += 1;
+    }
+}
+
+/// Measures a directory with its content. An inode with several links counts once. Does not enter mounts, and not
+/// directories below 100 others. The result is approximate if other processes change the tree.
+///
+/// # Errors
+/// Returns I/O errors.
+pub fn measure(dir: OwnedFd) -> io::Result<TreeSize> {
+    let top = fstat(&dir)?;
+    let mut size = TreeSize::default();
+    size.add(&top);
+    let mut linked = HashSet::new();
+    let mut way = vec![Dir::new(dir)?];
+    while let Some(current) = way.last_mut() {
+        let Some(entry) = current.read() else {
+            way.pop();
+            continue;
+        };
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let parent = current.fd()?;
+        let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if stat.st_dev == top.st_dev => stat,
+            Ok(_) | Err(Errno::NOENT) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            if stat.st_nlink <= 1 || linked.insert(stat.st_ino) {
+                size.add(&stat);
+            }
+            continue;
+        }
+        size.add(&stat);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let next = match openat(parent, name, flags, Mode::empty()) {
+            Ok(next) => next,
+            // Another process has removed or replaced the directory.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if way.len() < DEPTH_MAX {
+            way.push(Dir::new(next)?);
+        }
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn size(path: &std::path::Path) -> TreeSize {
+        measure(fs::File::open(path).unwrap().into()).unwrap()
+    }
+
+    #[test]
+    fn links_count_once_and_lead_nowhere() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("large"), vec![1; 1 << 20]).unwrap();
+        let empty = size(dir.path());
+        assert_eq!(empty.inodes, 1);
+        fs::create_dir(dir.path().join("a")).unwrap();
+        fs::write(dir.path().join("a/file"), vec![1; 1 << 16]).unwrap();
+        let before = size(dir.path());
+        assert!(before.bytes >= empty.bytes + (1 << 16) && before.bytes < 1 << 20, "{before:?}");
+        assert_eq!(before.inodes, 3);
+        fs::hard_link(dir.path().join("a/file"), dir.path().join("again")).unwrap();
+        assert_eq!(size(dir.path()).inodes, 3);
+        std::os::unix::fs::symlink(outside.path(), dir.path().join("link")).unwrap();
+        let after = size(dir.path());
+        assert_eq!(after.inodes, 4);
+        assert!(after.bytes < 1 << 20, "{after:?}");
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = PathBuf::from_iter(std::iter::repeat_n("d", DEPTH_MAX + 50));
+        fs::create_dir_all(dir.path().join(deep)).unwrap();
+        assert_eq!(size(dir.path()).inodes, DEPTH_MAX as u64 + 1);
+    }
+}
