@@ -43,6 +43,24 @@ pub struct Usage {
     #[prost(message, optional, tag = "443")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_pressure: Option<Pressure>,
+    /// Size of the writable layer; unset if it is unknown, or if there is no such layer.
+    #[prost(message, optional, tag = "471")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerUsage>,
+}
+
+/// Size of a container's writable layer.
+#[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
+pub struct LayerUsage {
+    /// Time of the reading, in nanoseconds since the epoch.
+    #[prost(uint64, tag = "1")]
+    pub at: u64,
+    /// Bytes on the disk.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Number of inodes.
+    #[prost(uint64, tag = "3")]
+    pub inodes: u64,
 }
 
 /// Pressure stall information of a cgroup.

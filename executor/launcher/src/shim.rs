@@ -118,6 +118,7 @@ struct Ready {
     /// File for the termination message.
     message: Option<termination_message::MessageFile>,
     interfaces: running::usage::Interfaces,
+    layer_size: running::layer_size::LayerSize,
     begun: Timestamp,
     generations: files::update::Generations,
     /// `Some` while the container is paused.

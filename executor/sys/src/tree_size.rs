@@ -9,6 +9,8 @@ use rustix::io::Errno;
 
 /// Maximum number of nested directories. The walk holds a descriptor for each.
 const DEPTH_MAX: usize = 100;
+/// Maximum number of remembered inodes with several links.
+const LINKED_MAX: usize = 65_536;
 /// Size of a block in `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
@@ -28,52 +30,85 @@ impl TreeSize {
     }
 }
 
-/// Measures a directory with its content. An inode with several links counts once. Does not enter mounts, and not
-/// directories below 100 others. The result is approximate if other processes change the tree.
+/// Measures a directory with its content; see [`TreeWalk`].
 ///
 /// # Errors
 /// Returns I/O errors.
 pub fn measure(dir: OwnedFd) -> io::Result<TreeSize> {
-    let top = fstat(&dir)?;
-    let mut size = TreeSize::default();
-    size.add(&top);
-    let mut linked = HashSet::new();
-    let mut way = vec![Dir::new(dir)?];
-    while let Some(current) = way.last_mut() {
+    let mut walk = TreeWalk::start(dir)?;
+    while !walk.step()? {}
+    Ok(walk.size())
+}
+
+/// A walk through a directory and its content. An inode with several links counts once, as long as there are at most
+/// 65,536 such inodes. Does not enter mounts, and not directories below 100 others. The result is approximate if other
+/// processes change the tree.
+#[derive(Debug)]
+pub struct TreeWalk {
+    device: u64,
+    size: TreeSize,
+    linked: HashSet<u64>,
+    /// Directories from the top to the current one.
+    way: Vec<Dir>,
+}
+
+impl TreeWalk {
+    /// Starts a walk.
+    ///
+    /// # Errors
+    /// Returns I/O errors.
+    pub fn start(dir: OwnedFd) -> io::Result<Self> {
+        let top = fstat(&dir)?;
+        let mut size = TreeSize::default();
+        size.add(&top);
+        Ok(Self { device: top.st_dev, size, linked: HashSet::new(), way: vec![Dir::new(dir)?] })
+    }
+
+    /// Returns the size of what was visited.
+    pub fn size(&self) -> TreeSize {
+        self.size
+    }
+
+    /// Visits the next entry. Returns true at the end of the walk.
+    ///
+    /// # Errors
+    /// Returns I/O errors.
+    pub fn step(&mut self) -> io::Result<bool> {
+        let Some(current) = self.way.last_mut() else { return Ok(true) };
         let Some(entry) = current.read() else {
-            way.pop();
-            continue;
+            self.way.pop();
+            return Ok(self.way.is_empty());
         };
         let entry = entry?;
         let name = entry.file_name();
         if name == c"." || name == c".." {
-            continue;
+            return Ok(false);
         }
         let parent = current.fd()?;
         let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if stat.st_dev == top.st_dev => stat,
-            Ok(_) | Err(Errno::NOENT) => continue,
+            Ok(stat) if stat.st_dev == self.device => stat,
+            Ok(_) | Err(Errno::NOENT) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            if stat.st_nlink <= 1 || linked.insert(stat.st_ino) {
-                size.add(&stat);
+            if stat.st_nlink <= 1 || self.linked.len() >= LINKED_MAX || self.linked.insert(stat.st_ino) {
+                self.size.add(&stat);
             }
-            continue;
+            return Ok(false);
         }
-        size.add(&stat);
+        self.size.add(&stat);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let next = match openat(parent, name, flags, Mode::empty()) {
             Ok(next) => next,
             // Another process has removed or replaced the directory.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        if way.len() < DEPTH_MAX {
-            way.push(Dir::new(next)?);
+        if self.way.len() < DEPTH_MAX {
+            self.way.push(Dir::new(next)?);
         }
+        Ok(false)
     }
-    Ok(size)
 }
 
 #[cfg(test)]

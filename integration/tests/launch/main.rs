@@ -12,6 +12,7 @@ mod host_options;
 mod id_map;
 mod isolation;
 mod kept;
+mod layer_size;
 mod log_files;
 mod many;
 mod oom;

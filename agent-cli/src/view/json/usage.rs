@@ -53,6 +53,16 @@ pub(super) struct Usage {
     cpu_pressure: Option<Pressure>,
     memory_pressure: Option<Pressure>,
     io_pressure: Option<Pressure>,
+    writable_layer: Option<LayerUsage>,
+}
+
+/// Size of the writable layer.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LayerUsage {
+    time: Option<String>,
+    used_bytes: u64,
+    used_inodes: u64,
 }
 
 /// Time for which processes waited. Averages are in hundredths of a percent.
@@ -151,6 +161,11 @@ impl From<&v1::Usage> for Usage {
             cpu_pressure: usage.cpu_pressure.map(Pressure::from),
             memory_pressure: usage.memory_pressure.map(Pressure::from),
             io_pressure: usage.io_pressure.map(Pressure::from),
+            writable_layer: usage.writable_layer.map(|layer| LayerUsage {
+                time: time(layer.time.as_ref()),
+                used_bytes: layer.used_bytes,
+                used_inodes: layer.used_inodes,
+            }),
         }
     }
 }

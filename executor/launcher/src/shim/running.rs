@@ -5,6 +5,7 @@ pub(crate) mod control;
 pub(crate) mod disclosure;
 pub(crate) mod egress;
 pub(crate) mod heartbeat;
+pub(crate) mod layer_size;
 pub(crate) mod limits;
 pub(crate) mod transfers;
 pub(crate) mod usage;

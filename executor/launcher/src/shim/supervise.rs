@@ -18,6 +18,7 @@ use super::running::checks;
 use super::running::control::{AnswerPayload, Command, Control};
 use super::running::disclosure;
 use super::running::egress;
+use super::running::layer_size::LayerSize;
 use super::running::limits;
 use super::running::transfers;
 use super::running::usage;
@@ -138,6 +139,7 @@ pub(super) fn run_to_exit(
             break;
         }
     }
+    ready.layer_size = LayerSize::default(); // closes the directories of the layer
     if let Some(steps) = &mut ready.steps {
         steps.kill_starter();
         ready.abandon_steps(host);
@@ -232,7 +234,8 @@ fn execute(
             let usage = if asked.log_only {
                 Some(Usage { at: now().0, ..Usage::default() })
             } else {
-                usage::read(host, &ready.record.cgroup, &ready.interfaces)
+                let layer = ready.layer_size.read(&ready.remains.dirs.layers().0);
+                usage::read(host, &ready.record.cgroup, &ready.interfaces).map(|usage| Usage { layer, ..usage })
             };
             let usage = usage.map(|usage| Usage { log: Some(ready.log.usage()), ..usage });
             let gone = || Refused::new(Reason::Precondition, "the container's cgroup is gone: it is ending");

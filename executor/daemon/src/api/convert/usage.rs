@@ -1,14 +1,14 @@
 //! Converts counters.
 
 use executor_core::time::Timestamp;
-use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, NetworkUsage, Pressure, Stall, Traffic, Usage};
+use executor_core::usage::{CpuUsage, IoUsage, LayerUsage, MemoryUsage, NetworkUsage, Pressure, Stall, Traffic, Usage};
 use executor_proto::v1;
 
 use super::timestamp;
 
 /// Converts a container's counters.
 pub(super) fn message(usage: &Usage) -> v1::Usage {
-    let Usage { at, cpu, memory, pids, io, network, log: _, cpu_pressure, memory_pressure, io_pressure } = usage;
+    let Usage { at, cpu, memory, pids, io, network, log: _, cpu_pressure, memory_pressure, io_pressure, layer } = usage;
     v1::Usage {
         time: Some(timestamp(Timestamp(*at))),
         cpu: Some(of_cpu(cpu)),
@@ -24,6 +24,11 @@ pub(super) fn message(usage: &Usage) -> v1::Usage {
         cpu_pressure: cpu_pressure.map(of_pressure),
         memory_pressure: memory_pressure.map(of_pressure),
         io_pressure: io_pressure.map(of_pressure),
+        writable_layer: layer.map(|LayerUsage { at, bytes, inodes }| v1::LayerUsage {
+            time: Some(timestamp(Timestamp(at))),
+            used_bytes: bytes,
+            used_inodes: inodes,
+        }),
     }
 }
 

@@ -36,6 +36,7 @@ use crate::shim::Ready;
 use crate::shim::files::update;
 use crate::shim::init;
 use crate::shim::running::control::Control;
+use crate::shim::running::layer_size::LayerSize;
 use crate::shim::warm::WarmContainer;
 
 /// A request for a container, without secrets.
@@ -100,6 +101,7 @@ pub(crate) fn prepare(
                 steps,
                 message,
                 interfaces,
+                layer_size: LayerSize::default(),
                 begun: request.begun,
                 generations: update::Generations::default(),
                 paused: None,
