@@ -28,7 +28,7 @@ use crate::wait;
 pub const POLICY: &str = "allow_privileged = true\nallow_host_network = true\nallow_host_userns = true\n\
      allow_host_pid = true\nallow_host_ipc = true\nallow_egress = true\nallow_connect = true\n\
      allow_new_privileges = true\nallow_no_seccomp = true\nallow_unmasked = true\nallow_no_limits = true\n\
-     host_ids_sysctls = true\nkeep_until_deleted_max = 1000\ncapabilities_allowed = [\"ALL\"]\nports_allowed = [\"1-65535\"]\n";
+     host_ids_sysctls = true\ncni_args = true\nkeep_until_deleted_max = 1000\ncapabilities_allowed = [\"ALL\"]\nports_allowed = [\"1-65535\"]\n";
 
 /// A node. executor-cri is killed when this value is dropped.
 pub struct KubernetesNode {

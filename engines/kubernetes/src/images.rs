@@ -192,18 +192,16 @@ pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), 
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn filesystem(node: &Node) -> Result<ImageFsInfoResponse, Status> {
-    let info = node.client.info().await.map_err(|error| failure::status(&error))?;
-    let images = node.client.images().list().await.map_err(|error| failure::status(&error))?;
-    let layers: BTreeMap<&str, u64> =
-        images.iter().flat_map(|image| &image.layers).map(|layer| (&*layer.diff_id, layer.size)).collect();
+    let used = node.client.images().store_usage().await.map_err(|error| failure::status(&error))?;
     let usage = |bytes: u64, inodes: u64| FilesystemUsage {
         timestamp: now(),
-        fs_id: Some(FilesystemIdentifier { mountpoint: info.state_dir.clone() }),
+        fs_id: Some(FilesystemIdentifier { mountpoint: used.directory.clone() }),
         used_bytes: Some(UInt64Value { value: bytes }),
         inodes_used: Some(UInt64Value { value: inodes }),
     };
+    // Writable layers are on the same file system; each container's statistics have its own.
     Ok(ImageFsInfoResponse {
-        image_filesystems: vec![usage(layers.values().sum(), layers.len() as u64)],
+        image_filesystems: vec![usage(used.used_bytes, used.used_inodes)],
         container_filesystems: vec![usage(0, 0)],
     })
 }

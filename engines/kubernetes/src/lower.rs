@@ -5,6 +5,7 @@
 
 pub(crate) mod container;
 mod mounts;
+mod network;
 pub(crate) mod process;
 pub(crate) mod resources;
 pub(crate) mod sandbox;

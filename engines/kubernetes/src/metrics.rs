@@ -247,7 +247,7 @@ fn of_container<'a>(
             ("container_fs_inodes_free", device(), disk.inodes_free),
             ("container_fs_inodes_total", device(), disk.inodes),
             ("container_fs_limit_bytes", device(), disk.bytes),
-            ("container_fs_usage_bytes", device(), stats::writable_layer(usage).0),
+            ("container_fs_usage_bytes", device(), usage.writable_layer.map_or(0, |layer| layer.used_bytes)),
         ]);
         if let Some(io) = &usage.io {
             values.extend([

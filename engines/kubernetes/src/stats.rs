@@ -102,7 +102,7 @@ fn container_stats(container: &Container, usage: &Usage) -> ContainerStats {
         }),
         cpu: Some(cpu(usage)),
         memory: Some(memory(usage, limit)),
-        writable_layer: Some(filesystem(usage)),
+        writable_layer: Some(writable_layer(usage)),
         swap: swap.map(|bytes| SwapUsage {
             timestamp: timestamp(usage),
             swap_usage_bytes: value(bytes),
@@ -112,17 +112,16 @@ fn container_stats(container: &Container, usage: &Usage) -> ContainerStats {
     }
 }
 
-/// Returns bytes and inodes of the writable layer.
-pub(crate) fn writable_layer(_usage: &Usage) -> (u64, u64) {
-    (0, 0)
-}
-
-fn filesystem(usage: &Usage) -> FilesystemUsage {
-    let (bytes, inodes) = writable_layer(usage);
+/// Returns the use by a container's writable layer. It is 0 until executord has measured the layer.
+fn writable_layer(usage: &Usage) -> FilesystemUsage {
+    let layer = usage.writable_layer.unwrap_or_default();
     FilesystemUsage {
-        timestamp: timestamp(usage),
-        used_bytes: value(bytes),
-        inodes_used: value(inodes),
+        timestamp: match nanoseconds(layer.time.as_ref()) {
+            0 => now(),
+            time => time,
+        },
+        used_bytes: value(layer.used_bytes),
+        inodes_used: value(layer.used_inodes),
         ..FilesystemUsage::default()
     }
 }

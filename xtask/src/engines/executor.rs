@@ -80,6 +80,7 @@ allow_seccomp_profile = true
 allow_unmasked = true
 allow_no_limits = true
 host_ids_sysctls = true
+cni_args = true
 keep_until_deleted_max = 1000
 capabilities_allowed = ["ALL"]
 cgroup_parents = ["/engines"]

@@ -10,7 +10,7 @@ use executor_cri_api::v1::{
 };
 use tonic::Status;
 
-use super::{LABEL, digest};
+use super::{LABEL, digest, network};
 use crate::failure::Violations;
 
 /// Name of the runtime, and of its only handler besides the unnamed one.
@@ -89,6 +89,7 @@ pub(crate) fn lower(
     let id_map = id_map(options.userns_options.as_ref(), &field("userns_options"), &mut violations);
     let user_namespace = if id_map.is_some() { UserNamespace::Own } else { UserNamespace::Host };
     let ports = if is_host { Vec::new() } else { ports(config, &mut violations) };
+    let cni = network::options(id, config, &mut violations);
     violations.check()?;
 
     // On the host's network the name is the host's, too.
@@ -109,6 +110,7 @@ pub(crate) fn lower(
         host_ipc: options.ipc() == NamespaceMode::Node,
         id_map,
         keep_until_deleted: true,
+        cni: (!is_host).then_some(cni),
         ..CreatePodRequest::default()
     })
 }
