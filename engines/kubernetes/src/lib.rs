@@ -33,3 +33,4 @@ mod services;
 mod stats;
 mod status;
 mod store;
+mod streams;

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use executor_client::Client;
 use executor_cri_api::v1::ContainerEventResponse;
+use executor_streams::Streams;
 use executor_sys::mutex::locked;
 use tokio::sync::broadcast;
 use tonic::Status;
@@ -26,18 +27,21 @@ pub(crate) struct Node {
     /// Events for watchers (rule C42).
     pub(crate) events: broadcast::Sender<Arc<ContainerEventResponse>>,
     pub(crate) pinned_images: Vec<String>,
+    /// URLs of exec, attach and port-forward.
+    pub(crate) streams: Streams,
     /// `USER` of images, by their ids: an image does not change.
     image_users: Mutex<HashMap<String, String>>,
 }
 
 impl Node {
-    pub(crate) fn new(client: Client, store: Store, options: &Options) -> Arc<Self> {
+    pub(crate) fn new(client: Client, store: Store, streams: Streams, options: &Options) -> Arc<Self> {
         Arc::new(Self {
             client,
             executor: options.executor.clone(),
             store,
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
+            streams,
             image_users: Mutex::default(),
         })
     }

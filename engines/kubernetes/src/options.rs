@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// Directory for the records of sandboxes and containers
     #[arg(long, env = "EXECUTOR_CRI_STATE_DIR", value_name = "DIRECTORY", default_value = "/var/lib/executor-cri")]
     pub(crate) state_dir: PathBuf,
+    /// Port of 127.0.0.1 for the streams of exec, attach and port-forward, which a URL with a token opens; 0 is any
+    #[arg(long, env = "EXECUTOR_CRI_STREAMING_PORT", value_name = "PORT", default_value_t = 0)]
+    pub(crate) streaming_port: u16,
     /// Images that the kubelet must not remove, by reference
     #[arg(long = "pinned-image", value_name = "REFERENCE")]
     pub(crate) pinned_images: Vec<String>,

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use executor_client::Client;
+use executor_streams::{Limits, Streams};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::Layer as _;
@@ -53,10 +54,14 @@ fn fail(problem: &str) -> ExitCode {
 async fn run(options: Options) -> Result<(), String> {
     let store = Store::open(&options.state_dir)?;
     let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
-    let node = Node::new(client, store, &options);
+    let bound = Streams::bind(options.streaming_port, Limits::default()).await;
+    let (streams, streaming) =
+        bound.map_err(|error| format!("cannot listen on port {} of 127.0.0.1: {error}", options.streaming_port))?;
+    let node = Node::new(client, store, streams, &options);
     // The state of executord is known before the first call is served.
     let cursor = follow::recover(&node).await.map_err(|error| error.to_string())?;
     let socket = Socket::bind(&options.socket)?;
+    tokio::spawn(streaming.run());
     tokio::spawn(follow::follow(std::sync::Arc::clone(&node), cursor));
     let (stop, stopping) = watch::channel(false);
     let serving = tokio::spawn(serve::serve(socket, services::routes(&node), stopping));

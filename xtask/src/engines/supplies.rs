@@ -54,6 +54,7 @@ impl Supplies {
             ("images", "./images"),
             ("nonewprivs", "./nonewprivs"),
             ("pause", "./pause"),
+            ("streams", "./streams"),
         ] {
             run(go(workspace, &["build", "-o"])?.arg(directory.join(name)).arg(package))?;
         }

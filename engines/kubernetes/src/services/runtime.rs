@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::{answer, to_end};
 use crate::lower::sandbox::HANDLER;
 use crate::node::Node;
-use crate::{containers, exec, failure, metrics, sandboxes, stats, status};
+use crate::{containers, exec, failure, metrics, sandboxes, stats, status, streams};
 
 /// Version of the kubelet's interface (rule C1).
 const KUBELET_API: &str = "0.1.0";
@@ -210,16 +210,19 @@ impl RuntimeService for Runtime {
         answer(exec::sync(&self.0, request.into_inner()).await?)
     }
 
-    async fn exec(&self, _: Request<ExecRequest>) -> Result<Response<ExecResponse>, Status> {
-        unimplemented("Exec")
+    async fn exec(&self, request: Request<ExecRequest>) -> Result<Response<ExecResponse>, Status> {
+        answer(ExecResponse { url: streams::exec(&self.0, request.into_inner())? })
     }
 
-    async fn attach(&self, _: Request<AttachRequest>) -> Result<Response<AttachResponse>, Status> {
-        unimplemented("Attach")
+    async fn attach(&self, request: Request<AttachRequest>) -> Result<Response<AttachResponse>, Status> {
+        answer(AttachResponse { url: streams::attach(&self.0, request.get_ref())? })
     }
 
-    async fn port_forward(&self, _: Request<PortForwardRequest>) -> Result<Response<PortForwardResponse>, Status> {
-        unimplemented("PortForward")
+    async fn port_forward(
+        &self,
+        request: Request<PortForwardRequest>,
+    ) -> Result<Response<PortForwardResponse>, Status> {
+        answer(PortForwardResponse { url: streams::port_forward(&self.0, request.get_ref())? })
     }
 
     async fn container_stats(

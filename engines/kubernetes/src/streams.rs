@@ -1,0 +1,261 @@
+//! Exec, attach and port-forward: connects the streams of executor-streams to executord (rules C33 to C37).
+//!
+//! A call returns a URL that a client opens. What passes is in buffers of a connection of its own, which ends with the
+//! client.
+
+use std::io;
+use std::sync::Arc;
+
+use executor_client::v1::{ExecStart, LogStream, WindowSize};
+use executor_client::{Attach, AttachOptions, Attached, Client, Executed, Input, Received, rest_of_log};
+use executor_cri_api::v1::{AttachRequest, ContainerState, ExecRequest, PortForwardRequest};
+use executor_streams::{
+    BoxFuture, Connect, Connection, Outcome, Output, Process, RegisterError, Resizes, Size, Wanted,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tonic::{Code, Status};
+
+use crate::exec::{exit_code, start};
+use crate::failure;
+use crate::node::Node;
+use crate::status::state;
+use crate::store::Container;
+
+/// Bytes between a client and a port that are buffered in each direction.
+const BUFFER: usize = 64 << 10;
+
+/// Registers a command for a client, and returns its URL.
+///
+/// # Errors
+/// NOT_FOUND, FAILED_PRECONDITION (not running), INVALID_ARGUMENT (no command, no stream, or a terminal with stderr),
+/// RESOURCE_EXHAUSTED (too many requests wait for their client).
+pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Status> {
+    let container = running(node, &request.container_id)?;
+    let ExecRequest { cmd, tty, stdin, stdout, stderr, .. } = request;
+    let start = ExecStart { terminal: tty, stdin, ..start(container.record.id.clone(), cmd)? };
+    let node = Arc::clone(node);
+    let handler = {
+        let node = Arc::clone(&node);
+        move |process| async move { finish(execute(&node, start, process).await) }
+    };
+    node.streams.exec(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
+}
+
+/// Registers a client for the process of a container, and returns its URL.
+///
+/// # Errors
+/// As for [`exec`].
+pub(crate) fn attach(node: &Arc<Node>, request: &AttachRequest) -> Result<String, Status> {
+    let container = running(node, &request.container_id)?;
+    let AttachRequest { tty, stdin, stdout, stderr, .. } = *request;
+    let handler = {
+        let node = Arc::clone(node);
+        move |process| async move { finish(follow(&node, &container, process).await) }
+    };
+    node.streams.attach(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
+}
+
+/// Registers a client for ports of a sandbox, and returns its URL.
+///
+/// # Errors
+/// NOT_FOUND, FAILED_PRECONDITION (not ready), RESOURCE_EXHAUSTED (too many requests wait for their client).
+pub(crate) fn port_forward(node: &Arc<Node>, request: &PortForwardRequest) -> Result<String, Status> {
+    let sandbox = node.sandbox(&request.pod_sandbox_id)?;
+    if !sandbox.is_ready() {
+        return Err(Status::failed_precondition("the sandbox is not ready"));
+    }
+    let ports = Arc::new(Ports { node: Arc::clone(node), pod: sandbox.record.id.clone() });
+    node.streams.port_forward(ports).map_err(|error| refused(&error))
+}
+
+fn running(node: &Node, id: &str) -> Result<Container, Status> {
+    let container = node.container(id)?;
+    match state(&container) {
+        ContainerState::ContainerRunning => Ok(container),
+        other => Err(Status::failed_precondition(format!("the container is {}", other.as_str_name()))),
+    }
+}
+
+fn refused(error: &RegisterError) -> Status {
+    let code = match error {
+        RegisterError::NoStream | RegisterError::TtyStderr => Code::InvalidArgument,
+        RegisterError::TooMany(_) => Code::ResourceExhausted,
+        RegisterError::Random(_) => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
+fn finish(outcome: Result<Outcome, Status>) -> Outcome {
+    outcome.unwrap_or_else(|status| Outcome::Failed(status.message().to_owned()))
+}
+
+async fn execute(node: &Node, start: ExecStart, process: Process) -> Result<Outcome, Status> {
+    let client = node.own_client().await?;
+    let mut exec = client.exec(start).await.map_err(|error| failure::status(&error))?;
+    let Process { stdin, mut stdout, mut stderr, resizes } = process;
+    let input = exec.input();
+    let output = async {
+        loop {
+            match exec.next().await.map_err(|error| failure::status(&error))? {
+                Executed::Started { .. } => {}
+                Executed::Stdout(bytes) => write(&mut stdout, &bytes).await?,
+                Executed::Stderr(bytes) => write(&mut stderr, &bytes).await?,
+                Executed::Exit(exit) => return Ok(Outcome::Exited(exit_code(exit))),
+                Executed::Failed(failed) => return Ok(Outcome::Failed(failed.message)),
+            }
+        }
+    };
+    tokio::select! {
+        outcome = output => outcome,
+        never = feed(stdin, &input, true) => match never {},
+        never = resize(resizes, &input) => match never {},
+    }
+}
+
+/// Connects a client to the process of a container. With input every byte of output is delivered, and the process waits
+/// for the client; without input, a client that is too slow misses output.
+async fn follow(node: &Node, container: &Container, process: Process) -> Result<Outcome, Status> {
+    let client = node.own_client().await?;
+    let Process { stdin, mut stdout, mut stderr, resizes } = process;
+    let record = &container.record;
+    let has_input = stdin.is_some() && record.config.stdin;
+    let options = AttachOptions {
+        input: has_input,
+        no_output: stdout.is_none() && stderr.is_none(),
+        lossless: has_input,
+        ..AttachOptions::default()
+    };
+    let mut attach = client.attach(&record.id, options);
+    let input = attach.input();
+    let output = outputs(&client, &record.id, &mut attach, &mut stdout, &mut stderr);
+    tokio::select! {
+        ended = output => ended.map(|()| Outcome::Exited(0)),
+        never = feed(stdin.filter(|_| has_input), &input, record.config.stdin_once) => match never {},
+        never = resize(resizes, &input) => match never {},
+    }
+}
+
+async fn outputs(
+    client: &Client,
+    id: &str,
+    attach: &mut Attach,
+    stdout: &mut Option<Output>,
+    stderr: &mut Option<Output>,
+) -> Result<(), Status> {
+    while let Some(event) = attach.next().await.map_err(|error| failure::status(&error))? {
+        match event {
+            Attached::Stdout(bytes) => write(stdout, &bytes).await?,
+            Attached::Stderr(bytes) => write(stderr, &bytes).await?,
+            Attached::Missed(_) => {}
+            Attached::RestInLog(offset) => {
+                let mut log = client.logs(rest_of_log(id, offset));
+                while let Some(entry) = log.next().await.map_err(|error| failure::status(&error))? {
+                    match entry.stream() {
+                        LogStream::Stdout => write(stdout, &entry.data).await?,
+                        LogStream::Stderr => write(stderr, &entry.data).await?,
+                        LogStream::Executor | LogStream::Unspecified => {}
+                    }
+                }
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes output for the client, if it asks for this stream.
+async fn write(output: &mut Option<Output>, bytes: &[u8]) -> Result<(), Status> {
+    match output {
+        Some(output) => output.write(bytes).await.map_err(|_| Status::cancelled("the client is gone")),
+        None => Ok(()),
+    }
+}
+
+/// A task that lasts as long as its process.
+enum Never {}
+
+/// Sends the client's input, and its end if it ends the process's input.
+async fn feed(stdin: Option<executor_streams::Input>, input: &Input, ends: bool) -> Never {
+    if let Some(mut stdin) = stdin {
+        while let Some(bytes) = stdin.read().await {
+            if !input.send(bytes.to_vec()).await {
+                break;
+            }
+        }
+        if ends {
+            input.end().await;
+        }
+    }
+    std::future::pending().await
+}
+
+async fn resize(resizes: Option<Resizes>, input: &Input) -> Never {
+    if let Some(mut resizes) = resizes {
+        while let Some(Size { width, height }) = resizes.next().await {
+            input.resize(WindowSize { rows: height.into(), columns: width.into() }).await;
+        }
+    }
+    std::future::pending().await
+}
+
+/// Ports of a sandbox.
+struct Ports {
+    node: Arc<Node>,
+    pod: String,
+}
+
+impl Connect for Ports {
+    fn connect(&self, port: u16) -> BoxFuture<io::Result<Box<dyn Connection>>> {
+        let (node, pod) = (Arc::clone(&self.node), self.pod.clone());
+        Box::pin(async move {
+            let client = node.own_client().await.map_err(|status| io::Error::other(status.message().to_owned()))?;
+            let connected = client.pods().connect_port(&pod, port).await;
+            let connection = connected.map_err(|error| match error.code() {
+                Some(Code::FailedPrecondition) => io::ErrorKind::ConnectionRefused.into(),
+                Some(Code::Aborted) => io::ErrorKind::ConnectionReset.into(),
+                _ => io::Error::other(failure::status(&error).message().to_owned()),
+            })?;
+            let (near, far) = tokio::io::duplex(BUFFER);
+            tokio::spawn(pass(far, connection));
+            Ok(Box::new(near) as Box<dyn Connection>)
+        })
+    }
+}
+
+/// Passes bytes between a client and a port, until both directions have ended or the client is gone.
+async fn pass(stream: DuplexStream, mut connection: executor_client::Connection) {
+    let (mut from_client, mut to_client) = tokio::io::split(stream);
+    let input = connection.input();
+    let up = async {
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            match from_client.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(length) if !input.send(buffer[..length].to_vec()).await => break,
+                Ok(_) => {}
+            }
+        }
+        input.end().await;
+    };
+    let down = async {
+        while let Ok(Some(received)) = connection.next().await {
+            match received {
+                Received::Data(bytes) => to_client.write_all(&bytes).await?,
+                Received::End => to_client.shutdown().await?,
+            }
+        }
+        to_client.shutdown().await
+    };
+    // The port may still send after the end of the client's input. After the port's end there is no reader for input.
+    let up = async {
+        up.await;
+        std::future::pending::<Never>().await
+    };
+    let ended: io::Result<()> = tokio::select! {
+        never = up => match never {},
+        ended = down => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a client of a port is gone");
+    }
+}
