@@ -78,6 +78,11 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     ensure!(is_root(), "containerd needs root");
     needs::require(&needs::ENGINES_RUN)?;
     let supplies = Supplies::prepare(workspace)?;
+    if options.focus.is_none() && options.runtime != Some(Kind::Containerd) {
+        step("Testing executor-streams with client-go");
+        let mut command = workspace.cargo(["test", "--workspace", "--locked", "--test", "clients", "--", "--ignored"]);
+        run(command.env("EXECUTOR_STREAMS_CLIENT", supplies.streams()))?;
+    }
     let directory = tempfile::Builder::new().prefix("executor-engines-").tempdir()?;
     // Users of the host must not reach set-user-id programs that a container leaves in a mounted directory.
     let work = directory.path().join(CRITEST);

@@ -82,19 +82,18 @@ async fn follow_from(node: &Arc<Node>, cursor: &mut u64) -> Result<(), Error> {
             recover_states(node).await?;
         }
         let Some(event) = response.event else { continue };
+        let id = &event.container_id;
         match event.kind() {
-            Kind::Created | Kind::Running | Kind::Stopping | Kind::Completed | Kind::LimitsUpdated => {
-                if node.store.container(&event.container_id).is_some() {
-                    refresh(node, &event.container_id).await?;
-                }
+            Kind::Created | Kind::Running | Kind::Stopping | Kind::Completed | Kind::LimitsUpdated
+                if node.store.container(id).is_some() =>
+            {
+                refresh(node, id).await?;
             }
-            Kind::PodReady | Kind::PodEnded => {
-                if node.store.sandbox(&event.container_id).is_some() {
-                    match node.client.pods().get(&event.container_id).await {
-                        Ok(pod) => node.store.set_pod(pod),
-                        Err(error) if error.code() == Some(Code::NotFound) => {}
-                        Err(error) => return Err(error),
-                    }
+            Kind::PodReady | Kind::PodEnded if node.store.sandbox(id).is_some() => {
+                match node.client.pods().get(id).await {
+                    Ok(pod) => node.store.set_pod(pod),
+                    Err(error) if error.code() == Some(Code::NotFound) => {}
+                    Err(error) => return Err(error),
                 }
             }
             _ => {}

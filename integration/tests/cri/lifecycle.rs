@@ -37,7 +37,7 @@ fn retries_join_their_first_call() {
         calls.into_iter().map(|call| call.join().unwrap()).collect()
     });
     assert!(ids.iter().all(|id| *id == ids[0]) && ids[0].len() == 64, "{ids:?}");
-    let mut other = config.clone();
+    let mut other = config;
     other.annotations.insert("a".into(), "b".into());
     assert_eq!(node.run_sandbox(&other).unwrap_err().code(), Code::AlreadyExists);
 

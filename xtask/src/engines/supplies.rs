@@ -64,6 +64,11 @@ impl Supplies {
         Ok(supplies)
     }
 
+    /// Returns the client of streams, which uses client-go.
+    pub(super) fn streams(&self) -> PathBuf {
+        self.directory.join("streams")
+    }
+
     fn busybox(&self) -> anyhow::Result<()> {
         let built = self.directory.join("busybox");
         if built.exists() {

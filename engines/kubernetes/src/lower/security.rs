@@ -52,10 +52,10 @@ fn groups(security: &LinuxContainerSecurityContext, violations: &mut Violations)
 /// Returns the user of a container as executord takes it; empty for the image's.
 pub(super) fn user(security: &LinuxContainerSecurityContext, violations: &mut Violations) -> String {
     let mut id = |name: &str, value: i64| {
-        u32::try_from(value).map(|id| id.to_string()).unwrap_or_else(|_| {
+        if u32::try_from(value).is_err() {
             violations.add(&format!("{CONTEXT}.{name}"), format!("{value} is not an id"));
-            String::new()
-        })
+        }
+        value.to_string()
     };
     let user = match &security.run_as_user {
         Some(user) => id("run_as_user", user.value),
