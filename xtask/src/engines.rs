@@ -5,6 +5,7 @@
 
 mod containerd;
 mod executor;
+mod guide;
 mod report;
 mod room;
 mod supplies;
@@ -135,7 +136,10 @@ fn run_on(
                 }
             };
             step("Starting executord and executor-cri");
-            executor::start(room, directory, &programs, &directory.join(CRITEST), registry)?
+            let runtime = executor::start(room, directory, &programs, &directory.join(CRITEST), registry)?;
+            step("Typing the guide for crictl");
+            guide::run(workspace, supplies, room, &directory.join(CRITEST), &runtime)?;
+            runtime
         }
     };
     step(&format!("Running critest against {} (2 minutes for all specs)", runtime.name));

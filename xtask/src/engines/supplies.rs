@@ -69,6 +69,11 @@ impl Supplies {
         self.directory.join("streams")
     }
 
+    /// Returns the directory with crictl.
+    pub(super) fn programs(&self) -> &Path {
+        &self.directory
+    }
+
     fn busybox(&self) -> anyhow::Result<()> {
         let built = self.directory.join("busybox");
         if built.exists() {

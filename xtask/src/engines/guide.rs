@@ -1,0 +1,74 @@
+//! The guide docs/guides/kubernetes-node.md, typed at a terminal: crictl against executor-cri.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use anyhow::{Context as _, ensure};
+
+use super::Runtime;
+use super::room::Room;
+use super::supplies::Supplies;
+use crate::workspace::Workspace;
+
+const GUIDE: &str = "docs/guides/kubernetes-node.md";
+/// Lines that the guide prints, in this order.
+const EXPECTED: [&str; 6] = ["hello", "hi", "134217728", "started", "typed", "CONTAINER_EXITED 0 Completed"];
+
+/// Runs the guide's commands in a directory.
+pub(super) fn run(
+    workspace: &Workspace,
+    supplies: &Supplies,
+    room: &Room,
+    directory: &Path,
+    runtime: &Runtime,
+) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
+    let block = text.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next()).context(GUIDE)?;
+    let script = directory.join("guide.sh");
+    std::fs::write(&script, format!("set -e\n{block}"))?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    // `script` provides the terminal.
+    let mut command = room.command("script");
+    let line = format!("cd {} && timeout 120 bash guide.sh", directory.display()); // nsenter changes the directory
+    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    command.env("PATH", format!("{}:{path}", supplies.programs().display()));
+    command.env("CONTAINER_RUNTIME_ENDPOINT", format!("unix://{}", runtime.socket.display()));
+    let done = command.stdin(Stdio::null()).output().context("script")?;
+    let printed = String::from_utf8_lossy(&done.stdout).replace('\r', "");
+    ensure!(done.status.success(), "{GUIDE}: {}\n{printed}", done.status);
+    let mut lines = printed.lines();
+    for expected in EXPECTED {
+        ensure!(lines.any(|line| line.trim() == expected), "{GUIDE} does not print {expected:?}:\n{printed}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guide_has_one_block_of_commands() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let text = std::fs::read_to_string(root.join(GUIDE)).unwrap();
+        assert_eq!(text.matches("```bash\n").count(), 1);
+        for command in [
+            "pull",
+            "runp",
+            "create",
+            "start",
+            "exec -it",
+            "port-forward",
+            "update",
+            "stats",
+            "attach",
+            "logs -f",
+            "inspect",
+            "rm ",
+            "stopp",
+            "rmp",
+        ] {
+            assert!(text.contains(&format!("crictl {command}")), "{command}");
+        }
+    }
+}
