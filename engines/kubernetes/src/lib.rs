@@ -15,6 +15,7 @@
 pub mod program;
 
 mod cgroup;
+mod check;
 mod containers;
 mod events;
 mod exec;

@@ -27,6 +27,17 @@ pub(crate) struct Options {
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,
+    /// Print what this host, executord's policy and the kubelet's configuration lack for a node, each with the line to write
+    ///
+    /// Exits with 1 if something is missing that every pod needs.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Configuration of the kubelet, for `--check`
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/kubelet/config.yaml")]
+    pub(crate) kubelet_config: PathBuf,
+    /// Print the result of `--check` as JSON
+    #[arg(long, requires = "check")]
+    pub(crate) json: bool,
     /// Write the manual page into DIR and exit
     #[arg(long, value_name = "DIR", hide = true)]
     pub(crate) generate_man: Option<PathBuf>,

@@ -12,6 +12,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::check;
 use crate::follow;
 use crate::node::Node;
 use crate::options::Options;
@@ -40,6 +41,13 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start the runtime: {error}")),
     };
+    if options.check {
+        return match runtime.block_on(check(&options)) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(problem) => fail(&problem),
+        };
+    }
     match runtime.block_on(run(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => fail(&problem),
@@ -49,6 +57,26 @@ pub fn main() -> ExitCode {
 fn fail(problem: &str) -> ExitCode {
     eprintln!("executor-cri: {problem}");
     ExitCode::FAILURE
+}
+
+/// Prints what a node lacks. Returns true if every pod has what it needs.
+async fn check(options: &Options) -> Result<bool, String> {
+    let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
+    let lacks = check::check(&client, &options.socket, &options.kubelet_config).await;
+    let lacks = lacks.map_err(|error| error.to_string())?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&lacks).map_err(|error| error.to_string())?);
+    } else if lacks.is_empty() {
+        println!("this node can run every pod");
+    }
+    for lack in lacks.iter().filter(|_| !options.json) {
+        let who = if lack.is_needed { "every pod" } else { "system pods" };
+        println!("{who}: {}", lack.what);
+        if !lack.line.is_empty() {
+            println!("    {}", lack.line);
+        }
+    }
+    Ok(!lacks.iter().any(|lack| lack.is_needed))
 }
 
 async fn run(options: Options) -> Result<(), String> {

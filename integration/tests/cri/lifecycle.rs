@@ -315,3 +315,40 @@ fn exec_has_the_containers_identity() {
     assert_eq!((user.uid, user.gid, user.supplemental_groups), (1000, 2000, vec![2000, 3000]));
     node.remove_sandbox(&sandbox).unwrap();
 }
+
+/// `executor-cri --check` names each key that a node lacks, and nothing if it lacks none.
+#[test]
+fn check_names_missing_keys() {
+    let check = |node: &KubernetesNode| {
+        let home = node.daemon.setup().home();
+        let mut command = std::process::Command::new(integration::dist::binary("executor-cri"));
+        command.args(["--check", "--json", "--kubelet-config", "/nonexistent", "--executor"]).arg(node.daemon.socket());
+        let done = command.env("HOME", home).output().unwrap();
+        (done.status.success(), String::from_utf8(done.stdout).unwrap())
+    };
+    let network = integration::network::Network::new();
+    network.configure("10-test.conflist", "test", &[]);
+    let config = format!(
+        "{}cgroup_parents = [\"/kubepods\"]\nlog_dirs = [\"/var/log/pods\"]\ndevice_paths = [\"/dev\"]\n\
+         host_paths = [{{ path = \"/var/lib/kubelet\", propagation = \"bidirectional\", suid = true, dev = true }}]\n",
+        integration::cri::POLICY
+    );
+    assert_eq!(check(&KubernetesNode::with(network.setup(&config))), (true, "[]\n".to_owned()));
+    let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n";
+    let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(closed)));
+    assert!(!is_complete && !printed.contains("allow_host_userns"), "{printed}");
+    for key in [
+        "allow_no_limits",
+        "allow_no_seccomp",
+        "allow_egress",
+        "cni_args",
+        "log_dirs",
+        "host_paths",
+        "cgroup_parents",
+        "allow_privileged",
+        "allow_host_network",
+        "CNI configuration",
+    ] {
+        assert!(printed.contains(key), "{key}: {printed}");
+    }
+}

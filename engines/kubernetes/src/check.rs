@@ -1,0 +1,251 @@
+//! `executor-cri --check`: what the host, executord's policy and the kubelet's configuration lack, each with the line to
+//! write.
+//!
+//! executord judges requests without any effect (Validate): those of an ordinary pod, and of a system pod, which uses all
+//! that Kubernetes has.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use executor_client::v1::{CreatePodRequest, RunRequest, UserNamespace, ValidateRequest};
+use executor_client::{Client, Error, Violation, Wiped};
+use executor_cri_api::v1::{
+    Capability, ContainerConfig, Device, LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
+    LinuxSandboxSecurityContext, Mount, MountPropagation, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata,
+};
+use executor_yaml::{Limits, decode, parse};
+use serde::{Deserialize, Serialize};
+use tonic::Status;
+
+use crate::lower::container::{self, Origin};
+use crate::lower::sandbox::{self, Host};
+
+/// Largest configuration of a kubelet, in bytes.
+const KUBELET_MAX: u64 = 1 << 20;
+/// Id for the requests that are only judged.
+const ID: &str = "check";
+/// Fields of requests to executord, and the line of `[policy]` that allows each.
+const LINES: [(&str, &str); 22] = [
+    ("pod.user_namespace", "allow_host_userns = true"),
+    ("run.user_namespace", "allow_host_userns = true"),
+    ("pod.sysctls", "host_ids_sysctls = true"),
+    ("pod.egress", "allow_egress = true"),
+    ("pod.cni", "cni_args = true"),
+    ("pod.keep_until_deleted", "keep_until_deleted_max = 1000"),
+    ("run.keep_until_deleted", "keep_until_deleted_max = 1000"),
+    ("pod.cgroup_parent", "cgroup_parents = [\"/kubepods\"]"),
+    ("pod.network", "allow_host_network = true"),
+    ("pod.host_pid", "allow_host_pid = true"),
+    ("pod.host_ipc", "allow_host_ipc = true"),
+    ("run.limits.unlimited_memory", "allow_no_limits = true"),
+    ("run.limits.unlimited_pids", "allow_no_limits = true"),
+    ("run.seccomp_unconfined", "allow_no_seccomp = true"),
+    ("run.allow_new_privileges", "allow_new_privileges = true"),
+    ("run.masked_paths", "allow_unmasked = true"),
+    ("run.readonly_paths", "allow_unmasked = true"),
+    ("run.log_file", "log_dirs = [\"/var/log/pods\"]"),
+    ("run.volumes", "host_paths = [{ path = \"/var/lib/kubelet\", propagation = \"bidirectional\", suid = true }]"),
+    ("run.privileged", "allow_privileged = true"),
+    ("run.capabilities", "capabilities_allowed = [\"ALL\"]"),
+    ("run.devices", "device_paths = [\"/dev\"]"),
+];
+
+/// Something that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Lack {
+    /// What cannot be done, and why.
+    pub(crate) what: String,
+    /// The line to write; empty if no line helps.
+    pub(crate) line: String,
+    /// False if only system pods need it.
+    pub(crate) is_needed: bool,
+}
+
+/// Part of a kubelet's configuration (KubeletConfiguration).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Kubelet {
+    container_runtime_endpoint: String,
+    cgroup_driver: String,
+    #[serde(rename = "failCgroupV1")]
+    fail_cgroup_v1: Option<bool>,
+}
+
+/// Returns what is missing for a kubelet with this configuration that connects to `socket`.
+///
+/// # Errors
+/// Returns an error if executord does not answer.
+pub(crate) async fn check(client: &Client, socket: &Path, kubelet: &Path) -> Result<Vec<Lack>, Error> {
+    let info = client.info().await?;
+    let mut lacks = Vec::new();
+    let mut add = |what: &str, line: &str| {
+        lacks.push(Lack { what: what.to_owned(), line: line.to_owned(), is_needed: true });
+    };
+    if !info.launcher_connected {
+        add("executord has no launcher", "systemctl enable --now executor-launcher");
+    } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
+        add("there is no CNI configuration in policy.cni_conf_dir", "");
+    }
+    if let Some(text) = read(kubelet) {
+        lacks.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
+    }
+    for (config, is_needed) in [(ordinary(), true), (system(), false)] {
+        let (pod, run) = requests(&config).map_err(|status| Error::Argument(status.message().to_owned()))?;
+        let pod = ValidateRequest { pod: Some(pod), run: None };
+        let run = ValidateRequest { pod: None, run: Some(run) };
+        for request in [pod, run] {
+            let found = match client.validate(&Wiped::new(request)).await {
+                Ok(()) => continue,
+                Err(error) if error.violations().is_empty() => return Err(error),
+                Err(error) => lacks_of(error.violations(), is_needed),
+            };
+            for lack in found {
+                if lack.line.is_empty() || lacks.iter().all(|known| known.line != lack.line) {
+                    lacks.push(lack);
+                }
+            }
+        }
+    }
+    Ok(lacks)
+}
+
+fn read(path: &Path) -> Option<String> {
+    let is_small = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= KUBELET_MAX);
+    is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
+}
+
+/// Checks a kubelet's configuration. Settings that it does not contain have the kubelet's defaults.
+fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<Lack> {
+    let mut lacks = Vec::new();
+    let mut add = |what: String, line: &str| lacks.push(Lack { what, line: line.to_owned(), is_needed: true });
+    let parsed = parse(text, 1, &Limits::OBJECT).ok().and_then(|parsed| decode::<Kubelet>(&parsed.root).value);
+    let Some(kubelet) = parsed else {
+        add("the kubelet's configuration is not YAML".to_owned(), "");
+        return lacks;
+    };
+    let endpoint = format!("unix://{}", socket.display());
+    if kubelet.container_runtime_endpoint != endpoint {
+        let now = &kubelet.container_runtime_endpoint;
+        add(format!("the kubelet uses the runtime at {now:?}"), &format!("containerRuntimeEndpoint: {endpoint}"));
+    }
+    if kubelet.cgroup_driver == "systemd" {
+        add("a kubelet before 1.36 uses its own cgroup driver".to_owned(), "cgroupDriver: cgroupfs");
+    }
+    if has_v1 && kubelet.fail_cgroup_v1 != Some(false) {
+        add("the kubelet does not start on a host with cgroup version 1".to_owned(), "failCgroupV1: false");
+    }
+    lacks
+}
+
+/// Joins the violations that one line corrects.
+fn lacks_of(violations: &[Violation], is_needed: bool) -> Vec<Lack> {
+    let mut by_line: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for violation in violations {
+        let what = format!("{}: {}", violation.field, violation.description);
+        let begins = |(field, _): &&(&str, &str)| {
+            violation.field.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        match LINES.iter().find(begins) {
+            Some((_, line)) => by_line.entry((*line).to_owned()).or_default().push(what),
+            None => others.push(Lack { what, line: String::new(), is_needed }),
+        }
+    }
+    let named = by_line.into_iter().map(|(line, whats)| Lack { what: whats.join("; "), line, is_needed });
+    named.chain(others).collect()
+}
+
+/// A sandbox and its container.
+type Pod = (PodSandboxConfig, ContainerConfig);
+
+fn metadata() -> Option<PodSandboxMetadata> {
+    Some(PodSandboxMetadata { name: ID.into(), uid: ID.into(), namespace: ID.into(), attempt: 0 })
+}
+
+/// A pod without any setting, as the kubelet asks for it.
+fn ordinary() -> Pod {
+    let linux = LinuxPodSandboxConfig { cgroup_parent: "/kubepods/besteffort/podcheck".into(), ..Default::default() };
+    let sandbox = PodSandboxConfig { metadata: metadata(), linux: Some(linux), ..PodSandboxConfig::default() };
+    let mounts = vec![Mount {
+        container_path: "/data".into(),
+        host_path: "/var/lib/kubelet/pods/check/volumes".into(),
+        ..Mount::default()
+    }];
+    (sandbox, ContainerConfig { command: vec!["/bin/true".into()], mounts, ..ContainerConfig::default() })
+}
+
+/// A privileged pod in the host's namespaces.
+fn system() -> Pod {
+    let node = NamespaceMode::Node.into();
+    let options = NamespaceOption { network: node, pid: node, ipc: node, ..NamespaceOption::default() };
+    let (mut sandbox, mut container) = ordinary();
+    let security = LinuxSandboxSecurityContext {
+        namespace_options: Some(options),
+        privileged: true,
+        ..LinuxSandboxSecurityContext::default()
+    };
+    sandbox.linux.get_or_insert_default().security_context = Some(security);
+    let security = LinuxContainerSecurityContext {
+        privileged: true,
+        capabilities: Some(Capability { add_capabilities: vec!["ALL".into()], ..Capability::default() }),
+        ..LinuxContainerSecurityContext::default()
+    };
+    container.linux =
+        Some(LinuxContainerConfig { security_context: Some(security), ..LinuxContainerConfig::default() });
+    container.mounts[0].propagation = MountPropagation::PropagationBidirectional.into();
+    container.devices = vec![Device { host_path: "/dev/fuse".into(), ..Device::default() }];
+    (sandbox, container)
+}
+
+fn requests((sandbox, container): &Pod) -> Result<(CreatePodRequest, RunRequest), Status> {
+    let host = Host::default();
+    let pod = sandbox::lower(ID, sandbox, "", &host)?;
+    let (volumes, log) = (BTreeMap::new(), "/var/log/pods/check/0.log");
+    let (id, rootfs) = ("check-container", "docker://registry.invalid/check");
+    let origin = Origin { id, sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes };
+    let run = container::lower(&origin, &mut container.clone())?;
+    // Alone, because the container of a pod that is refused is not judged.
+    let user_namespace = UserNamespace::Host.into();
+    Ok((pod, RunRequest { pod: String::new(), user_namespace, ..run }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelets_settings_are_compared() {
+        let socket = Path::new("/run/executor-cri/cri.sock");
+        let lines = |text: &str, has_v1| {
+            let lacks = check_kubelet(text, socket, has_v1);
+            lacks.into_iter().map(|lack| lack.line).collect::<Vec<_>>()
+        };
+        let good = "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/executor-cri/cri.sock\n";
+        assert_eq!(lines(good, false), Vec::<String>::new());
+        assert_eq!(lines(good, true), ["failCgroupV1: false"]);
+        let other = "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\ncgroupDriver: systemd\n";
+        let expected = ["containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock", "cgroupDriver: cgroupfs"];
+        assert_eq!(lines(other, false), expected);
+        assert_eq!(lines("[", false), [""]);
+    }
+
+    #[test]
+    fn violations_of_one_key_are_joined() {
+        let violation =
+            |field: &str| Violation { field: field.into(), description: "why".into(), reason: "NOT_ALLOWED".into() };
+        let fields = ["run.limits.unlimited_pids", "run.limits.unlimited_memory", "run.volumes[0].host_path", "run.x"];
+        let lacks = lacks_of(&fields.map(violation), true);
+        let lines: Vec<&str> = lacks.iter().map(|lack| &*lack.line).collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!((lines[0], lines[2]), ("allow_no_limits = true", ""));
+        assert!(lines[1].starts_with("host_paths"));
+    }
+
+    #[test]
+    fn both_pods_can_be_lowered() {
+        for pod in [ordinary(), system()] {
+            requests(&pod).unwrap();
+        }
+    }
+}
