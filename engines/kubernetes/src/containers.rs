@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_client::v1::UpdateLimitsRequest;
-use executor_client::{Code, Error, Run};
+use executor_client::{Code, Run};
 use executor_cri_api::v1::{
     ContainerConfig, ContainerFilter, ContainerState, CreateContainerRequest, LinuxContainerResources,
     StopContainerRequest,
@@ -24,12 +24,13 @@ use crate::store::{Container, ContainerRecord};
 /// Creates a container, and returns its id. The same request again returns the same id.
 ///
 /// # Errors
-/// INVALID_ARGUMENT (every field that cannot be honoured), NOT_FOUND (no such sandbox or image), FAILED_PRECONDITION (the
-/// sandbox is not ready), ALREADY_EXISTS (another request with this name), or an error of executord.
+/// INVALID_ARGUMENT (every field that cannot be honoured), FAILED_PRECONDITION (no such sandbox or image; the sandbox is not
+/// ready), ALREADY_EXISTS (another request with this name), or an error of executord. Never NOT_FOUND, for which the kubelet
+/// would skip the pod (rule C5).
 pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) -> Result<String, Status> {
     let CreateContainerRequest { pod_sandbox_id, config, .. } = request;
     let mut config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
-    let sandbox = node.sandbox(&pod_sandbox_id)?;
+    let sandbox = node.sandbox(&pod_sandbox_id).map_err(failure::precondition)?;
     if config.metadata.as_ref().is_none_or(|metadata| metadata.name.is_empty()) {
         return Err(Status::invalid_argument("config.metadata.name: required"));
     }
@@ -39,7 +40,8 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     let log = log_path(&sandbox.record.config.log_directory, &config.log_path)?;
     let name = config.image.clone().unwrap_or_default().image;
     let image = images::find(node, &name).await?;
-    let image = image.ok_or_else(|| Status::not_found(format!("config.image: there is no image {name:?}")))?;
+    let image =
+        image.ok_or_else(|| Status::failed_precondition(format!("config.image: there is no image {name:?}")))?;
     let volumes = image_volumes(node, &mut config).await?;
     let requested = config.linux.clone().unwrap_or_default().resources.unwrap_or_default();
     let public = ContainerConfig { envs: Vec::new(), ..config.clone() };
@@ -59,36 +61,38 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     };
     // Nothing is recorded of a request that cannot be lowered.
     lower(&origin(""), &mut config.clone())?;
-    let begun = node.store.begin_container(record)?;
-    let id = begun.id.clone();
-    let is_same = begun.config == public;
-    let run = Run::from(lower(&origin(&id), &mut config)?);
-    // Variables are in buffers of this connection, which ends with the call.
-    let client = node.own_client().await?;
-    let mut created = client.run(&run).await.map(|started| started.container);
-    // executord cannot compare requests after it and its launcher have been restarted.
-    let is_unfinished = is_same && !begun.is_created;
-    if is_unfinished && created.as_ref().is_err_and(|error| error.code() == Some(Code::AlreadyExists)) {
-        created = client.get(&id).await;
+    // A retry waits here until the first call has ended.
+    let _name = node.lock_name(&record.name()).await;
+    let mut begun = node.store.begin_container(record.clone())?;
+    if begun.is_created && begun.config != public {
+        return Err(Status::already_exists("another container has this name"));
     }
-    match created {
-        Ok(container) => {
-            let is_first = !begun.is_created;
-            if !node.store.container_created(&id, container)? {
+    if !begun.is_created && begun.created_at != record.created_at {
+        // An earlier call ended without a known outcome.
+        forgiving(node.client.delete(&begun.id, true).await).map_err(|error| failure::status(&error))?;
+        node.store.remove_container(&begun.id);
+        begun = node.store.begin_container(record)?;
+    }
+    let ContainerRecord { id, is_created, .. } = begun;
+    let run = Run::from(lower(&origin(&id), &mut config)?);
+    // Variables are in buffers of this connection, which ends with the call. executord compares those of a retry.
+    match node.own_client().await?.run(&run).await {
+        Ok(started) => {
+            if !node.store.container_created(&id, started.container)? {
+                let _ = node.client.delete(&id, true).await;
                 return Err(Status::aborted("the container was removed while it was created"));
             }
-            if is_first {
+            if !is_created {
                 events::publish(node, EventKind::ContainerCreatedEvent, &id, &sandbox.record.id);
             }
             Ok(id)
         }
         Err(error) => {
-            // What exists keeps its name, and so does a request whose outcome is unknown: its retry joins it.
-            let is_free = !begun.is_created && error.code() != Some(Code::AlreadyExists) && !error.is_lost();
-            if is_free {
+            // If the outcome is unknown, the record stays until the retry.
+            if !is_created && !error.is_lost() {
                 node.store.remove_container(&id);
             }
-            Err(failure::status(&error))
+            Err(failure::new_object(&error))
         }
     }
 }
@@ -96,14 +100,14 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
 /// Notes the ids of the images that are mounted, and returns the references of their manifests by these ids.
 ///
 /// # Errors
-/// NOT_FOUND if one is missing.
+/// FAILED_PRECONDITION if one is missing.
 async fn image_volumes(node: &Node, config: &mut ContainerConfig) -> Result<BTreeMap<String, String>, Status> {
     let mut volumes = BTreeMap::new();
     for (index, mount) in config.mounts.iter_mut().enumerate() {
         let Some(image) = mount.image.as_mut().filter(|image| !image.image.is_empty()) else { continue };
         let missing = || {
             let name = &image.image;
-            Status::not_found(format!(
+            Status::failed_precondition(format!(
                 "ImageVolumeMountFailed: config.mounts[{index}].image: there is no image {name:?}"
             ))
         };
@@ -148,7 +152,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let container = node.container(id)?;
     let failed = container.run.as_ref().is_some_and(|run| run.started_at.is_none());
     if failed {
-        let run = node.client.wait(id).await.map_err(|error| failure::status(&error))?;
+        let run = within(END, node.client.wait(id)).await?.map_err(|error| failure::status(&error))?;
         events::learn(node, run);
         if let Some(why) = start_error(&node.container(id)?) {
             return Err(Status::unknown(format!("cannot start the container: {why}")));
@@ -167,23 +171,31 @@ pub(crate) async fn stop(node: &Arc<Node>, request: &StopContainerRequest) -> Re
         return Ok(());
     }
     let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
-    end(node, &container.record.id, grace).await.map_err(|error| failure::status(&error))
+    end(node, &container.record.id, grace).await
 }
 
 /// Longest grace period of executord.
 const GRACE_MAX: Duration = Duration::from_secs(3600);
+/// Time for a container to end after SIGKILL. A process that waits for a dead file system takes longer.
+const END: Duration = Duration::from_secs(60);
 
-async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Error> {
+async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> {
+    let grace = grace.min(GRACE_MAX);
     let ended = async {
-        node.client.stop(id, Some(grace.min(GRACE_MAX))).await?;
+        node.client.stop(id, Some(grace)).await?;
         node.client.wait(id).await
     };
-    match ended.await {
+    match within(grace + END, ended).await? {
         Ok(run) => events::learn(node, run),
-        Err(error) if error.code() == Some(Code::NotFound) => {}
-        Err(error) => return Err(error),
+        Err(error) if error.code() == Some(Code::NotFound) => events::lose_run(node, id),
+        Err(error) => return Err(failure::status(&error)),
     }
     Ok(())
+}
+
+async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Status> {
+    let late = |_| Status::deadline_exceeded(format!("the container has not ended within {} s", limit.as_secs()));
+    tokio::time::timeout(limit, future).await.map_err(late)
 }
 
 /// Removes a container; a running one is killed. Its log file stays. A missing container is removed (rule C5).
@@ -196,7 +208,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let Some(container) = found else { return Ok(()) };
     let id = &container.record.id;
     if state(&container) == ContainerState::ContainerRunning {
-        end(node, id, Duration::ZERO).await.map_err(|error| failure::status(&error))?;
+        end(node, id, Duration::ZERO).await?;
     }
     forgiving(node.client.delete(id, true).await).map_err(|error| failure::status(&error))?;
     if node.store.remove_container(id) {
@@ -208,9 +220,9 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
 /// Changes the resources of a container, all or nothing (rule C15).
 ///
 /// # Errors
-/// NOT_FOUND, INVALID_ARGUMENT, or an error of executord.
+/// FAILED_PRECONDITION (no such container), INVALID_ARGUMENT, or an error of executord.
 pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxContainerResources>) -> Result<(), Status> {
-    let container = node.container(id)?;
+    let container = node.container(id).map_err(failure::precondition)?;
     let Some(changed) = changed else { return Ok(()) };
     let record = &container.record;
     let mut violations = Violations::default();
@@ -226,7 +238,7 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
     let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
     let run = node.client.update_limits(request).await.map_err(|error| failure::status(&error))?;
     events::learn(node, run);
-    node.store.set_resources(&record.id, resources::merged(&record.resources, &changed))
+    node.store.change_resources(&record.id, &changed)
 }
 
 /// Returns the containers that a filter selects.

@@ -13,11 +13,11 @@ use crate::status;
 /// Asks executord for the state of a container.
 ///
 /// # Errors
-/// Returns an error of executord; that it does not have the container is none.
+/// Returns an error of executord. NOT_FOUND is not an error: the container's end is then unknown.
 pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
     match node.client.get(id).await {
         Ok(run) => learn(node, run),
-        Err(error) if error.code() == Some(Code::NotFound) => {}
+        Err(error) if error.code() == Some(Code::NotFound) => lose_run(node, id),
         Err(error) => return Err(error),
     }
     Ok(())
@@ -38,6 +38,30 @@ pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
     }
 }
 
+/// Notes that executord does not have a container, and publishes its end.
+pub(crate) fn lose_run(node: &Arc<Node>, id: &str) {
+    if node.store.lose_run(id)
+        && let Some(container) = node.store.container(id)
+    {
+        publish(node, EventKind::ContainerStoppedEvent, id, &container.record.sandbox);
+    }
+}
+
+/// Notes the state of a pod, and publishes an event if its sandbox has ended.
+pub(crate) fn learn_pod(node: &Arc<Node>, pod: v1::Pod) {
+    let id = pod.id.clone();
+    if node.store.set_pod(pod) {
+        publish(node, EventKind::ContainerStoppedEvent, &id, &id);
+    }
+}
+
+/// Notes that executord does not have a pod, and publishes the end of its sandbox.
+pub(crate) fn lose_pod(node: &Arc<Node>, id: &str) {
+    if node.store.lose_pod(id) {
+        publish(node, EventKind::ContainerStoppedEvent, id, id);
+    }
+}
+
 /// Publishes an event to the watchers, with the status of the sandbox and of its containers.
 pub(crate) fn publish(node: &Arc<Node>, kind: EventKind, id: &str, sandbox: &str) {
     if node.events.receiver_count() == 0 {
@@ -51,5 +75,5 @@ pub(crate) fn publish(node: &Arc<Node>, kind: EventKind, id: &str, sandbox: &str
         pod_sandbox_status: node.sandbox(sandbox).ok().map(|sandbox| status::sandbox(&sandbox)),
         containers_statuses: members.map(|container| status::container(&container)).collect(),
     };
-    let _ = node.events.send(Arc::new(event)); // nobody watches any more
+    let _ = node.events.send(Arc::new(event)); // there are no watchers
 }

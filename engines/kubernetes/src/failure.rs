@@ -25,6 +25,19 @@ pub(crate) fn status(error: &Error) -> Status {
     }
 }
 
+/// Converts an error of a call that creates an object. The kubelet would skip the pod for NOT_FOUND (rule C5).
+pub(crate) fn new_object(error: &Error) -> Status {
+    precondition(status(error))
+}
+
+/// Replaces NOT_FOUND, which is the code for missing sandboxes and containers of reading calls only (rule C5).
+pub(crate) fn precondition(status: Status) -> Status {
+    match status.code() {
+        Code::NotFound => Status::failed_precondition(status.message()),
+        _ => status,
+    }
+}
+
 /// Lets a deletion succeed if there is nothing to delete.
 ///
 /// # Errors

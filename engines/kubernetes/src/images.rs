@@ -35,7 +35,7 @@ impl Found {
 /// Finds an image by id, tag, digest or short name.
 ///
 /// # Errors
-/// Returns an error of executord. That there is no such image is none.
+/// Returns an error of executord. NOT_FOUND is not an error.
 pub(crate) async fn find(node: &Node, name: &str) -> Result<Option<Found>, Status> {
     let Some(stored) = inspect(node, name).await? else { return Ok(None) };
     let names = Names::new(&stored.references, &stored.digest, &stored.index_digest);

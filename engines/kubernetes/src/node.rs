@@ -9,7 +9,7 @@ use executor_client::Client;
 use executor_cri_api::v1::ContainerEventResponse;
 use executor_streams::Streams;
 use executor_sys::mutex::locked;
-use tokio::sync::broadcast;
+use tokio::sync::{OwnedMutexGuard, broadcast};
 use tonic::Status;
 
 use crate::options::Options;
@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) pinned_images: Vec<String>,
     /// URLs of exec, attach and port-forward.
     pub(crate) streams: Streams,
+    /// Locks of names that are being created.
+    names: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// `USER` of images, by their ids: an image does not change.
     image_users: Mutex<HashMap<String, String>>,
 }
@@ -42,8 +44,25 @@ impl Node {
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
             streams,
+            names: Mutex::default(),
             image_users: Mutex::default(),
         })
+    }
+
+    /// Locks a name of a sandbox or a container, so that a retry waits for the first call (rule C8).
+    pub(crate) async fn lock_name(&self, name: &str) -> OwnedMutexGuard<()> {
+        self.lock_of(name).lock_owned().await
+    }
+
+    /// Locks a name unless a call has it.
+    pub(crate) fn try_lock_name(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
+        self.lock_of(name).try_lock_owned().ok()
+    }
+
+    fn lock_of(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut names = locked(&self.names);
+        names.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(names.entry(name.to_owned()).or_default())
     }
 
     /// Returns a client with a connection of its own, for a call with secrets: when the call has ended, nothing of it is

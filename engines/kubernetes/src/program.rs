@@ -67,11 +67,11 @@ async fn check(options: &Options) -> Result<bool, String> {
     if options.json {
         println!("{}", serde_json::to_string_pretty(&lacks).map_err(|error| error.to_string())?);
     } else if lacks.is_empty() {
-        println!("this node can run every pod");
+        println!("nothing is missing for ordinary pods and system pods");
     }
     for lack in lacks.iter().filter(|_| !options.json) {
-        let who = if lack.is_needed { "every pod" } else { "system pods" };
-        println!("{who}: {}", lack.what);
+        let pods = if lack.is_needed { "every pod" } else { "system pods" };
+        println!("{pods}: {}", lack.what);
         if !lack.line.is_empty() {
             println!("    {}", lack.line);
         }

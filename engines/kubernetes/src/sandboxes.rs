@@ -32,34 +32,39 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         created_at: now(),
         ..Default::default()
     };
-    let begun = node.store.begin_sandbox(record)?;
-    let id = begun.id.clone();
-    let is_same = begun.config == config && begun.runtime_handler == runtime_handler;
-    let request = lower(&id, &config, &begun.runtime_handler, &host)?;
-    let mut created = node.client.pods().create(&request).await.map(|(pod, _)| pod);
-    // executord cannot compare requests after it and its launcher have been restarted.
-    if is_same && created.as_ref().is_err_and(|error| error.code() == Some(Code::AlreadyExists)) {
-        created = node.client.pods().get(&id).await;
+    // A retry waits here until the first call has ended.
+    let _name = node.lock_name(&record.name()).await;
+    let mut begun = node.store.begin_sandbox(record.clone())?;
+    if begun.is_created {
+        return match begun.config == config && begun.runtime_handler == runtime_handler {
+            true => Ok(begun.id),
+            false => Err(Status::already_exists("another sandbox has this name")),
+        };
     }
-    match created {
-        Ok(pod) => {
-            let is_first = !begun.is_created;
+    if begun.created_at != record.created_at {
+        // An earlier call ended without a known outcome.
+        forgiving(node.client.pods().delete(&begun.id, true).await).map_err(|error| failure::status(&error))?;
+        node.store.remove_sandbox(&begun.id);
+        begun = node.store.begin_sandbox(record)?;
+    }
+    let id = begun.id;
+    let request = lower(&id, &config, &runtime_handler, &host)?;
+    match node.client.pods().create(&request).await {
+        Ok((pod, _)) => {
             if !node.store.sandbox_created(&id, pod)? {
+                let _ = node.client.pods().delete(&id, true).await;
                 return Err(Status::aborted("the sandbox was removed while it was created"));
             }
-            if is_first {
-                events::publish(node, EventKind::ContainerCreatedEvent, &id, &id);
-                events::publish(node, EventKind::ContainerStartedEvent, &id, &id);
-            }
+            events::publish(node, EventKind::ContainerCreatedEvent, &id, &id);
+            events::publish(node, EventKind::ContainerStartedEvent, &id, &id);
             Ok(id)
         }
         Err(error) => {
-            // What exists keeps its name, and so does a request whose outcome is unknown: its retry joins it.
-            let is_free = !begun.is_created && error.code() != Some(Code::AlreadyExists) && !error.is_lost();
-            if is_free {
+            // If the outcome is unknown, the record stays until the retry.
+            if !error.is_lost() {
                 node.store.remove_sandbox(&id);
             }
-            Err(failure::status(&error))
+            Err(failure::new_object(&error))
         }
     }
 }
@@ -71,17 +76,13 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
 pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let Some(sandbox) = node.store.sandbox(id) else { return Ok(()) };
     let id = &sandbox.record.id;
-    let was_ready = sandbox.is_ready();
     match node.client.pods().stop(id, Some(Duration::ZERO)).await {
-        Ok(pod) => node.store.set_pod(pod),
-        Err(error) if error.code() == Some(Code::NotFound) => {}
+        Ok(pod) => events::learn_pod(node, pod),
+        Err(error) if error.code() == Some(Code::NotFound) => events::lose_pod(node, id),
         Err(error) => return Err(failure::status(&error)),
     }
     for container in node.store.containers().into_iter().filter(|container| container.record.sandbox == *id) {
         events::refresh(node, &container.record.id).await.map_err(|error| failure::status(&error))?;
-    }
-    if was_ready {
-        events::publish(node, EventKind::ContainerStoppedEvent, id, id);
     }
     Ok(())
 }
@@ -99,8 +100,9 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         containers::remove(node, &container.record.id).await?;
     }
     forgiving(node.client.pods().delete(id, true).await).map_err(|error| failure::status(&error))?;
-    node.store.remove_sandbox(id);
+    // The event has the last status.
     events::publish(node, EventKind::ContainerDeletedEvent, id, id);
+    node.store.remove_sandbox(id);
     Ok(())
 }
 

@@ -112,10 +112,10 @@ fn user(uid: u32, gid: u32, groups: &[u32]) -> ContainerUser {
     ContainerUser { linux: Some(LinuxContainerUser { uid: uid.into(), gid: gid.into(), supplemental_groups }) }
 }
 
-/// Returns the error of a start that failed, if it did.
+/// Returns the reason why a container that has ended was never started.
 pub(crate) fn start_error(container: &Container) -> Option<String> {
-    let end = end(container);
-    (end.reason == "StartError").then_some(end.message)
+    let result = container.run.as_ref().filter(|run| run.started_at.is_none())?.result.as_ref()?;
+    Some(result.failure.as_ref().map_or_else(|| "it was stopped".to_owned(), |failure| failure.message.clone()))
 }
 
 fn image(container: &Container) -> ImageSpec {

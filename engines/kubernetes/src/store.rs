@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::ids;
+use crate::lower::resources::merged;
 
 /// Largest record that is read, in bytes. A request has at most 16 MiB.
 const RECORD_MAX: u64 = 16 << 20;
@@ -61,7 +62,7 @@ pub(crate) struct ContainerRecord {
 
 impl SandboxRecord {
     /// Returns the name, which is unique among sandboxes.
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         [metadata.namespace, metadata.name, metadata.uid, metadata.attempt.to_string()].join("\0")
     }
@@ -69,7 +70,7 @@ impl SandboxRecord {
 
 impl ContainerRecord {
     /// Returns the name, which is unique among containers.
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         [&*self.sandbox, &metadata.name, &metadata.attempt.to_string()].join("\0")
     }
@@ -207,24 +208,44 @@ impl Store {
         Ok(true)
     }
 
-    /// Replaces the resources of a container in its record.
+    /// Notes a change of a container's resources in its record.
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
-    pub(crate) fn set_resources(&self, id: &str, resources: LinuxContainerResources) -> Result<(), Status> {
+    pub(crate) fn change_resources(&self, id: &str, changed: &LinuxContainerResources) -> Result<(), Status> {
         let mut inner = locked(&self.inner);
         let Some(container) = inner.containers.get_mut(id) else { return Ok(()) };
+        let resources = merged(&container.record.resources, changed);
         let record = ContainerRecord { resources, ..ContainerRecord::clone(&container.record) };
         self.write(CONTAINERS, id, &record)?;
         container.record = Arc::new(record);
         Ok(())
     }
 
-    /// Sets the state of a pod. An older state than the known one is ignored.
-    pub(crate) fn set_pod(&self, pod: v1::Pod) {
-        if let Some(sandbox) = locked(&self.inner).sandboxes.get_mut(&pod.id) {
-            advance_pod(sandbox, pod);
-        }
+    /// Sets the state of a pod. An older state than the known one is ignored. Returns true if the sandbox was ready and is
+    /// no longer.
+    pub(crate) fn set_pod(&self, pod: v1::Pod) -> bool {
+        let mut inner = locked(&self.inner);
+        let Some(sandbox) = inner.sandboxes.get_mut(&pod.id) else { return false };
+        let was_ready = sandbox.is_ready();
+        advance_pod(sandbox, pod);
+        was_ready && !sandbox.is_ready()
+    }
+
+    /// Notes that executord does not have the pod of a sandbox. Returns true if the sandbox was ready.
+    pub(crate) fn lose_pod(&self, id: &str) -> bool {
+        let mut inner = locked(&self.inner);
+        let Some(sandbox) = inner.sandboxes.get_mut(id) else { return false };
+        let was_ready = sandbox.is_ready();
+        sandbox.pod = None;
+        was_ready
+    }
+
+    /// Notes that executord does not have a container, if its end is not known. Returns true if it had not ended.
+    pub(crate) fn lose_run(&self, id: &str) -> bool {
+        let mut inner = locked(&self.inner);
+        let Some(container) = inner.containers.get_mut(id) else { return false };
+        container.run.take_if(|run| run.state() != v1::State::Completed).is_some()
     }
 
     /// Sets the state of a container. An older state than the known one is ignored. Returns the known state before.
@@ -286,7 +307,11 @@ impl Store {
 
     fn write(&self, part: &str, id: &str, record: &impl Serialize) -> Result<(), Status> {
         let path = self.path(part, id);
-        let written = serde_json::to_vec(record).map_err(std::io::Error::from).and_then(|json| replace(&path, &json));
+        let written =
+            serde_json::to_vec(record).map_err(std::io::Error::from).and_then(|json| match json.len() as u64 {
+                0..=RECORD_MAX => replace(&path, &json),
+                bytes => Err(std::io::Error::other(format!("the request has {bytes} bytes; at most {RECORD_MAX}"))),
+            });
         written.map_err(|error| Status::resource_exhausted(format!("cannot write {}: {error}", path.display())))
     }
 }
@@ -295,7 +320,8 @@ impl Store {
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    let written = file.write_all(bytes).and_then(|()| fs::rename(&new, path));
+    // Without the synchronization a power cut could leave an empty file.
+    let written = file.write_all(bytes).and_then(|()| file.sync_data()).and_then(|()| fs::rename(&new, path));
     if written.is_err() {
         let _ = fs::remove_file(&new);
     }

@@ -1,10 +1,14 @@
 //! Exec, attach and port-forward: connects the streams of executor-streams to executord (rules C33 to C37).
 //!
-//! A call returns a URL that a client opens. What passes is in buffers of a connection of its own, which ends with the
-//! client.
+//! A call returns a URL that a client opens. Streamed bytes are in the buffers of a connection for this client alone, which
+//! ends with it.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use executor_client::v1::{ExecStart, LogStream, WindowSize};
 use executor_client::{Attach, AttachOptions, Attached, Client, Executed, Input, Received, rest_of_log};
@@ -12,7 +16,8 @@ use executor_cri_api::v1::{AttachRequest, ContainerState, ExecRequest, PortForwa
 use executor_streams::{
     BoxFuture, Connect, Connection, Outcome, Output, Process, RegisterError, Resizes, Size, Wanted,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
+use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
 use crate::exec::{exit_code, start};
@@ -125,13 +130,37 @@ async fn follow(node: &Node, container: &Container, process: Process) -> Result<
         lossless: has_input,
         ..AttachOptions::default()
     };
-    let mut attach = client.attach(&record.id, options);
+    let mut attached = Attachment {
+        attach: Some(client.attach(&record.id, options)),
+        ends_input: has_input && record.config.stdin_once,
+    };
+    let Some(attach) = &mut attached.attach else { return Ok(Outcome::Exited(0)) };
     let input = attach.input();
-    let output = outputs(&client, &record.id, &mut attach, &mut stdout, &mut stderr);
+    let output = outputs(&client, &record.id, attach, &mut stdout, &mut stderr);
     tokio::select! {
         ended = output => ended.map(|()| Outcome::Exited(0)),
         never = feed(stdin.filter(|_| has_input), &input, record.config.stdin_once) => match never {},
         never = resize(resizes, &input) => match never {},
+    }
+}
+
+/// Time for the end of input to reach executord after its client is gone.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// An attached client. If its input ends with the client, it also ends when the client disconnects without an end.
+struct Attachment {
+    attach: Option<Attach>,
+    ends_input: bool,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let Some(attach) = self.attach.take().filter(|_| self.ends_input) else { return };
+        tokio::spawn(async move {
+            attach.input().end().await;
+            tokio::time::sleep(FLUSH).await;
+            drop(attach);
+        });
     }
 }
 
@@ -216,14 +245,54 @@ impl Connect for Ports {
                 _ => io::Error::other(failure::status(&error).message().to_owned()),
             })?;
             let (near, far) = tokio::io::duplex(BUFFER);
-            tokio::spawn(pass(far, connection));
-            Ok(Box::new(near) as Box<dyn Connection>)
+            let is_broken = Arc::new(AtomicBool::new(false));
+            let task = tokio::spawn(pass(far, connection, Arc::clone(&is_broken)));
+            Ok(Box::new(Tunnel { near, task, is_broken }) as Box<dyn Connection>)
         })
     }
 }
 
-/// Passes bytes between a client and a port, until both directions have ended or the client is gone.
-async fn pass(stream: DuplexStream, mut connection: executor_client::Connection) {
+/// The client's end of a connection to a port. Dropping it closes the connection.
+struct Tunnel {
+    near: DuplexStream,
+    task: JoinHandle<()>,
+    /// True if the port's end broke, so that the end of its bytes is no regular end.
+    is_broken: Arc<AtomicBool>,
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.near).poll_read(context, buf))?;
+        match buf.filled().len() == before && self.is_broken.load(Ordering::Acquire) {
+            true => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            false => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.near).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.near).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.near).poll_shutdown(context)
+    }
+}
+
+/// Passes bytes between a client and a port, until the port's direction has ended.
+async fn pass(stream: DuplexStream, mut connection: executor_client::Connection, is_broken: Arc<AtomicBool>) {
     let (mut from_client, mut to_client) = tokio::io::split(stream);
     let input = connection.input();
     let up = async {
@@ -236,26 +305,25 @@ async fn pass(stream: DuplexStream, mut connection: executor_client::Connection)
             }
         }
         input.end().await;
-    };
-    let down = async {
-        while let Ok(Some(received)) = connection.next().await {
-            match received {
-                Received::Data(bytes) => to_client.write_all(&bytes).await?,
-                Received::End => to_client.shutdown().await?,
-            }
-        }
-        to_client.shutdown().await
-    };
-    // The port may still send after the end of the client's input. After the port's end there is no reader for input.
-    let up = async {
-        up.await;
+        // The port may still send after the end of the client's input.
         std::future::pending::<Never>().await
     };
-    let ended: io::Result<()> = tokio::select! {
-        never = up => match never {},
-        ended = down => ended,
+    let down = async {
+        loop {
+            match connection.next().await {
+                Ok(Some(Received::Data(bytes))) if to_client.write_all(&bytes).await.is_err() => return,
+                Ok(Some(Received::Data(_))) => {}
+                Ok(Some(Received::End)) => drop(to_client.shutdown().await),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!("a connection to a port broke: {error}");
+                    return is_broken.store(true, Ordering::Release);
+                }
+            }
+        }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a client of a port is gone");
+    tokio::select! {
+        never = up => match never {},
+        () = down => {}
     }
 }

@@ -35,6 +35,8 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of the headers of a request, in bytes.
 const HEADER_SIZE: usize = 16 << 10;
 
+/// Interval at which expired requests are forgotten.
+const EXPIRY: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -113,6 +115,13 @@ impl Server {
     pub async fn run(self) {
         let slots = Arc::new(Semaphore::new(self.limits.connections));
         let mut connections = JoinSet::new();
+        let tokens = Arc::clone(&self.tokens);
+        connections.spawn(async move {
+            loop {
+                sleep(EXPIRY).await;
+                tokens.expire();
+            }
+        });
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
             match self.listener.accept().await {

@@ -82,6 +82,12 @@ impl Tokens {
         Ok(token)
     }
 
+    /// Forgets expired requests, whose handlers can hold arguments of a command.
+    pub(crate) fn expire(&self) {
+        let now = Instant::now();
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, entry| entry.until > now);
+    }
+
     /// Returns the kind of a path if its token is valid.
     pub(crate) fn find(&self, path: &str) -> Option<Kind> {
         let (kind, token) = path.strip_prefix('/')?.split_once('/')?;

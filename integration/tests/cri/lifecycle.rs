@@ -71,7 +71,7 @@ fn names_are_free_after_errors() {
     let mut missing = node.script("d", "true");
     missing.image.as_mut().unwrap().image = "registry.invalid/none:1".into();
     let error = node.create(&sandbox, &missing).unwrap_err();
-    assert_eq!(error.code(), Code::NotFound);
+    assert_eq!(error.code(), Code::FailedPrecondition, "the kubelet would skip the pod for NOT_FOUND");
     assert!(error.message().contains("config.image"), "{error:?}");
     missing.image = node.script("d", "true").image;
     let id = node.create(&sandbox, &missing).expect("the name is free");

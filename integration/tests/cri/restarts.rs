@@ -56,7 +56,7 @@ fn the_daemon_wins_at_the_start() {
     std::fs::remove_file(node.records().join("containers").join(format!("{forgotten}.json"))).unwrap();
     node.daemon.api.delete(&lost, true).unwrap();
     node.restart_cri();
-    assert!(node.daemon.api.get(&forgotten).is_err(), "it is ended");
+    wait::until("what has no record is ended", || node.daemon.api.get(&forgotten).is_err().then_some(()));
     let status = node.status(&lost).unwrap();
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 137));
     assert_eq!(status.reason, "ContainerStatusUnknown");
@@ -66,4 +66,24 @@ fn the_daemon_wins_at_the_start() {
     let sandboxes = node.block_on(runtime.list_pod_sandbox(ListPodSandboxRequest::default())).unwrap().into_inner();
     assert!(containers.containers.is_empty() && sandboxes.items.is_empty());
     node.daemon.wait_until_back_at(&before);
+}
+
+/// A container that another client deletes has an unknown end, without a restart.
+#[test]
+fn deleted_containers_have_unknown_ends() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let id = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
+    let ended = node.started(&sandbox, &node.script("d", "exit 4"));
+    node.until_ended(&ended);
+    for id in [&id, &ended] {
+        node.daemon.api.delete(id, true).unwrap();
+    }
+    let status = wait::until("the end is known", || {
+        Some(node.status(&id).unwrap()).filter(|status| status.state() == ContainerState::ContainerExited)
+    });
+    // Between its end and its deletion, executor-cri may have seen how it ended.
+    assert_eq!(status.exit_code, 137, "{status:?}");
+    assert_eq!(node.status(&ended).unwrap().exit_code, 4, "a known end stays");
+    node.remove_sandbox(&sandbox).unwrap();
 }

@@ -29,10 +29,7 @@ pub(crate) fn change(resources: &LinuxContainerResources, violations: &mut Viola
     };
     limits.cpu_period_us = positive("cpu_period", resources.cpu_period);
     limits.cpu_shares = positive("cpu_shares", resources.cpu_shares).try_into().unwrap_or(u32::MAX);
-    limits.memory_bytes = match resources.memory_limit_in_bytes {
-        -1 => 0,
-        bytes => positive("memory_limit_in_bytes", bytes),
-    };
+    limits.memory_bytes = positive("memory_limit_in_bytes", resources.memory_limit_in_bytes);
     limits.cpu_quota_us = match resources.cpu_quota {
         ..=-1 => -1,
         quota => quota,

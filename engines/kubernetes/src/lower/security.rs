@@ -30,8 +30,13 @@ pub(super) fn apply(security: &LinuxContainerSecurityContext, run: &mut RunReque
         Profile::Default => {}
         Profile::Named(path) => run.seccomp_profile = read_profile(&path, violations),
     }
-    if let Profile::Named(name) = apparmor(security) {
-        run.apparmor_profile = name;
+    match apparmor(security) {
+        Profile::Named(name) => run.apparmor_profile = name,
+        Profile::Default if security.apparmor.is_some() && has_apparmor() => {
+            violations
+                .add(&format!("{CONTEXT}.apparmor"), "there is no default profile; name one of apparmor.profiles");
+        }
+        Profile::Default | Profile::None => {}
     }
     let list = |paths: &[String]| Some(PathList { paths: paths.to_vec() });
     run.masked_paths = list(&security.masked_paths);
@@ -117,6 +122,11 @@ fn seccomp(security: &LinuxContainerSecurityContext) -> Profile {
 #[allow(deprecated, reason = "older kubelets set the older fields")]
 fn apparmor(security: &LinuxContainerSecurityContext) -> Profile {
     Profile::new(security.apparmor.as_ref(), &security.apparmor_profile)
+}
+
+/// Returns true if the kernel enforces AppArmor profiles.
+fn has_apparmor() -> bool {
+    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'))
 }
 
 fn read_profile(path: &str, violations: &mut Violations) -> String {

@@ -197,7 +197,7 @@ impl RuntimeService for Runtime {
         &self,
         request: Request<ReopenContainerLogRequest>,
     ) -> Result<Response<ReopenContainerLogResponse>, Status> {
-        let container = self.0.container(&request.into_inner().container_id)?;
+        let container = self.0.container(&request.into_inner().container_id).map_err(failure::precondition)?;
         if status::state(&container) != ContainerState::ContainerRunning {
             return Err(Status::failed_precondition("the container is not running"));
         }
@@ -380,9 +380,8 @@ impl RuntimeService for Runtime {
     /// The kubelet changes the pod's cgroup itself (rule C15).
     async fn update_pod_sandbox_resources(
         &self,
-        request: Request<UpdatePodSandboxResourcesRequest>,
+        _: Request<UpdatePodSandboxResourcesRequest>,
     ) -> Result<Response<UpdatePodSandboxResourcesResponse>, Status> {
-        self.0.sandbox(&request.into_inner().pod_sandbox_id)?;
         answer(UpdatePodSandboxResourcesResponse {})
     }
 }
