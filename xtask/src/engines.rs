@@ -81,7 +81,8 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let supplies = Supplies::prepare(workspace)?;
     if options.focus.is_none() && options.runtime != Some(Kind::Containerd) {
         step("Testing executor-streams with client-go");
-        let mut command = workspace.cargo(["test", "--workspace", "--locked", "--test", "clients", "--", "--ignored"]);
+        let mut command = workspace.cargo(["test", "--workspace", "--locked", "--test", "clients"]);
+        command.args(["--features", "executor-streams/client-go"]);
         run(command.env("EXECUTOR_STREAMS_CLIENT", supplies.streams()))?;
     }
     let directory = tempfile::Builder::new().prefix("executor-engines-").tempdir()?;

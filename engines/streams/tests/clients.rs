@@ -83,7 +83,6 @@ async fn echo(process: Process) -> Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a client built with Go: cargo xtask engines-test"]
 async fn exec_every_protocol_echoes() {
     let client = client();
     let streams = server().await;
@@ -105,7 +104,6 @@ async fn exec_every_protocol_echoes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a client built with Go: cargo xtask engines-test"]
 async fn output_only_every_protocol_succeeds() {
     let client = client();
     let streams = server().await;
@@ -132,7 +130,6 @@ async fn output_only_every_protocol_succeeds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a client built with Go: cargo xtask engines-test"]
 async fn terminal_size_reaches_the_handler() {
     let client = client();
     let streams = server().await;
@@ -154,7 +151,6 @@ async fn terminal_size_reaches_the_handler() {
 
 /// Specification C35: all output comes before the status, also to a client that reads slowly.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a client built with Go: cargo xtask engines-test"]
 async fn big_output_arrives_before_the_status() {
     const CHUNK: usize = 64 << 10;
     const CHUNKS: usize = 1600;
@@ -194,7 +190,6 @@ async fn big_output_arrives_before_the_status() {
 
 /// Specification C35: a client that is gone ends its exec, also while its input is not read.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a client built with Go: cargo xtask engines-test"]
 async fn client_death_drops_the_handler() {
     struct Dropped(Arc<AtomicBool>);
     impl Drop for Dropped {
@@ -284,7 +279,6 @@ async fn request(port: u16, bytes: &[u8]) -> Vec<u8> {
 
 /// Specification C37: refused and reset connections end their pair alone, 100 times in one session.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a client built with Go: cargo xtask engines-test"]
 async fn refused_connections_spare_the_session() {
     let client = client();
     let streams = server().await;

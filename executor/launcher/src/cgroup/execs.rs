@@ -49,6 +49,11 @@ impl Hierarchies {
                 return Err(error);
             }
         }
+        if !cgroup.is_version_2 {
+            // Programs look for the limit in their own cgroup. Without the pids controller there is no such file.
+            let limit = kernel_file::read_to_string(cgroup.container.join("pids.max")).unwrap_or_default();
+            let _ = fs::write(cgroup.dir.join("pids.max"), limit.trim());
+        }
         Ok(cgroup)
     }
 

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use integration::cli::{CliOutput, finish};
 use integration::dist;
 use integration::tls::TlsDaemon;
+use integration::wait;
 use sha2::{Digest as _, Sha256};
 
 const VARIABLES: [&str; 8] = [
@@ -159,7 +160,7 @@ fn everything_works_over_tls() {
     assert!(ended.status == 3 && ended.stdout.starts_with("got one\ngot two\n"), "{}", ended.status);
     assert_eq!(ended.stdout.len(), 5_000_016);
     fine(over(&["run", "-d", "--name", "web", "--", "/bin/sh", "-c", "echo up; exec sleep 100000"]));
-    assert_eq!(fine(over(&["logs", "web"])), "up\n");
+    wait::until("the line is logged", || (fine(over(&["logs", "web"])) == "up\n").then_some(()));
     let executed = with_input(over(&["exec", "-i", "web", "--", "/bin/sh", "-c", "cat; exit 4"]), b"typed");
     assert_eq!((executed.status, &*executed.stdout), (4, "typed"), "{executed:?}");
     let dir = tempfile::tempdir().unwrap();
