@@ -322,6 +322,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 45);
+        assert_eq!(methods, 46);
     }
 }
