@@ -69,7 +69,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     }
     if !begun.is_created && begun.created_at != record.created_at {
         // An earlier call ended without a known outcome.
-        forgiving(node.client.delete(&begun.id, true).await).map_err(|error| failure::status(&error))?;
+        forgiving(node.client.delete(&begun.id, true).await).map_err(failure::status)?;
         node.store.remove_container(&begun.id);
         begun = node.store.begin_container(record)?;
     }
@@ -92,7 +92,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             if !is_created && !error.is_lost() {
                 node.store.remove_container(&id);
             }
-            Err(failure::new_object(&error))
+            Err(failure::new_object(error))
         }
     }
 }
@@ -146,13 +146,13 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
             state(&container).as_str_name()
         )));
     }
-    let run = node.client.start(id).await.map_err(|error| failure::status(&error))?;
+    let run = node.client.start(id).await.map_err(failure::status)?;
     events::learn(node, run);
     // If the program cannot be executed, the container is about to complete.
     let container = node.container(id)?;
     let failed = container.run.as_ref().is_some_and(|run| run.started_at.is_none());
     if failed {
-        let run = within(END, node.client.wait(id)).await?.map_err(|error| failure::status(&error))?;
+        let run = within(END, node.client.wait(id)).await?.map_err(failure::status)?;
         events::learn(node, run);
         if let Some(why) = start_error(&node.container(id)?) {
             return Err(Status::unknown(format!("cannot start the container: {why}")));
@@ -188,7 +188,7 @@ async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> 
     match within(grace + END, ended).await? {
         Ok(run) => events::learn(node, run),
         Err(error) if error.code() == Some(Code::NotFound) => events::lose_run(node, id),
-        Err(error) => return Err(failure::status(&error)),
+        Err(error) => return Err(failure::status(error)),
     }
     Ok(())
 }
@@ -210,7 +210,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     if state(&container) == ContainerState::ContainerRunning {
         end(node, id, Duration::ZERO).await?;
     }
-    forgiving(node.client.delete(id, true).await).map_err(|error| failure::status(&error))?;
+    forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.remove_container(id) {
         events::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
     }
@@ -236,7 +236,7 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
         limits.cpuset_mems.clear();
     }
     let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
-    let run = node.client.update_limits(request).await.map_err(|error| failure::status(&error))?;
+    let run = node.client.update_limits(request).await.map_err(failure::status)?;
     events::learn(node, run);
     node.store.change_resources(&record.id, &changed)
 }

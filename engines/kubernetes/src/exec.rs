@@ -49,10 +49,10 @@ pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
 }
 
 async fn execute(client: &Client, start: ExecStart) -> Result<ExecSyncResponse, Status> {
-    let mut exec = client.exec(start).await.map_err(|error| failure::status(&error))?;
+    let mut exec = client.exec(start).await.map_err(failure::status)?;
     let mut response = ExecSyncResponse::default();
     loop {
-        match exec.next().await.map_err(|error| failure::status(&error))? {
+        match exec.next().await.map_err(failure::status)? {
             Executed::Started { .. } => {}
             Executed::Stdout(bytes) => append(&mut response.stdout, &bytes),
             Executed::Stderr(bytes) => append(&mut response.stderr, &bytes),

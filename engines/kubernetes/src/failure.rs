@@ -8,25 +8,25 @@ const MESSAGE_MAX: usize = 4096;
 
 /// Converts an error of executord to the status of a call. A request that executord's configuration does not allow is
 /// PERMISSION_DENIED, with the name of the key.
-pub(crate) fn status(error: &Error) -> Status {
+pub(crate) fn status(error: Error) -> Status {
     match error {
         Error::Refused(refusal) => {
             let denied = refusal.violations.iter().any(|violation| violation.reason == "NOT_ALLOWED");
             let code = if denied { Code::PermissionDenied } else { refusal.code };
             let message = match &refusal.violations[..] {
-                [] => refusal.message.clone(),
+                [] => refusal.message,
                 violations => violations.iter().map(sentence).collect::<Vec<_>>().join("; "),
             };
             Status::new(code, shortened(message))
         }
         lost if lost.is_lost() => Status::unavailable(lost.to_string()),
-        Error::Argument(why) => Status::invalid_argument(why.clone()),
+        Error::Argument(why) => Status::invalid_argument(why),
         other => Status::unavailable(other.to_string()),
     }
 }
 
 /// Converts an error of a call that creates an object. The kubelet would skip the pod for NOT_FOUND (rule C5).
-pub(crate) fn new_object(error: &Error) -> Status {
+pub(crate) fn new_object(error: Error) -> Status {
     precondition(status(error))
 }
 

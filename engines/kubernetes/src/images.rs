@@ -51,7 +51,7 @@ async fn inspect(node: &Node, name: &str) -> Result<Option<Stored>, Status> {
     match node.client.images().inspect(name).await {
         Ok(answer) => Ok(answer.image),
         Err(error) if matches!(error.code(), Some(Code::NotFound | Code::InvalidArgument)) => Ok(None),
-        Err(error) => Err(failure::status(&error)),
+        Err(error) => Err(failure::status(error)),
     }
 }
 
@@ -75,9 +75,9 @@ pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<Aut
     match pulled.await {
         Ok(image) => Ok(image.config_digest),
         Err(error) if error.code() == Some(Code::Unavailable) => {
-            Err(Status::unknown(format!("RegistryUnavailable: {}", failure::status(&error).message())))
+            Err(Status::unknown(format!("RegistryUnavailable: {}", failure::status(error).message())))
         }
-        Err(error) => Err(failure::status(&error)),
+        Err(error) => Err(failure::status(error)),
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<I
             None => return Ok(Vec::new()),
         },
     };
-    let stored = node.client.images().list().await.map_err(|error| failure::status(&error))?;
+    let stored = node.client.images().list().await.map_err(failure::status)?;
     let mut by_id: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
     for image in stored {
         by_id.entry(image.config_digest.clone()).or_default().push(image);
@@ -120,7 +120,7 @@ pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<I
         match described(node, id, &stored).await {
             Ok(image) => images.push(image),
             Err(error) if error.code() == Some(Code::NotFound) => {} // removed meanwhile
-            Err(error) => return Err(failure::status(&error)),
+            Err(error) => return Err(failure::status(error)),
         }
     }
     Ok(images)
@@ -182,7 +182,7 @@ pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), 
         match node.client.images().remove(&stored.config_digest).await {
             Ok(_) => {}
             Err(error) if error.code() == Some(Code::NotFound) => return Ok(()),
-            Err(error) => return Err(failure::status(&error)),
+            Err(error) => return Err(failure::status(error)),
         }
     }
 }
@@ -192,7 +192,7 @@ pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), 
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn filesystem(node: &Node) -> Result<ImageFsInfoResponse, Status> {
-    let used = node.client.images().store_usage().await.map_err(|error| failure::status(&error))?;
+    let used = node.client.images().store_usage().await.map_err(failure::status)?;
     let usage = |bytes: u64, inodes: u64| FilesystemUsage {
         timestamp: now(),
         fs_id: Some(FilesystemIdentifier { mountpoint: used.directory.clone() }),

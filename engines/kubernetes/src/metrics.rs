@@ -119,7 +119,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> 
     let mut containers = node.store.containers();
     containers.retain(|container| state(container) == ContainerState::ContainerRunning);
     let usages = stats::usages(node, &containers).await?;
-    let disk = Disk::read(&node.client.info().await.map_err(|error| failure::status(&error))?.state_dir);
+    let disk = Disk::read(&node.client.info().await.map_err(failure::status)?.state_dir);
     let mut all = Vec::new();
     for sandbox in sandboxes {
         let members = containers.iter().filter(|container| container.record.sandbox == sandbox.record.id);

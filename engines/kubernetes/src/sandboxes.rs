@@ -43,7 +43,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     }
     if begun.created_at != record.created_at {
         // An earlier call ended without a known outcome.
-        forgiving(node.client.pods().delete(&begun.id, true).await).map_err(|error| failure::status(&error))?;
+        forgiving(node.client.pods().delete(&begun.id, true).await).map_err(failure::status)?;
         node.store.remove_sandbox(&begun.id);
         begun = node.store.begin_sandbox(record)?;
     }
@@ -64,7 +64,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
             if !error.is_lost() {
                 node.store.remove_sandbox(&id);
             }
-            Err(failure::new_object(&error))
+            Err(failure::new_object(error))
         }
     }
 }
@@ -79,10 +79,10 @@ pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     match node.client.pods().stop(id, Some(Duration::ZERO)).await {
         Ok(pod) => events::learn_pod(node, pod),
         Err(error) if error.code() == Some(Code::NotFound) => events::lose_pod(node, id),
-        Err(error) => return Err(failure::status(&error)),
+        Err(error) => return Err(failure::status(error)),
     }
     for container in node.store.containers().into_iter().filter(|container| container.record.sandbox == *id) {
-        events::refresh(node, &container.record.id).await.map_err(|error| failure::status(&error))?;
+        events::refresh(node, &container.record.id).await.map_err(failure::status)?;
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     for container in containers.into_iter().filter(|container| container.record.sandbox == *id) {
         containers::remove(node, &container.record.id).await?;
     }
-    forgiving(node.client.pods().delete(id, true).await).map_err(|error| failure::status(&error))?;
+    forgiving(node.client.pods().delete(id, true).await).map_err(failure::status)?;
     // The event has the last status.
     events::publish(node, EventKind::ContainerDeletedEvent, id, id);
     node.store.remove_sandbox(id);

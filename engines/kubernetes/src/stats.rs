@@ -71,7 +71,7 @@ pub(crate) async fn usages(node: &Node, containers: &[Container]) -> Result<BTre
                     usages.extend(stats.into_iter().filter_map(|stats| Some((stats.id, stats.usage?))));
                 }
             }
-            Err(error) => return Err(failure::status(&error)),
+            Err(error) => return Err(failure::status(error)),
         }
     }
     Ok(usages)

@@ -96,12 +96,12 @@ fn finish(outcome: Result<Outcome, Status>) -> Outcome {
 
 async fn execute(node: &Node, start: ExecStart, process: Process) -> Result<Outcome, Status> {
     let client = node.own_client().await?;
-    let mut exec = client.exec(start).await.map_err(|error| failure::status(&error))?;
+    let mut exec = client.exec(start).await.map_err(failure::status)?;
     let Process { stdin, mut stdout, mut stderr, resizes } = process;
     let input = exec.input();
     let output = async {
         loop {
-            match exec.next().await.map_err(|error| failure::status(&error))? {
+            match exec.next().await.map_err(failure::status)? {
                 Executed::Started { .. } => {}
                 Executed::Stdout(bytes) => write(&mut stdout, &bytes).await?,
                 Executed::Stderr(bytes) => write(&mut stderr, &bytes).await?,
@@ -171,14 +171,14 @@ async fn outputs(
     stdout: &mut Option<Output>,
     stderr: &mut Option<Output>,
 ) -> Result<(), Status> {
-    while let Some(event) = attach.next().await.map_err(|error| failure::status(&error))? {
+    while let Some(event) = attach.next().await.map_err(failure::status)? {
         match event {
             Attached::Stdout(bytes) => write(stdout, &bytes).await?,
             Attached::Stderr(bytes) => write(stderr, &bytes).await?,
             Attached::Missed(_) => {}
             Attached::RestInLog(offset) => {
                 let mut log = client.logs(rest_of_log(id, offset));
-                while let Some(entry) = log.next().await.map_err(|error| failure::status(&error))? {
+                while let Some(entry) = log.next().await.map_err(failure::status)? {
                     match entry.stream() {
                         LogStream::Stdout => write(stdout, &entry.data).await?,
                         LogStream::Stderr => write(stderr, &entry.data).await?,
@@ -242,7 +242,7 @@ impl Connect for Ports {
             let connection = connected.map_err(|error| match error.code() {
                 Some(Code::FailedPrecondition) => io::ErrorKind::ConnectionRefused.into(),
                 Some(Code::Aborted) => io::ErrorKind::ConnectionReset.into(),
-                _ => io::Error::other(failure::status(&error).message().to_owned()),
+                _ => io::Error::other(failure::status(error).message().to_owned()),
             })?;
             let (near, far) = tokio::io::duplex(BUFFER);
             let is_broken = Arc::new(AtomicBool::new(false));

@@ -1,20 +1,14 @@
 //! Debian's containerd, with all its files in a temporary directory.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, bail};
 
 use super::Runtime;
-use super::room::Room;
+use super::room::{self, Room};
 use crate::workspace::output;
 
 /// Registries that critest names. Their images come from the local registry.
 pub(super) const REGISTRIES: [&str; 3] = ["registry.k8s.io", "k8s.gcr.io", "gcr.io"];
-/// Time limit for the start.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Starts containerd. It ends with the room.
 pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
     for name in REGISTRIES {
@@ -30,18 +24,9 @@ pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Re
     fs::write(networks.join("10-engines.conflist"), network(directory).to_string())?;
     let (configuration, socket) = (directory.join("containerd.toml"), directory.join("containerd.sock"));
     fs::write(&configuration, settings(directory, &socket))?;
-    let log = directory.join("containerd.log");
-    let file = File::create(&log)?;
     let mut command = room.command("containerd");
-    command.arg("--config").arg(&configuration).stdout(file.try_clone()?).stderr(file);
-    let mut containerd = command.spawn().context("containerd")?;
-    let deadline = Instant::now() + PATIENCE;
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        if Instant::now() > deadline || containerd.try_wait()?.is_some() {
-            bail!("containerd does not serve:\n{}", fs::read_to_string(&log).unwrap_or_default());
-        }
-        std::thread::sleep(Duration::from_millis(50)); // between two attempts
-    }
+    command.arg("--config").arg(&configuration);
+    room::serve(command, &directory.join("containerd.log"), &socket)?;
     let version = output(std::process::Command::new("containerd").arg("--version"))?;
     let version = version.split_whitespace().nth(2).unwrap_or("of unknown version").to_owned();
     Ok(Runtime { name: format!("containerd {version}"), socket })

@@ -1,16 +1,12 @@
 //! executor-cri with its own executord and launcher, with all their files in a temporary directory.
 
-use std::fs::{self, File};
-use std::os::unix::net::UnixStream;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context as _, bail};
 
 use super::Runtime;
-use super::containerd::{PATIENCE, REGISTRIES, network};
-use super::room::Room;
+use super::containerd::{REGISTRIES, network};
+use super::room::{self, Room};
 use crate::dist;
 use crate::workspace::output;
 
@@ -32,28 +28,14 @@ pub(super) fn start(
     let executord = directory.join("run/executor.sock");
     let mut command = room.command(programs.join(dist::DAEMON));
     command.arg("--config").arg(&configuration);
-    serve(command, &directory.join("executord.log"), &executord)?;
+    room::serve(command, &directory.join("executord.log"), &executord)?;
     let socket = directory.join("cri.sock");
     let mut command = room.command(programs.join(dist::CRI));
     command.args(["--log", "debug", "--socket"]).arg(&socket).arg("--executor").arg(&executord);
     command.arg("--state-dir").arg(directory.join("cri"));
-    serve(command, &directory.join("executor-cri.log"), &socket)?;
+    room::serve(command, &directory.join("executor-cri.log"), &socket)?;
     let version = output(Command::new(programs.join(dist::CRI)).arg("--version"))?;
     Ok(Runtime { name: version.trim().to_owned(), socket })
-}
-
-/// Starts a program, and waits until it serves a socket.
-fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<()> {
-    let file = File::create(log)?;
-    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("nsenter")?;
-    let deadline = Instant::now() + PATIENCE;
-    while UnixStream::connect(socket).is_err() {
-        if Instant::now() > deadline || program.try_wait()?.is_some() {
-            bail!("{} is not served:\n{}", socket.display(), fs::read_to_string(log).unwrap_or_default());
-        }
-        std::thread::sleep(Duration::from_millis(50)); // between two attempts
-    }
-    Ok(())
 }
 
 /// Returns the configuration of a node that allows what Kubernetes asks for.

@@ -3,12 +3,14 @@
 //! way. A shell outside then removes the remaining cgroups and files.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 /// `$1` is the directory of the run. containerd also uses two fixed directories, which are replaced by empty ones. Only
 /// cgroups that are newer than the run are removed.
@@ -20,6 +22,9 @@ unshare --mount --net --pid --fork --kill-child --mount-proc --propagation priva
 find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path '*/executor-engines*' \) \
     -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;
+
+/// Time limit for the start of a program.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Room {
     shell: Child,
@@ -51,6 +56,20 @@ impl Drop for Room {
         drop(self.shell.stdin.take());
         let _ = self.shell.wait();
     }
+}
+
+/// Starts a program, and waits until it serves a socket.
+pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<()> {
+    let file = File::create(log)?;
+    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("nsenter")?;
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(socket).is_err() {
+        if Instant::now() > deadline || program.try_wait()?.is_some() {
+            bail!("{} is not served:\n{}", socket.display(), fs::read_to_string(log).unwrap_or_default());
+        }
+        std::thread::sleep(Duration::from_millis(50)); // between two attempts
+    }
+    Ok(())
 }
 
 /// Returns the only child of a process.

@@ -1,10 +1,8 @@
 //! The process of a container: rule C23.
 
 use executor_client::v1::{EnvironmentVariable, RunAction};
+use executor_core::image::parse_signal;
 use executor_cri_api::v1::{ContainerConfig, KeyValue, Signal};
-
-/// First and last real-time signal of Linux.
-const REALTIME: (u32, u32) = (34, 64);
 
 /// Lowers the command, the environment and the directory. `command` replaces the image's entrypoint and its arguments;
 /// `args` alone replaces the arguments.
@@ -30,50 +28,8 @@ fn environment(envs: Vec<KeyValue>) -> Vec<EnvironmentVariable> {
 
 /// Returns the number of a signal; 0 for the image's own.
 pub(crate) fn signal_number(signal: Signal) -> u32 {
-    let name = signal.as_str_name().trim_start_matches("SIGNAL_SIG");
-    let offset = |name: &str, prefix: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
-    if let Some(offset) = offset(name, "RTMINPLUS") {
-        return REALTIME.0 + offset;
-    }
-    if let Some(offset) = offset(name, "RTMAXMINUS") {
-        return REALTIME.1 - offset;
-    }
-    match name {
-        "HUP" => 1,
-        "INT" => 2,
-        "QUIT" => 3,
-        "ILL" => 4,
-        "TRAP" => 5,
-        "ABRT" | "IOT" => 6,
-        "BUS" => 7,
-        "FPE" => 8,
-        "KILL" => 9,
-        "USR1" => 10,
-        "SEGV" => 11,
-        "USR2" => 12,
-        "PIPE" => 13,
-        "ALRM" => 14,
-        "TERM" => 15,
-        "STKFLT" => 16,
-        "CHLD" | "CLD" => 17,
-        "CONT" => 18,
-        "STOP" => 19,
-        "TSTP" => 20,
-        "TTIN" => 21,
-        "TTOU" => 22,
-        "URG" => 23,
-        "XCPU" => 24,
-        "XFSZ" => 25,
-        "VTALRM" => 26,
-        "PROF" => 27,
-        "WINCH" => 28,
-        "IO" | "POLL" => 29,
-        "PWR" => 30,
-        "SYS" => 31,
-        "RTMIN" => REALTIME.0,
-        "RTMAX" => REALTIME.1,
-        _ => 0,
-    }
+    let name = signal.as_str_name().trim_start_matches("SIGNAL_").replace("PLUS", "+").replace("MINUS", "-");
+    parse_signal(&name).and_then(|number| number.try_into().ok()).unwrap_or(0)
 }
 
 /// Returns the signal with a number.

@@ -202,7 +202,7 @@ impl RuntimeService for Runtime {
             return Err(Status::failed_precondition("the container is not running"));
         }
         let reopened = self.0.client.reopen_log(&container.record.id).await;
-        reopened.map_err(|error| failure::status(&error))?;
+        reopened.map_err(failure::status)?;
         answer(ReopenContainerLogResponse {})
     }
 
