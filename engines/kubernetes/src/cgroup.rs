@@ -29,7 +29,7 @@ pub(crate) struct CgroupCounters {
 impl CgroupCounters {
     /// Reads the counters of a running container.
     pub(crate) fn of_container(container: &Container) -> Self {
-        let pids = container.run.iter().flat_map(|run: &std::sync::Arc<v1::Container>| &run.processes);
+        let pids = container.state.iter().flat_map(|run: &std::sync::Arc<v1::Container>| &run.processes);
         let pid = pids.map(|process| process.pid).find(|&pid| pid > 0);
         let text = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()).unwrap_or_default();
         memory_cgroup(&text).map(|cgroup| Self::read(&cgroup)).unwrap_or_default()

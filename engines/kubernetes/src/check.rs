@@ -202,12 +202,12 @@ fn requests((sandbox, container): &Pod) -> Result<(CreatePodRequest, RunRequest)
     let host = Host::default();
     let pod = sandbox::lower(ID, sandbox, "", &host)?;
     let (volumes, log) = (BTreeMap::new(), "/var/log/pods/check/0.log");
-    let (id, rootfs) = ("check-container", "docker://registry.invalid/check");
-    let origin = Origin { id, sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes };
-    let run = container::lower(&origin, &mut container.clone())?;
+    let rootfs = "docker://registry.invalid/check";
+    let origin = Origin { sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes };
+    let run = container::lower(&origin, container.clone())?;
     // Alone, because the container of a pod that is refused is not judged.
     let user_namespace = UserNamespace::Host.into();
-    Ok((pod, RunRequest { pod: String::new(), user_namespace, ..run }))
+    Ok((pod, RunRequest { id: "check-container".into(), pod: String::new(), user_namespace, ..run }))
 }
 
 #[cfg(test)]

@@ -14,12 +14,13 @@ use tonic::Status;
 
 use crate::events::{self, EventKind};
 use crate::failure::{self, Violations, forgiving};
+use crate::ids;
 use crate::images;
 use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
 use crate::status::{has_labels, start_error, state};
-use crate::store::{Container, ContainerRecord};
+use crate::store::{Container, ContainerRecord, Record as _};
 
 /// Creates a container, and returns its id. The same request again returns the same id.
 ///
@@ -44,41 +45,48 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         image.ok_or_else(|| Status::failed_precondition(format!("config.image: there is no image {name:?}")))?;
     let volumes = image_volumes(node, &mut config).await?;
     let requested = config.linux.clone().unwrap_or_default().resources.unwrap_or_default();
-    let public = ContainerConfig { envs: Vec::new(), ..config.clone() };
     let record = ContainerRecord {
+        id: ids::new()?,
         sandbox: sandbox.record.id.clone(),
-        config: public.clone(),
+        config: config.clone(),
         log: log.clone(),
         image_id: image.id.clone(),
         image_ref: image.digest_name(),
         resources: requested,
         created_at: now(),
-        ..ContainerRecord::default()
-    };
-    let origin = |id| {
-        let (sandbox_config, sandbox) = (&sandbox.record.config, &*sandbox.record.id);
-        Origin { id, sandbox, sandbox_config, rootfs: &image.rootfs, log: &log, volumes: &volumes }
+        is_created: false,
+    }
+    .without_environment();
+    let origin = Origin {
+        sandbox: &sandbox.record.id,
+        sandbox_config: &sandbox.record.config,
+        rootfs: &image.rootfs,
+        log: &log,
+        volumes: &volumes,
     };
     // Nothing is recorded of a request that cannot be lowered.
-    lower(&origin(""), &mut config.clone())?;
+    let mut run = Run::from(lower(&origin, config)?);
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
-    let mut begun = node.store.begin_container(record.clone())?;
-    if begun.is_created && begun.config != public {
-        return Err(Status::already_exists("another container has this name"));
+    let (mut id, mut is_created) = (record.id.clone(), false);
+    match node.store.containers.begin(record.clone())? {
+        None => {}
+        Some(earlier) if earlier.is_created && earlier.config != record.config => {
+            return Err(Status::already_exists("another container has this name"));
+        }
+        Some(earlier) if earlier.is_created => (id, is_created) = (earlier.id.clone(), true),
+        Some(unfinished) => {
+            // An earlier call ended without a known outcome.
+            forgiving(node.client.delete(&unfinished.id, true).await).map_err(failure::status)?;
+            node.store.containers.remove(&unfinished.id);
+            node.store.containers.begin(record)?;
+        }
     }
-    if !begun.is_created && begun.created_at != record.created_at {
-        // An earlier call ended without a known outcome.
-        forgiving(node.client.delete(&begun.id, true).await).map_err(failure::status)?;
-        node.store.remove_container(&begun.id);
-        begun = node.store.begin_container(record)?;
-    }
-    let ContainerRecord { id, is_created, .. } = begun;
-    let run = Run::from(lower(&origin(&id), &mut config)?);
+    run = run.id(&id);
     // Variables are in buffers of this connection, which ends with the call. executord compares those of a retry.
     match node.own_client().await?.run(&run).await {
         Ok(started) => {
-            if !node.store.container_created(&id, started.container)? {
+            if !node.store.containers.created(&id, started.container)? {
                 let _ = node.client.delete(&id, true).await;
                 return Err(Status::aborted("the container was removed while it was created"));
             }
@@ -90,7 +98,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         Err(error) => {
             // If the outcome is unknown, the record stays until the retry.
             if !is_created && !error.is_lost() {
-                node.store.remove_container(&id);
+                node.store.containers.remove(&id);
             }
             Err(failure::new_object(error))
         }
@@ -137,7 +145,7 @@ fn log_path(directory: &str, path: &str) -> Result<String, Status> {
 pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let container = node.container(id)?;
     let id = &container.record.id;
-    if !node.store.sandbox(&container.record.sandbox).is_some_and(|sandbox| sandbox.is_ready()) {
+    if !node.store.sandboxes.get(&container.record.sandbox).is_some_and(|sandbox| sandbox.is_ready()) {
         return Err(Status::failed_precondition("the sandbox is not ready"));
     }
     if state(&container) != ContainerState::ContainerCreated {
@@ -150,7 +158,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     events::learn(node, run);
     // If the program cannot be executed, the container is about to complete.
     let container = node.container(id)?;
-    let failed = container.run.as_ref().is_some_and(|run| run.started_at.is_none());
+    let failed = container.state.as_ref().is_some_and(|run| run.started_at.is_none());
     if failed {
         let run = within(END, node.client.wait(id)).await?.map_err(failure::status)?;
         events::learn(node, run);
@@ -166,7 +174,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn stop(node: &Arc<Node>, request: &StopContainerRequest) -> Result<(), Status> {
-    let Some(container) = node.store.container(&request.container_id) else { return Ok(()) };
+    let Some(container) = node.store.containers.get(&request.container_id) else { return Ok(()) };
     if state(&container) == ContainerState::ContainerExited {
         return Ok(());
     }
@@ -203,15 +211,14 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
-    let (_, all) = node.store.everything();
-    let found = node.store.container(id).or_else(|| all.into_iter().find(|container| container.record.id == id));
-    let Some(container) = found else { return Ok(()) };
+    let unfinished = || node.store.containers.everything().into_iter().find(|container| container.record.id == id);
+    let Some(container) = node.store.containers.get(id).or_else(unfinished) else { return Ok(()) };
     let id = &container.record.id;
     if state(&container) == ContainerState::ContainerRunning {
         end(node, id, Duration::ZERO).await?;
     }
     forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
-    if node.store.remove_container(id) {
+    if node.store.containers.remove(id) {
         events::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
     }
     Ok(())
@@ -238,7 +245,11 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
     let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
     let run = node.client.update_limits(request).await.map_err(failure::status)?;
     events::learn(node, run);
-    node.store.change_resources(&record.id, &changed)
+    let note = |record: &mut ContainerRecord| {
+        record.resources = resources::merged(&record.resources, &changed);
+        true
+    };
+    node.store.containers.change(&record.id, note).map(drop)
 }
 
 /// Returns the containers that a filter selects.
@@ -250,7 +261,7 @@ pub(crate) fn list(node: &Node, filter: Option<ContainerFilter>) -> Vec<Containe
             && filter.state.as_ref().is_none_or(|wanted| wanted.state() == state(container))
             && has_labels(&container.record.config.labels, &filter.label_selector)
     };
-    node.store.containers().into_iter().filter(is_selected).collect()
+    node.store.containers.all().into_iter().filter(is_selected).collect()
 }
 
 #[cfg(test)]

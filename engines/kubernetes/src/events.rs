@@ -27,9 +27,9 @@ pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
 pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
     let (id, after) = (run.id.clone(), run.state());
     let has_started = run.started_at.is_some();
-    let Some(before) = node.store.set_run(run) else { return };
-    let Some(container) = node.store.container(&id) else { return };
-    let sandbox = &container.record.sandbox;
+    let Some([before, _]) = node.store.containers.advance(&id, run) else { return };
+    let sandbox = &before.record.sandbox;
+    let before = before.state.as_ref().map(|run| run.state()).unwrap_or_default();
     if before != State::Unspecified && before < State::Running && after >= State::Running && has_started {
         publish(node, EventKind::ContainerStartedEvent, &id, sandbox);
     }
@@ -40,8 +40,8 @@ pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
 
 /// Notes that executord does not have a container, and publishes its end.
 pub(crate) fn lose_run(node: &Arc<Node>, id: &str) {
-    if node.store.lose_run(id)
-        && let Some(container) = node.store.container(id)
+    if node.store.containers.lose(id, |run| run.state() == State::Completed)
+        && let Some(container) = node.store.containers.get(id)
     {
         publish(node, EventKind::ContainerStoppedEvent, id, &container.record.sandbox);
     }
@@ -50,14 +50,16 @@ pub(crate) fn lose_run(node: &Arc<Node>, id: &str) {
 /// Notes the state of a pod, and publishes an event if its sandbox has ended.
 pub(crate) fn learn_pod(node: &Arc<Node>, pod: v1::Pod) {
     let id = pod.id.clone();
-    if node.store.set_pod(pod) {
+    let changed = node.store.sandboxes.advance(&id, pod);
+    if changed.is_some_and(|[before, after]| before.is_ready() && !after.is_ready()) {
         publish(node, EventKind::ContainerStoppedEvent, &id, &id);
     }
 }
 
 /// Notes that executord does not have a pod, and publishes the end of its sandbox.
 pub(crate) fn lose_pod(node: &Arc<Node>, id: &str) {
-    if node.store.lose_pod(id) {
+    let was_ready = node.store.sandboxes.get(id).is_some_and(|sandbox| sandbox.is_ready());
+    if node.store.sandboxes.lose(id, |_| false) && was_ready {
         publish(node, EventKind::ContainerStoppedEvent, id, id);
     }
 }
@@ -67,7 +69,7 @@ pub(crate) fn publish(node: &Arc<Node>, kind: EventKind, id: &str, sandbox: &str
     if node.events.receiver_count() == 0 {
         return;
     }
-    let members = node.store.containers().into_iter().filter(|container| container.record.sandbox == sandbox);
+    let members = node.store.containers.all().into_iter().filter(|container| container.record.sandbox == sandbox);
     let event = ContainerEventResponse {
         container_id: id.to_owned(),
         container_event_type: kind.into(),

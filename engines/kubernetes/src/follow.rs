@@ -12,6 +12,7 @@ use crate::events::{learn, learn_pod, lose_pod, lose_run, refresh};
 use crate::failure::forgiving;
 use crate::lower::LABEL;
 use crate::node::Node;
+use crate::store::Record as _;
 
 /// Pause before the next attempt while executord is away.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -25,13 +26,13 @@ pub(crate) async fn recover(node: &Arc<Node>) -> Result<u64, Error> {
     let cursor = recover_states(node).await?;
     let is_ours = |labels: &std::collections::HashMap<String, String>| labels.contains_key(LABEL);
     for run in node.client.list(&ListFilter::default()).await? {
-        if run.spec.as_ref().is_some_and(|spec| is_ours(&spec.labels)) && node.store.container(&run.id).is_none() {
+        if run.spec.as_ref().is_some_and(|spec| is_ours(&spec.labels)) && node.store.containers.get(&run.id).is_none() {
             tracing::warn!(container = run.id, "ending a container without a record");
             forget(node, run.id, String::new());
         }
     }
     for pod in node.client.pods().list(&PodFilter::default()).await? {
-        if pod.spec.as_ref().is_some_and(|spec| is_ours(&spec.labels)) && node.store.sandbox(&pod.id).is_none() {
+        if pod.spec.as_ref().is_some_and(|spec| is_ours(&spec.labels)) && node.store.sandboxes.get(&pod.id).is_none() {
             tracing::warn!(sandbox = pod.id, "ending a sandbox without a record");
             forget(node, String::new(), pod.id);
         }
@@ -55,16 +56,16 @@ fn forget(node: &Arc<Node>, container: String, pod: String) {
 
 /// Forgets records whose creation ended without a known outcome, unless a call is under way.
 fn forget_unfinished(node: &Arc<Node>) {
-    let (sandboxes, containers) = node.store.everything();
+    let (sandboxes, containers) = (node.store.sandboxes.everything(), node.store.containers.everything());
     for record in containers.iter().map(|container| &container.record).filter(|record| !record.is_created) {
         if let Some(_name) = node.try_lock_name(&record.name()) {
-            node.store.remove_container(&record.id);
+            node.store.containers.remove(&record.id);
             forget(node, record.id.clone(), String::new());
         }
     }
     for record in sandboxes.iter().map(|sandbox| &sandbox.record).filter(|record| !record.is_created) {
         if let Some(_name) = node.try_lock_name(&record.name()) {
-            node.store.remove_sandbox(&record.id);
+            node.store.sandboxes.remove(&record.id);
             forget(node, String::new(), record.id.clone());
         }
     }
@@ -99,11 +100,11 @@ async fn follow_from(node: &Arc<Node>, cursor: &mut u64) -> Result<(), Error> {
         let id = &event.container_id;
         match event.kind() {
             Kind::Created | Kind::Running | Kind::Stopping | Kind::Completed | Kind::LimitsUpdated | Kind::Deleted
-                if node.store.container(id).is_some() =>
+                if node.store.containers.get(id).is_some() =>
             {
                 refresh(node, id).await?;
             }
-            Kind::PodReady | Kind::PodEnded | Kind::PodDeleted if node.store.sandbox(id).is_some() => {
+            Kind::PodReady | Kind::PodEnded | Kind::PodDeleted if node.store.sandboxes.get(id).is_some() => {
                 match node.client.pods().get(id).await {
                     Ok(pod) => learn_pod(node, pod),
                     Err(error) if error.code() == Some(Code::NotFound) => lose_pod(node, id),
@@ -123,7 +124,7 @@ async fn recover_states(node: &Arc<Node>) -> Result<u64, Error> {
     let cursor = node.client.info().await?.cursor;
     forget_unfinished(node);
     // Objects that are created meanwhile are in neither list.
-    let (sandboxes, containers) = (node.store.sandboxes(), node.store.containers());
+    let (sandboxes, containers) = (node.store.sandboxes.all(), node.store.containers.all());
     let pods = node.client.pods().list(&PodFilter::default()).await?;
     let runs = node.client.list(&ListFilter::default()).await?;
     let (has_pod, has_run): (BTreeSet<String>, BTreeSet<String>) =

@@ -115,8 +115,8 @@ pub(crate) fn descriptors() -> Vec<MetricDescriptor> {
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> {
-    let sandboxes = node.store.sandboxes().into_iter().filter(Sandbox::is_ready);
-    let mut containers = node.store.containers();
+    let sandboxes = node.store.sandboxes.all().into_iter().filter(Sandbox::is_ready);
+    let mut containers = node.store.containers.all();
     containers.retain(|container| state(container) == ContainerState::ContainerRunning);
     let usages = stats::usages(node, &containers).await?;
     let disk = Disk::read(&node.client.info().await.map_err(failure::status)?.state_dir);
@@ -204,7 +204,7 @@ fn of_container<'a>(
     let resources = &container.record.resources;
     let (cpu, memory) = (usage.cpu.unwrap_or_default(), usage.memory.unwrap_or_default());
     let number = |value: i64, default: i64| u64::try_from(if value == 0 { default } else { value }).unwrap_or(0);
-    let started = container.run.as_ref().and_then(|run| run.started_at.as_ref());
+    let started = container.state.as_ref().and_then(|run| run.started_at.as_ref());
     let since_1970 = |nanoseconds: i64| u64::try_from(nanoseconds).unwrap_or(0) / SECOND;
     let mut values: Vec<Value<'_>> = vec![
         ("container_cpu_cfs_periods_total", vec![], cpu.periods),
@@ -303,7 +303,7 @@ mod tests {
             cpu_pressure: Some(Pressure { some: Some(PressureStall::default()), full: Some(PressureStall::default()) }),
             ..Usage::default()
         };
-        let container = Container { record: Arc::new(ContainerRecord::default()), run: None };
+        let container = Container { record: Arc::new(ContainerRecord::default()), state: None };
         let disk = Disk { path: "/".into(), inodes_free: 1, inodes: 2, bytes: 3 };
         let described: BTreeSet<(String, usize)> =
             descriptors().into_iter().map(|one| (one.name, one.label_keys.len())).collect();

@@ -80,7 +80,7 @@ impl Node {
     /// # Errors
     /// NOT_FOUND.
     pub(crate) fn sandbox(&self, id: &str) -> Result<Sandbox, Status> {
-        self.store.sandbox(id).ok_or_else(|| Status::not_found(format!("there is no sandbox with the id {id:?}")))
+        self.store.sandboxes.get(id).ok_or_else(|| Status::not_found(format!("there is no sandbox with the id {id:?}")))
     }
 
     /// Returns a container by its id or a prefix of it.
@@ -88,7 +88,10 @@ impl Node {
     /// # Errors
     /// NOT_FOUND.
     pub(crate) fn container(&self, id: &str) -> Result<Container, Status> {
-        self.store.container(id).ok_or_else(|| Status::not_found(format!("there is no container with the id {id:?}")))
+        self.store
+            .containers
+            .get(id)
+            .ok_or_else(|| Status::not_found(format!("there is no container with the id {id:?}")))
     }
 
     /// Returns the `USER` of an image, which is asked for once.

@@ -10,10 +10,11 @@ use tonic::Status;
 use crate::containers;
 use crate::events::{self, EventKind};
 use crate::failure::{self, forgiving};
+use crate::ids;
 use crate::lower::sandbox::{Host, lower};
 use crate::node::{Node, now};
 use crate::status::{has_labels, sandbox_state};
-use crate::store::{Sandbox, SandboxRecord};
+use crate::store::{Record as _, Sandbox, SandboxRecord};
 
 /// Runs a sandbox, and returns its id. The same request again returns the same id.
 ///
@@ -23,35 +24,30 @@ use crate::store::{Sandbox, SandboxRecord};
 pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Result<String, Status> {
     let RunPodSandboxRequest { config, runtime_handler } = request;
     let config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
-    let host = Host::read();
+    let id = ids::new()?;
     // Nothing is recorded of a request that cannot be lowered.
-    lower("", &config, &runtime_handler, &host)?;
-    let record = SandboxRecord {
-        config: config.clone(),
-        runtime_handler: runtime_handler.clone(),
-        created_at: now(),
-        ..Default::default()
-    };
+    let request = lower(&id, &config, &runtime_handler, &Host::read())?;
+    let record = SandboxRecord { id: id.clone(), config, runtime_handler, created_at: now(), is_created: false };
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
-    let mut begun = node.store.begin_sandbox(record.clone())?;
-    if begun.is_created {
-        return match begun.config == config && begun.runtime_handler == runtime_handler {
-            true => Ok(begun.id),
-            false => Err(Status::already_exists("another sandbox has this name")),
-        };
+    match node.store.sandboxes.begin(record.clone())? {
+        None => {}
+        Some(earlier) if earlier.is_created => {
+            return match earlier.config == record.config && earlier.runtime_handler == record.runtime_handler {
+                true => Ok(earlier.id.clone()),
+                false => Err(Status::already_exists("another sandbox has this name")),
+            };
+        }
+        Some(unfinished) => {
+            // An earlier call ended without a known outcome.
+            forgiving(node.client.pods().delete(&unfinished.id, true).await).map_err(failure::status)?;
+            node.store.sandboxes.remove(&unfinished.id);
+            node.store.sandboxes.begin(record)?;
+        }
     }
-    if begun.created_at != record.created_at {
-        // An earlier call ended without a known outcome.
-        forgiving(node.client.pods().delete(&begun.id, true).await).map_err(failure::status)?;
-        node.store.remove_sandbox(&begun.id);
-        begun = node.store.begin_sandbox(record)?;
-    }
-    let id = begun.id;
-    let request = lower(&id, &config, &runtime_handler, &host)?;
     match node.client.pods().create(&request).await {
         Ok((pod, _)) => {
-            if !node.store.sandbox_created(&id, pod)? {
+            if !node.store.sandboxes.created(&id, pod)? {
                 let _ = node.client.pods().delete(&id, true).await;
                 return Err(Status::aborted("the sandbox was removed while it was created"));
             }
@@ -62,7 +58,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         Err(error) => {
             // If the outcome is unknown, the record stays until the retry.
             if !error.is_lost() {
-                node.store.remove_sandbox(&id);
+                node.store.sandboxes.remove(&id);
             }
             Err(failure::new_object(error))
         }
@@ -74,14 +70,14 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
-    let Some(sandbox) = node.store.sandbox(id) else { return Ok(()) };
+    let Some(sandbox) = node.store.sandboxes.get(id) else { return Ok(()) };
     let id = &sandbox.record.id;
     match node.client.pods().stop(id, Some(Duration::ZERO)).await {
         Ok(pod) => events::learn_pod(node, pod),
         Err(error) if error.code() == Some(Code::NotFound) => events::lose_pod(node, id),
         Err(error) => return Err(failure::status(error)),
     }
-    for container in node.store.containers().into_iter().filter(|container| container.record.sandbox == *id) {
+    for container in node.store.containers.all().into_iter().filter(|container| container.record.sandbox == *id) {
         events::refresh(node, &container.record.id).await.map_err(failure::status)?;
     }
     Ok(())
@@ -92,17 +88,17 @@ pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
-    let Some(sandbox) = node.store.sandbox(id) else { return Ok(()) };
+    let Some(sandbox) = node.store.sandboxes.get(id) else { return Ok(()) };
     let id = &sandbox.record.id;
     stop(node, id).await?;
-    let (_, containers) = node.store.everything();
+    let containers = node.store.containers.everything();
     for container in containers.into_iter().filter(|container| container.record.sandbox == *id) {
         containers::remove(node, &container.record.id).await?;
     }
     forgiving(node.client.pods().delete(id, true).await).map_err(failure::status)?;
     // The event has the last status.
     events::publish(node, EventKind::ContainerDeletedEvent, id, id);
-    node.store.remove_sandbox(id);
+    node.store.sandboxes.remove(id);
     Ok(())
 }
 
@@ -114,5 +110,5 @@ pub(crate) fn list(node: &Node, filter: Option<PodSandboxFilter>) -> Vec<Sandbox
             && filter.state.as_ref().is_none_or(|state| state.state() == sandbox_state(sandbox))
             && has_labels(&sandbox.record.config.labels, &filter.label_selector)
     };
-    node.store.sandboxes().into_iter().filter(is_selected).collect()
+    node.store.sandboxes.all().into_iter().filter(is_selected).collect()
 }

@@ -33,7 +33,7 @@ pub(crate) async fn list(node: &Node, filter: Option<ContainerStatsFilter>) -> R
             && has_labels(&container.record.config.labels, &filter.label_selector)
             && (!only_running || state(container) == ContainerState::ContainerRunning)
     };
-    of_containers(node, node.store.containers().into_iter().filter(is_selected).collect()).await
+    of_containers(node, node.store.containers.all().into_iter().filter(is_selected).collect()).await
 }
 
 /// Returns the use by containers.
@@ -53,7 +53,7 @@ pub(crate) async fn of_containers(node: &Node, containers: Vec<Container>) -> Re
 pub(crate) async fn usages(node: &Node, containers: &[Container]) -> Result<BTreeMap<String, Usage>, Status> {
     let ids: Vec<String> = containers
         .iter()
-        .filter(|container| container.run.is_some())
+        .filter(|container| container.state.is_some())
         .map(|container| container.record.id.clone())
         .collect();
     let mut usages = BTreeMap::new();
@@ -174,7 +174,7 @@ pub(crate) async fn list_sandboxes(
             && sandbox.record.id.starts_with(&filter.id)
             && has_labels(&sandbox.record.config.labels, &filter.label_selector)
     };
-    of_sandboxes(node, node.store.sandboxes().into_iter().filter(is_selected).collect()).await
+    of_sandboxes(node, node.store.sandboxes.all().into_iter().filter(is_selected).collect()).await
 }
 
 /// Returns the use by sandboxes: the sums of their containers.
@@ -183,7 +183,7 @@ pub(crate) async fn list_sandboxes(
 /// Returns an error of executord.
 pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result<Vec<PodSandboxStats>, Status> {
     let ids: std::collections::BTreeSet<_> = sandboxes.iter().map(|sandbox| sandbox.record.id.clone()).collect();
-    let mut containers = node.store.containers();
+    let mut containers = node.store.containers.all();
     containers.retain(|container| {
         ids.contains(&container.record.sandbox) && state(container) == ContainerState::ContainerRunning
     });

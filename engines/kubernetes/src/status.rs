@@ -33,7 +33,7 @@ pub(crate) struct End {
 
 /// Returns the state of a container.
 pub(crate) fn state(container: &Container) -> ContainerState {
-    match container.run.as_ref().map(|run| run.state()) {
+    match container.state.as_ref().map(|run| run.state()) {
         None => ContainerState::ContainerExited, // executord lost it
         Some(State::Unspecified | State::Reserved | State::Initializing | State::Created) => {
             ContainerState::ContainerCreated
@@ -46,7 +46,7 @@ pub(crate) fn state(container: &Container) -> ContainerState {
 /// Returns how a container ended: rule C13.
 fn end(container: &Container) -> End {
     let unknown = |message: &str| End { exit_code: KILLED, reason: "ContainerStatusUnknown", message: message.into() };
-    let Some(run) = &container.run else { return unknown("executord has no record of the container") };
+    let Some(run) = &container.state else { return unknown("executord has no record of the container") };
     let Some(result) = &run.result else { return End::default() };
     let message = |text: &str| text.chars().take(MESSAGE_MAX).collect::<String>();
     let failure = result.failure.as_ref();
@@ -76,7 +76,7 @@ pub(crate) fn container(container: &Container) -> ContainerStatus {
     let record = &container.record;
     let config = &record.config;
     let state = state(container);
-    let run = container.run.as_deref().cloned().unwrap_or_default();
+    let run = container.state.as_deref().cloned().unwrap_or_default();
     let spec = run.spec.unwrap_or_default();
     let mut status = ContainerStatus {
         id: record.id.clone(),
@@ -114,7 +114,7 @@ fn user(uid: u32, gid: u32, groups: &[u32]) -> ContainerUser {
 
 /// Returns the reason why a container that has ended was never started.
 pub(crate) fn start_error(container: &Container) -> Option<String> {
-    let result = container.run.as_ref().filter(|run| run.started_at.is_none())?.result.as_ref()?;
+    let result = container.state.as_ref().filter(|run| run.started_at.is_none())?.result.as_ref()?;
     Some(result.failure.as_ref().map_or_else(|| "it was stopped".to_owned(), |failure| failure.message.clone()))
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn sandbox_state(sandbox: &Sandbox) -> PodSandboxState {
 /// Returns the status of a sandbox.
 pub(crate) fn sandbox(sandbox: &Sandbox) -> PodSandboxStatus {
     let record = &sandbox.record;
-    let network = sandbox.pod.as_ref().and_then(|pod| pod.network_status.as_ref());
+    let network = sandbox.state.as_ref().and_then(|pod| pod.network_status.as_ref());
     PodSandboxStatus {
         id: record.id.clone(),
         metadata: record.config.metadata.clone(),
@@ -221,7 +221,7 @@ mod tests {
         let result = v1::Result { exit, oom_killed, failure, ..v1::Result::default() };
         let run = v1::Container { state: State::Completed.into(), result: Some(result), ..v1::Container::default() };
         let record = ContainerRecord { created_at: 5, ..ContainerRecord::default() };
-        Container { record: Arc::new(record), run: Some(Arc::new(run)) }
+        Container { record: Arc::new(record), state: Some(Arc::new(run)) }
     }
 
     /// Rule C13; complaint X5.
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(reason(None, false, Some(Kind::Exec)), (128, "StartError".into()));
         assert_eq!(reason(None, false, Some(Kind::SupervisorLost)), (137, "ContainerStatusUnknown".into()));
         assert_eq!(reason(None, false, Some(Kind::NotStarted)), (137, "Error".into()));
-        let lost = Container { run: None, ..ended(None, false, None) };
+        let lost = Container { state: None, ..ended(None, false, None) };
         assert_eq!(container(&lost).reason, "ContainerStatusUnknown");
         assert_eq!(start_error(&ended(None, false, Some(Kind::Exec))), Some("why".into()));
     }

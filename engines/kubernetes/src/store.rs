@@ -4,7 +4,7 @@
 //! request without its environment (rule C43). Names are unique: a name belongs to one id until that is removed, or until
 //! its creation fails (rule C8).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -17,9 +17,6 @@ use executor_sys::mutex::locked;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
-
-use crate::ids;
-use crate::lower::resources::merged;
 
 /// Largest record that is read, in bytes. A request has at most 16 MiB.
 const RECORD_MAX: u64 = 16 << 20;
@@ -60,62 +57,109 @@ pub(crate) struct ContainerRecord {
     pub(crate) is_created: bool,
 }
 
-impl SandboxRecord {
-    /// Returns the name, which is unique among sandboxes.
-    pub(crate) fn name(&self) -> String {
+impl ContainerRecord {
+    /// Removes the environment, which is in no record (rule C43).
+    pub(crate) fn without_environment(mut self) -> Self {
+        self.config.envs.clear();
+        self
+    }
+}
+
+/// A record that is kept on disk.
+pub(crate) trait Record: Clone + Serialize + DeserializeOwned {
+    /// Returns the name, which is unique among objects of one kind.
+    fn name(&self) -> String;
+    fn id(&self) -> &str;
+    /// Returns true once executord has created the object.
+    fn is_created(&self) -> bool;
+    fn set_created(&mut self);
+}
+
+impl Record for SandboxRecord {
+    fn name(&self) -> String {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         [metadata.namespace, metadata.name, metadata.uid, metadata.attempt.to_string()].join("\0")
     }
-}
 
-impl ContainerRecord {
-    /// Returns the name, which is unique among containers.
-    pub(crate) fn name(&self) -> String {
-        let metadata = self.config.metadata.clone().unwrap_or_default();
-        [&*self.sandbox, &metadata.name, &metadata.attempt.to_string()].join("\0")
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn is_created(&self) -> bool {
+        self.is_created
+    }
+
+    fn set_created(&mut self) {
+        self.is_created = true;
     }
 }
 
-/// A sandbox with its last known state.
-#[derive(Clone, Debug)]
-pub(crate) struct Sandbox {
-    pub(crate) record: Arc<SandboxRecord>,
-    /// State at executord; `None` if executord does not have the pod.
-    pub(crate) pod: Option<Arc<v1::Pod>>,
+impl Record for ContainerRecord {
+    fn name(&self) -> String {
+        let metadata = self.config.metadata.clone().unwrap_or_default();
+        [&*self.sandbox, &metadata.name, &metadata.attempt.to_string()].join("\0")
+    }
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn is_created(&self) -> bool {
+        self.is_created
+    }
+
+    fn set_created(&mut self) {
+        self.is_created = true;
+    }
 }
+
+/// A state of executord's. Its number only grows in the life of an object.
+pub(crate) trait State {
+    fn number(&self) -> i32;
+}
+
+impl State for v1::Pod {
+    fn number(&self) -> i32 {
+        self.state
+    }
+}
+
+impl State for v1::Container {
+    fn number(&self) -> i32 {
+        self.state
+    }
+}
+
+/// A record with the last known state at executord.
+#[derive(Debug)]
+pub(crate) struct Object<R, S> {
+    pub(crate) record: Arc<R>,
+    /// `None` if executord does not have the object.
+    pub(crate) state: Option<Arc<S>>,
+}
+
+impl<R, S> Clone for Object<R, S> {
+    fn clone(&self) -> Self {
+        Self { record: Arc::clone(&self.record), state: self.state.clone() }
+    }
+}
+
+pub(crate) type Sandbox = Object<SandboxRecord, v1::Pod>;
+pub(crate) type Container = Object<ContainerRecord, v1::Container>;
 
 impl Sandbox {
     /// Returns true if the sandbox accepts containers.
     pub(crate) fn is_ready(&self) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.state() == v1::pod::State::Ready)
+        self.state.as_ref().is_some_and(|pod| pod.state() == v1::pod::State::Ready)
     }
-}
-
-/// A container with its last known state.
-#[derive(Clone, Debug)]
-pub(crate) struct Container {
-    pub(crate) record: Arc<ContainerRecord>,
-    /// State at executord; `None` if executord does not have the container.
-    pub(crate) run: Option<Arc<v1::Container>>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    sandboxes: BTreeMap<String, Sandbox>,
-    containers: BTreeMap<String, Container>,
-    /// Ids by name: names of sandboxes have four parts, names of containers three.
-    names: HashMap<String, String>,
 }
 
 /// All records.
 #[derive(Debug)]
 pub(crate) struct Store {
-    directory: PathBuf,
-    inner: Mutex<Inner>,
+    pub(crate) sandboxes: Objects<SandboxRecord, v1::Pod>,
+    pub(crate) containers: Objects<ContainerRecord, v1::Container>,
 }
-
-const SANDBOXES: &str = "sandboxes";
-const CONTAINERS: &str = "containers";
 
 impl Store {
     /// Reads the records in a directory, which is created if it is missing.
@@ -123,190 +167,139 @@ impl Store {
     /// # Errors
     /// Returns an error if the directory cannot be created or read.
     pub(crate) fn open(directory: &Path) -> Result<Self, String> {
-        let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-        let mut inner = Inner::default();
-        for part in [SANDBOXES, CONTAINERS] {
-            let path = directory.join(part);
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| at(&path, error))?;
-        }
-        for record in read_all::<SandboxRecord>(&directory.join(SANDBOXES))? {
-            inner.names.insert(record.name(), record.id.clone());
-            inner.sandboxes.insert(record.id.clone(), Sandbox { record: Arc::new(record), pod: None });
-        }
-        for record in read_all::<ContainerRecord>(&directory.join(CONTAINERS))? {
-            inner.names.insert(record.name(), record.id.clone());
-            inner.containers.insert(record.id.clone(), Container { record: Arc::new(record), run: None });
-        }
-        Ok(Self { directory: directory.to_owned(), inner: Mutex::new(inner) })
+        Ok(Self {
+            sandboxes: Objects::open(directory.join("sandboxes"))?,
+            containers: Objects::open(directory.join("containers"))?,
+        })
+    }
+}
+
+/// Objects of one kind, by id.
+#[derive(Debug)]
+pub(crate) struct Objects<R, S> {
+    directory: PathBuf,
+    known: Mutex<BTreeMap<String, Object<R, S>>>,
+    /// Held while records change, so that reading calls wait for no disk.
+    writing: Mutex<()>,
+}
+
+impl<R: Record, S: State> Objects<R, S> {
+    fn open(directory: PathBuf) -> Result<Self, String> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(|error| format!("{}: {error}", directory.display()))?;
+        let records = read_all::<R>(&directory)?.into_iter();
+        let known =
+            records.map(|record| (record.id().to_owned(), Object { record: Arc::new(record), state: None })).collect();
+        Ok(Self { directory, known: Mutex::new(known), writing: Mutex::default() })
     }
 
-    /// Begins a sandbox: gives it an id and writes its record. If the name is in use, returns the record of the earlier
-    /// request.
+    /// Begins an object: writes its record. If the name is in use, nothing is written, and the earlier record is
+    /// returned.
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
-    pub(crate) fn begin_sandbox(&self, mut record: SandboxRecord) -> Result<SandboxRecord, Status> {
-        let mut inner = locked(&self.inner);
-        let name = record.name();
-        if let Some(earlier) = inner.names.get(&name).and_then(|id| inner.sandboxes.get(id)) {
-            return Ok(SandboxRecord::clone(&earlier.record));
-        }
-        record.id = ids::new()?;
-        self.write(SANDBOXES, &record.id, &record)?;
-        inner.names.insert(name, record.id.clone());
-        inner.sandboxes.insert(record.id.clone(), Sandbox { record: Arc::new(record.clone()), pod: None });
-        Ok(record)
+    pub(crate) fn begin(&self, record: R) -> Result<Option<Arc<R>>, Status> {
+        self.write_with(|| {
+            let name = record.name();
+            if let Some(earlier) = locked(&self.known).values().find(|object| object.record.name() == name) {
+                return Ok(Some(Arc::clone(&earlier.record)));
+            }
+            self.write(&record)?;
+            locked(&self.known).insert(record.id().to_owned(), Object { record: Arc::new(record), state: None });
+            Ok(None)
+        })
     }
 
-    /// Begins a container. See [`Store::begin_sandbox`].
+    /// Notes that executord has created an object. Returns false if it was removed meanwhile.
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
-    pub(crate) fn begin_container(&self, mut record: ContainerRecord) -> Result<ContainerRecord, Status> {
-        record.config.envs.clear();
-        let mut inner = locked(&self.inner);
-        let name = record.name();
-        if let Some(earlier) = inner.names.get(&name).and_then(|id| inner.containers.get(id)) {
-            return Ok(ContainerRecord::clone(&earlier.record));
-        }
-        record.id = ids::new()?;
-        self.write(CONTAINERS, &record.id, &record)?;
-        inner.names.insert(name, record.id.clone());
-        inner.containers.insert(record.id.clone(), Container { record: Arc::new(record.clone()), run: None });
-        Ok(record)
+    pub(crate) fn created(&self, id: &str, state: S) -> Result<bool, Status> {
+        let is_there = self.change(id, |record| {
+            let is_first = !record.is_created();
+            record.set_created();
+            is_first
+        })?;
+        self.advance(id, state);
+        Ok(is_there)
     }
 
-    /// Notes that executord has created a sandbox. Returns false if it was removed meanwhile.
+    /// Changes a record. Returns false if there is none. `change` returns true if the record has changed.
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
-    pub(crate) fn sandbox_created(&self, id: &str, pod: v1::Pod) -> Result<bool, Status> {
-        let mut inner = locked(&self.inner);
-        let Some(sandbox) = inner.sandboxes.get_mut(id) else { return Ok(false) };
-        if !sandbox.record.is_created {
-            let record = SandboxRecord { is_created: true, ..SandboxRecord::clone(&sandbox.record) };
-            self.write(SANDBOXES, id, &record)?;
-            sandbox.record = Arc::new(record);
+    pub(crate) fn change(&self, id: &str, change: impl FnOnce(&mut R) -> bool) -> Result<bool, Status> {
+        self.write_with(|| {
+            let known = locked(&self.known).get(id).map(|object| R::clone(&object.record));
+            let Some(mut record) = known else { return Ok(false) };
+            if change(&mut record) {
+                self.write(&record)?;
+                if let Some(object) = locked(&self.known).get_mut(id) {
+                    object.record = Arc::new(record);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Sets a state, unless a later one is known: a response that was sent before an event can arrive after it. Returns the
+    /// object before and after; `None` if there is none.
+    pub(crate) fn advance(&self, id: &str, state: S) -> Option<[Object<R, S>; 2]> {
+        let mut known = locked(&self.known);
+        let object = known.get_mut(id)?;
+        let before = object.clone();
+        if state.number() >= before.state.as_ref().map_or(0, |state| state.number()) {
+            object.state = Some(Arc::new(state));
         }
-        advance_pod(sandbox, pod);
-        Ok(true)
+        Some([before, object.clone()])
     }
 
-    /// Notes that executord has created a container. Returns false if it was removed meanwhile.
-    ///
-    /// # Errors
-    /// Returns an error if the record cannot be written.
-    pub(crate) fn container_created(&self, id: &str, run: v1::Container) -> Result<bool, Status> {
-        let mut inner = locked(&self.inner);
-        let Some(container) = inner.containers.get_mut(id) else { return Ok(false) };
-        if !container.record.is_created {
-            let record = ContainerRecord { is_created: true, ..ContainerRecord::clone(&container.record) };
-            self.write(CONTAINERS, id, &record)?;
-            container.record = Arc::new(record);
-        }
-        advance_run(container, run);
-        Ok(true)
+    /// Notes that executord does not have an object, unless its state is final. Returns true if it had a state.
+    pub(crate) fn lose(&self, id: &str, is_final: impl FnOnce(&S) -> bool) -> bool {
+        let mut known = locked(&self.known);
+        known.get_mut(id).is_some_and(|object| object.state.take_if(|state| !is_final(state)).is_some())
     }
 
-    /// Notes a change of a container's resources in its record.
-    ///
-    /// # Errors
-    /// Returns an error if the record cannot be written.
-    pub(crate) fn change_resources(&self, id: &str, changed: &LinuxContainerResources) -> Result<(), Status> {
-        let mut inner = locked(&self.inner);
-        let Some(container) = inner.containers.get_mut(id) else { return Ok(()) };
-        let resources = merged(&container.record.resources, changed);
-        let record = ContainerRecord { resources, ..ContainerRecord::clone(&container.record) };
-        self.write(CONTAINERS, id, &record)?;
-        container.record = Arc::new(record);
-        Ok(())
+    /// Removes an object and frees its name. Returns false if there is none.
+    pub(crate) fn remove(&self, id: &str) -> bool {
+        self.write_with(|| {
+            let is_there = locked(&self.known).remove(id).is_some();
+            if is_there {
+                remove_file(&self.path(id));
+            }
+            is_there
+        })
     }
 
-    /// Sets the state of a pod. An older state than the known one is ignored. Returns true if the sandbox was ready and is
-    /// no longer.
-    pub(crate) fn set_pod(&self, pod: v1::Pod) -> bool {
-        let mut inner = locked(&self.inner);
-        let Some(sandbox) = inner.sandboxes.get_mut(&pod.id) else { return false };
-        let was_ready = sandbox.is_ready();
-        advance_pod(sandbox, pod);
-        was_ready && !sandbox.is_ready()
+    /// Returns all objects that are created.
+    pub(crate) fn all(&self) -> Vec<Object<R, S>> {
+        self.everything().into_iter().filter(|object| object.record.is_created()).collect()
     }
 
-    /// Notes that executord does not have the pod of a sandbox. Returns true if the sandbox was ready.
-    pub(crate) fn lose_pod(&self, id: &str) -> bool {
-        let mut inner = locked(&self.inner);
-        let Some(sandbox) = inner.sandboxes.get_mut(id) else { return false };
-        let was_ready = sandbox.is_ready();
-        sandbox.pod = None;
-        was_ready
+    /// Returns all objects, also those whose creation has not ended.
+    pub(crate) fn everything(&self) -> Vec<Object<R, S>> {
+        locked(&self.known).values().cloned().collect()
     }
 
-    /// Notes that executord does not have a container, if its end is not known. Returns true if it had not ended.
-    pub(crate) fn lose_run(&self, id: &str) -> bool {
-        let mut inner = locked(&self.inner);
-        let Some(container) = inner.containers.get_mut(id) else { return false };
-        container.run.take_if(|run| run.state() != v1::State::Completed).is_some()
+    /// Returns the created object with an id, or with a prefix of an id that only one has.
+    pub(crate) fn get(&self, id: &str) -> Option<Object<R, S>> {
+        only(&locked(&self.known), id).filter(|object| object.record.is_created())
     }
 
-    /// Sets the state of a container. An older state than the known one is ignored. Returns the known state before.
-    pub(crate) fn set_run(&self, run: v1::Container) -> Option<v1::State> {
-        let mut inner = locked(&self.inner);
-        let container = inner.containers.get_mut(&run.id)?;
-        let before = container.run.as_ref().map(|run| run.state()).unwrap_or_default();
-        advance_run(container, run);
-        Some(before)
+    /// Runs one change at a time, outside of the tasks of the runtime.
+    fn write_with<T>(&self, change: impl FnOnce() -> T) -> T {
+        tokio::task::block_in_place(|| {
+            let _one = locked(&self.writing);
+            change()
+        })
     }
 
-    /// Removes a sandbox and frees its name.
-    pub(crate) fn remove_sandbox(&self, id: &str) {
-        let mut inner = locked(&self.inner);
-        if let Some(sandbox) = inner.sandboxes.remove(id) {
-            inner.names.remove(&sandbox.record.name());
-            remove_file(&self.path(SANDBOXES, id));
-        }
+    fn path(&self, id: &str) -> PathBuf {
+        self.directory.join(format!("{id}.json"))
     }
 
-    /// Removes a container and frees its name. Returns false if there was none.
-    pub(crate) fn remove_container(&self, id: &str) -> bool {
-        let mut inner = locked(&self.inner);
-        let Some(container) = inner.containers.remove(id) else { return false };
-        inner.names.remove(&container.record.name());
-        remove_file(&self.path(CONTAINERS, id));
-        true
-    }
-
-    /// Returns all sandboxes that are created.
-    pub(crate) fn sandboxes(&self) -> Vec<Sandbox> {
-        locked(&self.inner).sandboxes.values().filter(|sandbox| sandbox.record.is_created).cloned().collect()
-    }
-
-    /// Returns all containers that are created.
-    pub(crate) fn containers(&self) -> Vec<Container> {
-        locked(&self.inner).containers.values().filter(|container| container.record.is_created).cloned().collect()
-    }
-
-    /// Returns all records, of objects whose creation has not ended, too.
-    pub(crate) fn everything(&self) -> (Vec<Sandbox>, Vec<Container>) {
-        let inner = locked(&self.inner);
-        (inner.sandboxes.values().cloned().collect(), inner.containers.values().cloned().collect())
-    }
-
-    /// Returns the sandbox with an id, or with a prefix of an id that only one has.
-    pub(crate) fn sandbox(&self, id: &str) -> Option<Sandbox> {
-        only(&locked(&self.inner).sandboxes, id).filter(|sandbox| sandbox.record.is_created)
-    }
-
-    /// Returns the container with an id, or with a prefix of an id that only one has.
-    pub(crate) fn container(&self, id: &str) -> Option<Container> {
-        only(&locked(&self.inner).containers, id).filter(|container| container.record.is_created)
-    }
-
-    fn path(&self, part: &str, id: &str) -> PathBuf {
-        self.directory.join(part).join(format!("{id}.json"))
-    }
-
-    fn write(&self, part: &str, id: &str, record: &impl Serialize) -> Result<(), Status> {
-        let path = self.path(part, id);
+    fn write(&self, record: &R) -> Result<(), Status> {
+        let path = self.path(record.id());
         let written =
             serde_json::to_vec(record).map_err(std::io::Error::from).and_then(|json| match json.len() as u64 {
                 0..=RECORD_MAX => replace(&path, &json),
@@ -367,30 +360,15 @@ fn only<T: Clone>(all: &BTreeMap<String, T>, id: &str) -> Option<T> {
     (key == id || matches.next().is_none()).then(|| found.clone())
 }
 
-/// States only advance: a response that was sent before an event can arrive after it.
-fn advance_pod(sandbox: &mut Sandbox, pod: v1::Pod) {
-    let known = sandbox.pod.as_ref().map_or(0, |known| known.state);
-    if pod.state >= known {
-        sandbox.pod = Some(Arc::new(pod));
-    }
-}
-
-fn advance_run(container: &mut Container, run: v1::Container) {
-    let known = container.run.as_ref().map_or(0, |known| known.state);
-    if run.state >= known {
-        container.run = Some(Arc::new(run));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use executor_cri_api::v1::{ContainerMetadata, KeyValue, PodSandboxMetadata};
 
-    fn record(name: &str) -> SandboxRecord {
+    fn record(id: &str, name: &str) -> SandboxRecord {
         let metadata = PodSandboxMetadata { name: name.into(), ..PodSandboxMetadata::default() };
         let config = PodSandboxConfig { metadata: Some(metadata), ..PodSandboxConfig::default() };
-        SandboxRecord { config, ..SandboxRecord::default() }
+        SandboxRecord { id: id.into(), config, ..SandboxRecord::default() }
     }
 
     /// Rules C4, C8: a name has one id until it is removed.
@@ -398,12 +376,28 @@ mod tests {
     fn names_are_unique_until_removed() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        let first = store.begin_sandbox(record("a")).unwrap();
-        let again = store.begin_sandbox(record("a")).unwrap();
-        assert_eq!(first.id, again.id);
-        assert!(first.id.len() == 64 && first.id.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        store.remove_sandbox(&first.id);
-        assert_ne!(store.begin_sandbox(record("a")).unwrap().id, first.id);
+        assert!(store.sandboxes.begin(record("1", "a")).unwrap().is_none());
+        assert_eq!(store.sandboxes.begin(record("2", "a")).unwrap().unwrap().id, "1");
+        assert!(store.sandboxes.remove("1") && !store.sandboxes.remove("1"));
+        assert!(store.sandboxes.begin(record("2", "a")).unwrap().is_none());
+        let id = crate::ids::new().unwrap();
+        assert!(id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+
+    /// Rule C14: states only advance, and reading calls see each at once.
+    #[test]
+    fn states_only_advance() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        store.sandboxes.begin(record("1", "a")).unwrap();
+        let pod = |state: v1::pod::State| v1::Pod { state: state.into(), ..v1::Pod::default() };
+        assert!(store.sandboxes.created("1", pod(v1::pod::State::Ready)).unwrap());
+        let [before, after] = store.sandboxes.advance("1", pod(v1::pod::State::Ended)).unwrap();
+        assert!(before.is_ready() && !after.is_ready());
+        store.sandboxes.advance("1", pod(v1::pod::State::Ready));
+        assert!(!store.sandboxes.get("1").unwrap().is_ready());
+        assert!(!store.sandboxes.lose("1", |_| true) && store.sandboxes.lose("1", |_| false));
+        assert!(store.sandboxes.advance("2", pod(v1::pod::State::Ready)).is_none());
     }
 
     /// Rule C43: records are read again, and no value of an environment is in one.
@@ -417,14 +411,14 @@ mod tests {
             log_path: "c.log".into(),
             ..ContainerConfig::default()
         };
-        let id = store.begin_container(ContainerRecord { config, ..ContainerRecord::default() }).unwrap().id;
-        assert!(store.container(&id).is_none(), "its creation has not ended");
-        let run = v1::Container { id: id.clone(), ..v1::Container::default() };
-        assert!(store.container_created(&id, run).unwrap());
-        let text = fs::read_to_string(store.path(CONTAINERS, &id)).unwrap();
+        let record = ContainerRecord { id: "1234".into(), config, ..ContainerRecord::default() };
+        store.containers.begin(record.without_environment()).unwrap();
+        assert!(store.containers.get("1234").is_none(), "its creation has not ended");
+        assert!(store.containers.created("1234", v1::Container::default()).unwrap());
+        let text = fs::read_to_string(store.containers.path("1234")).unwrap();
         assert!(text.contains("c.log") && !text.contains("hunter2"), "{text}");
         let reopened = Store::open(directory.path()).unwrap();
-        assert_eq!(reopened.container(&id[..8]).unwrap().record, store.container(&id).unwrap().record);
+        assert_eq!(reopened.containers.get("12").unwrap().record, store.containers.get("1234").unwrap().record);
     }
 
     /// Rule C4: a prefix that two ids have names neither.
@@ -438,7 +432,7 @@ mod tests {
     fn damaged_records_are_left_out() {
         let directory = tempfile::tempdir().unwrap();
         drop(Store::open(directory.path()).unwrap());
-        fs::write(directory.path().join(SANDBOXES).join("x.json"), "{").unwrap();
-        assert!(Store::open(directory.path()).unwrap().everything().0.is_empty());
+        fs::write(directory.path().join("sandboxes/x.json"), "{").unwrap();
+        assert!(Store::open(directory.path()).unwrap().sandboxes.everything().is_empty());
     }
 }

@@ -11,7 +11,6 @@ use crate::failure::Violations;
 
 /// What a container is created from, besides its request.
 pub(crate) struct Origin<'a> {
-    pub(crate) id: &'a str,
     /// Id of the sandbox.
     pub(crate) sandbox: &'a str,
     /// Request of the sandbox.
@@ -24,11 +23,11 @@ pub(crate) struct Origin<'a> {
     pub(crate) volumes: &'a BTreeMap<String, String>,
 }
 
-/// Lowers a container to a request, and takes its environment and its command from it.
+/// Lowers a container to a request, which has no id yet.
 ///
 /// # Errors
 /// INVALID_ARGUMENT with every field that cannot be honoured.
-pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result<RunRequest, Status> {
+pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<RunRequest, Status> {
     let mut violations = Violations::default();
     let linux = config.linux.clone().unwrap_or_default();
     let (security, requested) = (linux.security_context.unwrap_or_default(), linux.resources.unwrap_or_default());
@@ -38,11 +37,9 @@ pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result
     }
     let labels = [(LABEL.to_owned(), String::new())].into();
     // The environment is not part of the digest: executord compares it itself, with a key.
-    let mut public = config.clone();
-    public.envs.clear();
-    let nonce = digest(&public);
+    let envs = std::mem::take(&mut config.envs);
+    let nonce = digest(&config);
     let mut run = RunRequest {
-        id: origin.id.to_owned(),
         labels,
         nonce,
         rootfs: origin.rootfs.to_owned(),
@@ -55,8 +52,8 @@ pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result
         terminal: config.tty,
         stdin: config.stdin,
         stop_signal: process::signal_number(config.stop_signal()),
-        volumes: mounts::lower(config, origin.volumes, security.privileged, &mut violations),
-        devices: mounts::devices(config, &mut violations),
+        volumes: mounts::lower(&config, origin.volumes, security.privileged, &mut violations),
+        devices: mounts::devices(&config, &mut violations),
         limits: Some(resources::lower(&requested, &mut violations)),
         oom_score_adj: i32::try_from(requested.oom_score_adj).ok().filter(|&score| score != 0),
         ..RunRequest::default()
@@ -69,7 +66,7 @@ pub(crate) fn lower(origin: &Origin<'_>, config: &mut ContainerConfig) -> Result
         }
     }
     let user = security::user(&security, &mut violations);
-    let mut action = process::lower(config);
+    let mut action = process::lower(config, envs);
     action.user = user;
     run.action = Some(Action { run: Some(action), ..Action::default() });
     violations.check()?;
@@ -83,14 +80,13 @@ mod tests {
 
     fn lowered(config: &ContainerConfig) -> Result<RunRequest, String> {
         let origin = Origin {
-            id: "c",
             sandbox: "s",
             sandbox_config: &PodSandboxConfig::default(),
             rootfs: "docker://x",
             log: "",
             volumes: &BTreeMap::new(),
         };
-        lower(&origin, &mut config.clone()).map_err(|status| status.message().to_owned())
+        lower(&origin, config.clone()).map_err(|status| status.message().to_owned())
     }
 
     fn with_security(security: LinuxContainerSecurityContext) -> ContainerConfig {

@@ -6,12 +6,12 @@ use executor_cri_api::v1::{ContainerConfig, KeyValue, Signal};
 
 /// Lowers the command, the environment and the directory. `command` replaces the image's entrypoint and its arguments;
 /// `args` alone replaces the arguments.
-pub(super) fn lower(config: &mut ContainerConfig) -> RunAction {
-    let mut command = std::mem::take(&mut config.command).into_iter();
+pub(super) fn lower(config: ContainerConfig, envs: Vec<KeyValue>) -> RunAction {
+    let mut command = config.command.into_iter();
     let path = command.next().unwrap_or_default();
-    let args = command.chain(std::mem::take(&mut config.args)).collect();
-    let env = environment(std::mem::take(&mut config.envs));
-    RunAction { path, args, env, dir: config.working_dir.clone(), ..RunAction::default() }
+    let args = command.chain(config.args).collect();
+    let env = environment(envs);
+    RunAction { path, args, env, dir: config.working_dir, ..RunAction::default() }
 }
 
 /// The last of several values of a name counts.
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn commands_replace_entrypoints() {
         let list = |words: &[&str]| words.iter().map(|&word| word.into()).collect();
-        let mut config =
+        let config =
             ContainerConfig { command: list(&["sh", "-c"]), args: list(&["true"]), ..ContainerConfig::default() };
-        let run = lower(&mut config);
+        let run = lower(config, Vec::new());
         assert_eq!((&*run.path, run.args), ("sh", list(&["-c", "true"])));
-        let mut config = ContainerConfig { args: list(&["x"]), ..ContainerConfig::default() };
-        let run = lower(&mut config);
+        let config = ContainerConfig { args: list(&["x"]), ..ContainerConfig::default() };
+        let run = lower(config, Vec::new());
         assert_eq!((&*run.path, run.args), ("", list(&["x"])));
     }
 

@@ -90,7 +90,7 @@ impl RuntimeService for Runtime {
     ) -> Result<Response<PodSandboxStatusResponse>, Status> {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose } = request.into_inner();
         let sandbox = self.0.sandbox(&pod_sandbox_id)?;
-        let members = self.0.store.containers().into_iter();
+        let members = self.0.store.containers.all().into_iter();
         let members = members.filter(|container| container.record.sandbox == sandbox.record.id);
         answer(PodSandboxStatusResponse {
             status: Some(status::sandbox(&sandbox)),
@@ -173,7 +173,7 @@ impl RuntimeService for Runtime {
         let ContainerStatusRequest { container_id, verbose } = request.into_inner();
         let container = self.0.container(&container_id)?;
         let details = || {
-            let processes = container.run.iter().flat_map(|run| &run.processes);
+            let processes = container.state.iter().flat_map(|run| &run.processes);
             let pid = processes.map(|process| process.pid).find(|&pid| pid > 0).unwrap_or_default();
             info("info", &serde_json::json!({ "pid": pid, "record": &*container.record }))
         };
