@@ -143,8 +143,12 @@ impl Claims {
 
     /// Releases all blocks. Called when no container is left.
     pub(crate) fn release_all(&self) {
-        if let Err(error) = fs::remove_file(self.path()) {
-            log::line(Level::Warning, "", at(&self.path(), &error));
+        // Without the lock, a launcher that reads the claims finds this one listed and then removed.
+        match self.lock().and_then(|_lock| fs::remove_file(self.path())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                log::line(Level::Warning, "", at(&self.path(), &error));
+            }
+            _ => {} // removed here, or by a launcher that found the run directory removed
         }
     }
 
@@ -214,6 +218,8 @@ fn is_in_use(run_dir: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use executor_core::idmap::RANGE_IDS;
     use executor_core::validate::Policy;
 
@@ -272,6 +278,27 @@ mod tests {
         assert_eq!((second.blocks().len(), second.other_launchers(&pool).len()), (3, 0));
         second.release_all();
         assert!(fs::read_dir(&dir).expect("a directory").flatten().all(|entry| entry.file_name() == "lock"));
+    }
+
+    #[test]
+    fn claims_are_released_while_others_are_read() {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path().join("ids");
+        let ((a, _a), (b, b_lock)) = (served(home.path(), "a"), served(home.path(), "b"));
+        // A launcher releases its claim after its lock: at that moment, others remove the claim as well.
+        drop(b_lock);
+        let none = BTreeSet::new();
+        for _ in 0..100 {
+            let released = Claims::open_in(&dir, &b, &pool(3), &none).expect("claims of the one");
+            thread::scope(|scope| {
+                let release = scope.spawn(|| released.release_all());
+                while !release.is_finished() {
+                    Claims::open_in(&dir, &a, &pool(3), &none).expect("claims of the other");
+                }
+            });
+        }
+        let names = fs::read_dir(&dir).expect("a directory").flatten().map(|entry| entry.file_name());
+        assert_eq!(names.filter(|name| name != "lock").count(), 1, "the claim of the other");
     }
 
     #[test]
