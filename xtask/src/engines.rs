@@ -3,6 +3,7 @@
 //! critest judges executor-cri and Debian's containerd, whose results are the yardstick in docs/cri.md. Everything runs in
 //! namespaces of its own ([`room`]), with the images that critest pulls made and served locally ([`supplies`]).
 
+mod benchmark;
 mod containerd;
 mod executor;
 mod guide;
@@ -18,7 +19,7 @@ use anyhow::{Context as _, ensure};
 
 use self::report::Report;
 use self::room::Room;
-use self::supplies::Supplies;
+use self::supplies::{Registry, Supplies};
 use crate::workspace::{Workspace, is_root, run, step};
 use crate::{dist, needs};
 
@@ -47,6 +48,16 @@ pub(crate) struct Options {
     /// Judge only this runtime
     #[arg(long, value_enum)]
     runtime: Option<Kind>,
+    /// Compare times and memory of both runtimes instead, in this number of rounds
+    #[arg(
+        long,
+        value_name = "ROUNDS",
+        num_args = 0..=1,
+        default_missing_value = "3",
+        value_parser = clap::value_parser!(u16).range(1..=100),
+        conflicts_with_all = ["focus", "skip", "list", "runtime"]
+    )]
+    benchmark: Option<u16>,
     /// Use the programs of the product in this directory instead of building them
     #[arg(long, value_name = "DIRECTORY")]
     programs: Option<PathBuf>,
@@ -79,26 +90,23 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     ensure!(is_root(), "containerd needs root");
     needs::require(&needs::ENGINES_RUN)?;
     let supplies = Supplies::prepare(workspace)?;
-    if options.focus.is_none() && options.runtime != Some(Kind::Containerd) {
+    if options.benchmark.is_none() && options.focus.is_none() && options.runtime != Some(Kind::Containerd) {
         step("Testing executor-streams with client-go");
         let mut command = workspace.cargo(["test", "--workspace", "--locked", "--test", "clients"]);
         command.args(["--features", "executor-streams/client-go"]);
         run(command.env("EXECUTOR_STREAMS_CLIENT", supplies.streams()))?;
     }
     let directory = tempfile::Builder::new().prefix("executor-engines-").tempdir()?;
-    // Users of the host must not reach set-user-id programs that a container leaves in a mounted directory.
-    let work = directory.path().join(CRITEST);
-    std::fs::create_dir_all(&work)?;
-    std::fs::set_permissions(work.parent().unwrap_or(&work), std::fs::Permissions::from_mode(0o700))?;
-    let room = Room::open(directory.path())?;
-    step("Serving the images of critest");
-    let registry = supplies.serve(&room, directory.path())?;
+    if let Some(rounds) = options.benchmark {
+        return benchmark(workspace, options, &supplies, directory.path(), rounds.into());
+    }
+    let stage = Stage::prepare(&supplies, directory.path())?;
     let mut reports = Vec::new();
     for kind in [Kind::Containerd, Kind::Executor] {
         if options.runtime.is_none_or(|only| only == kind) {
-            let report = run_on(workspace, kind, options, &supplies, &room, directory.path(), &registry.address);
+            let report = run_on(workspace, kind, options, &stage);
             if let Some(logs) = &options.logs {
-                keep_logs(directory.path(), logs)?;
+                keep_logs(&stage.directory, logs)?;
             }
             reports.push(report?);
         }
@@ -113,38 +121,87 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     Ok(if is_whole && reports.iter().any(differs) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Where runtimes run: namespaces of their own, with a registry that serves the images.
+struct Stage<'a> {
+    supplies: &'a Supplies,
+    directory: PathBuf,
+    registry: Registry,
+    room: Room,
+}
+
+impl<'a> Stage<'a> {
+    fn prepare(supplies: &'a Supplies, directory: &Path) -> anyhow::Result<Self> {
+        // Users of the host must not reach set-user-id programs that a container leaves in a mounted directory.
+        let work = directory.join(CRITEST);
+        std::fs::create_dir_all(&work)?;
+        std::fs::set_permissions(work.parent().unwrap_or(&work), std::fs::Permissions::from_mode(0o700))?;
+        let room = Room::open(directory)?;
+        step("Serving the images of critest");
+        let registry = supplies.serve(&room, directory)?;
+        Ok(Self { supplies, directory: directory.to_owned(), registry, room })
+    }
+
+    /// Returns the working directory of critest.
+    fn work(&self) -> PathBuf {
+        self.directory.join(CRITEST)
+    }
+
+    /// Starts a runtime.
+    fn start(&self, workspace: &Workspace, kind: Kind, options: &Options) -> anyhow::Result<Runtime> {
+        if kind == Kind::Containerd {
+            step("Starting containerd");
+            return containerd::start(&self.room, &self.directory, &self.registry.address);
+        }
+        let programs = match &options.programs {
+            Some(programs) => programs.canonicalize().with_context(|| programs.display().to_string())?,
+            None => {
+                dist::build(workspace)?;
+                workspace.dist()
+            }
+        };
+        step("Starting executord and executor-cri");
+        executor::start(&self.room, &self.directory, &programs, &self.work(), &self.registry.address)
+    }
+}
+
 /// Starts a runtime and runs critest against it.
-fn run_on(
+fn run_on(workspace: &Workspace, kind: Kind, options: &Options, stage: &Stage<'_>) -> anyhow::Result<Report> {
+    let runtime = stage.start(workspace, kind, options)?;
+    if kind == Kind::Executor {
+        step("Typing the guide for crictl");
+        guide::run(workspace, stage.supplies, &stage.room, &stage.work(), &runtime)?;
+    }
+    step(&format!("Running critest against {} (2 minutes for all specs)", runtime.name));
+    critest(options, stage, &runtime)
+}
+
+/// Starts both runtimes, each in its own namespaces, and compares their times and memory. Fails if the machine was busy.
+fn benchmark(
     workspace: &Workspace,
-    kind: Kind,
     options: &Options,
     supplies: &Supplies,
-    room: &Room,
     directory: &Path,
-    registry: &str,
-) -> anyhow::Result<Report> {
-    let runtime = match kind {
-        Kind::Containerd => {
-            step("Starting containerd");
-            containerd::start(room, directory, registry)?
+    rounds: usize,
+) -> anyhow::Result<ExitCode> {
+    let mut contestants = Vec::new();
+    for (name, kind) in [("containerd", Kind::Containerd), ("executor", Kind::Executor)] {
+        let stage = Stage::prepare(supplies, &directory.join(name))?;
+        let runtime = stage.start(workspace, kind, options)?;
+        contestants.push((stage, runtime));
+    }
+    let figures = benchmark::measure(&contestants, rounds);
+    if let Some(logs) = &options.logs {
+        for (stage, _) in &contestants {
+            keep_logs(&stage.directory, logs)?;
         }
-        Kind::Executor => {
-            let programs = match &options.programs {
-                Some(programs) => programs.canonicalize().with_context(|| programs.display().to_string())?,
-                None => {
-                    dist::build(workspace)?;
-                    workspace.dist()
-                }
-            };
-            step("Starting executord and executor-cri");
-            let runtime = executor::start(room, directory, &programs, &directory.join(CRITEST), registry)?;
-            step("Typing the guide for crictl");
-            guide::run(workspace, supplies, room, &directory.join(CRITEST), &runtime)?;
-            runtime
-        }
-    };
-    step(&format!("Running critest against {} (2 minutes for all specs)", runtime.name));
-    critest(options, supplies, room, directory, &runtime)
+    }
+    let figures = figures?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+    } else {
+        println!("{figures}");
+    }
+    Ok(if figures.count() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Copies all logs of a run.
@@ -161,19 +218,14 @@ fn keep_logs(directory: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Runs critest against the runtime at `socket`.
-fn critest(
-    options: &Options,
-    supplies: &Supplies,
-    room: &Room,
-    directory: &Path,
-    runtime: &Runtime,
-) -> anyhow::Result<Report> {
+fn critest(options: &Options, stage: &Stage<'_>, runtime: &Runtime) -> anyhow::Result<Report> {
+    let directory = &stage.directory;
     let (json, list) = (directory.join("report.json"), directory.join("images.yaml"));
     let images = "defaultTestContainerImage: registry.k8s.io/e2e-test-images/busybox:1.29-2\n\
                   webServerTestImage: registry.k8s.io/e2e-test-images/nginx:1.14-2\n";
     std::fs::write(&list, images)?;
     let endpoint = format!("unix://{}", runtime.socket.display());
-    let mut command = room.command(&supplies.critest);
+    let mut command = stage.room.command(&stage.supplies.critest);
     command.args(["-runtime-endpoint", &endpoint, "-image-endpoint", &endpoint, "-ginkgo.no-color"]);
     command.arg("-test-images-file").arg(&list).arg("-ginkgo.json-report").arg(&json);
     for (flag, value) in [("-ginkgo.focus", &options.focus), ("-ginkgo.skip", &options.skip)] {
@@ -181,7 +233,7 @@ fn critest(
     }
     let log = std::fs::File::create(directory.join("critest.log"))?;
     // critest writes reports below its working directory, and makes the files that it mounts in the temporary directory.
-    let work = directory.join(CRITEST);
+    let work = stage.work();
     command.current_dir(&work).env("TMPDIR", &work).stdout(log.try_clone()?).stderr(log);
     // A failed spec is a result, and a run that fails as a whole leaves no report.
     let _ = run(&mut command);

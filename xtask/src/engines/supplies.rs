@@ -51,6 +51,7 @@ impl Supplies {
         step("Building crictl, and the programs of the images");
         for (name, package) in [
             ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
+            ("density", "./density"),
             ("images", "./images"),
             ("nonewprivs", "./nonewprivs"),
             ("pause", "./pause"),
