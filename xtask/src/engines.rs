@@ -19,6 +19,7 @@ use anyhow::{Context as _, ensure};
 
 use self::report::Report;
 use self::room::Room;
+pub(crate) use self::supplies::program;
 use self::supplies::{Registry, Supplies};
 use crate::workspace::{Workspace, is_root, run, step};
 use crate::{dist, needs};

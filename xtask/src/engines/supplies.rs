@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use anyhow::{Context as _, ensure};
 
 use super::room::Room;
+use crate::needs;
 use crate::workspace::{Workspace, output, run, step};
 
 /// Source of busybox. The shell of Debian's own packages runs applets without looking at their paths, and critest masks
@@ -44,20 +45,33 @@ pub(super) fn critest(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(critest)
 }
 
+/// Packages of the module with programs of these names.
+const PROGRAMS: [(&str, &str); 6] = [
+    ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
+    ("density", "./density"),
+    ("images", "./images"),
+    ("nonewprivs", "./nonewprivs"),
+    ("pause", "./pause"),
+    ("streams", "./streams"),
+];
+
+/// Builds a program of the module, and returns its path.
+pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
+    needs::require(&needs::ENGINES)?;
+    let known = PROGRAMS.iter().find(|(known, _)| *known == name);
+    let (_, package) = known.with_context(|| format!("integration/engines has no program {name}"))?;
+    let path = directory(workspace)?.join(name);
+    run(go(workspace, &["build", "-o"])?.arg(&path).arg(package))?;
+    Ok(path)
+}
+
 impl Supplies {
     pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<Self> {
         let critest = critest(workspace)?;
         let directory = directory(workspace)?;
         step("Building crictl, and the programs of the images");
-        for (name, package) in [
-            ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
-            ("density", "./density"),
-            ("images", "./images"),
-            ("nonewprivs", "./nonewprivs"),
-            ("pause", "./pause"),
-            ("streams", "./streams"),
-        ] {
-            run(go(workspace, &["build", "-o"])?.arg(directory.join(name)).arg(package))?;
+        for (name, _) in PROGRAMS {
+            program(workspace, name)?;
         }
         let supplies = Self { critest, directory };
         supplies.busybox()?;

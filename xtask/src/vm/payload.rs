@@ -2,7 +2,7 @@
 //! integration tests to run.
 //!
 //! `integration/vm/tests` lists these tests; each line has a module of an executable. A check can name more
-//! executables.
+//! executables, and programs of `integration/engines`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,14 +13,14 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use super::root::make_ext4;
-use crate::dist;
 use crate::workspace::{Workspace, run, step};
+use crate::{dist, engines};
 
 /// Creates the disk. Tests are built only if at least one of them will run.
 pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) -> anyhow::Result<PathBuf> {
     let scratch = tempfile::tempdir_in(workspace.target.join("vm"))?;
     let tree = scratch.path();
-    for dir in ["dist", "tests"] {
+    for dir in ["dist", "tests", "programs"] {
         fs::create_dir(tree.join(dir))?;
     }
     for binary in dist::PROGRAMS {
@@ -31,7 +31,8 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
     let listed = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
-    let wanted = |name: &str| with_tests && (filter.is_empty() || filter.iter().any(|text| name.contains(&**text)));
+    let selected = |name: &str| filter.is_empty() || filter.iter().any(|text| name.contains(&**text));
+    let wanted = |name: &str| with_tests && selected(name);
     let mut names = BTreeSet::new();
     for test in listed {
         let (executable, module) = test.split_once('/').unwrap_or((test, test));
@@ -39,10 +40,12 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
             names.insert(executable.to_owned());
         }
     }
-    for (check, test) in used_by_checks(&tree.join("vm/checks"))? {
-        if wanted(&check) {
-            names.insert(test);
-        }
+    let checks = tree.join("vm/checks");
+    names.extend(
+        used_by_checks(&checks, "# tests: ")?.into_iter().filter(|(check, _)| wanted(check)).map(|(_, test)| test),
+    );
+    for (_, program) in used_by_checks(&checks, "# programs: ")?.iter().filter(|(check, _)| selected(check)) {
+        fs::copy(engines::program(workspace, program)?, tree.join("programs").join(program)).context("a program")?;
     }
     for (name, executable) in tests(workspace, &names)? {
         // Debug information takes nine tenths of the size.
@@ -64,13 +67,13 @@ fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
 }
 
-/// Returns the tests that a check runs itself, from its lines `# tests: NAME...`, together with the name of the check.
-fn used_by_checks(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
+/// Returns what a check runs itself, from its lines that begin with `prefix`, together with the name of the check.
+fn used_by_checks(dir: &Path, prefix: &str) -> anyhow::Result<Vec<(String, String)>> {
     let mut used = Vec::new();
     for check in fs::read_dir(dir)? {
         let path = check?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        for tests in fs::read_to_string(&path)?.lines().filter_map(|line| line.strip_prefix("# tests: ")) {
+        for tests in fs::read_to_string(&path)?.lines().filter_map(|line| line.strip_prefix(prefix)) {
             used.extend(tests.split_whitespace().map(|test| (name.clone(), test.to_owned())));
         }
     }

@@ -1,0 +1,118 @@
+# The package is a node for Kubernetes: `executor-cri --check` names what is missing, its unit serves crictl, pods with
+# limits run under cgroup version 2, and they outlive executor-cri. Nothing is left.
+# programs: crictl
+# seconds: 600
+. "$VM/lib.sh"
+[ -x /payload/programs/crictl ] || exit 77
+config=/etc/executor/executor.toml
+made=$(mktemp -d)
+cp $config "$made/executor.toml"
+before=$(network_left)
+crictl() {
+    /payload/programs/crictl --runtime-endpoint unix:///run/executor-cri/cri.sock --timeout 60s "$@"
+}
+restarted() {
+    systemctl restart executor-launcher executord
+    eventually 60 serves
+}
+restore() {
+    crictl rmp -a -f >/dev/null 2>&1 || true
+    systemctl stop executor-cri
+    cp "$made/executor.toml" $config
+    rm -r "$made" /var/log/pods
+    restarted
+}
+trap restore EXIT
+
+# The package starts nothing that speaks to a kubelet, and its default policy is no node.
+same inactive "$(systemctl is-active executor-cri || true)" 'the unit after the installation'
+code=0
+missing=$(executor-cri --check 2>&1) || code=$?
+same 1 $code 'the check before the node is set up'
+has "$missing" 'allow_no_limits = true'
+has "$missing" 'cgroup_parents = \["/kubepods"\]'
+
+mkdir -p /var/log/pods /var/lib/kubelet
+sed -i '/^\[policy\]/,/^\[/{/^\[policy\]/d}' $config
+cat >>$config <<END
+
+[policy]
+allow_host_userns = true
+allow_no_limits = true
+allow_no_seccomp = true
+allow_new_privileges = true
+allow_unmasked = true
+allow_egress = true
+allow_connect = true
+host_ids_sysctls = true
+capabilities_allowed = ["ALL"]
+cgroup_parents = ["/kubepods"]
+log_dirs = ["/var/log/pods"]
+cni_args = true
+keep_until_deleted_max = 1000
+ports_allowed = ["1-65535"]
+host_paths = [
+    { path = "/var/lib/kubelet", propagation = "bidirectional", suid = true },
+    { path = "/etc/hosts", read_only = true },
+]
+given_id_ranges = ["65536-1000000000"]
+END
+restarted
+systemctl start executor-cri
+eventually 60 crictl info
+same 'srw-rw---- root root' "$(stat -c '%A %U %G' /run/executor-cri/cri.sock)" 'the socket'
+has "$(crictl version)" 'RuntimeName: +executor'
+at 'executor-cri serves'
+
+crictl pull $IMAGE
+cat >"$made/pod.json" <<END
+{"metadata": {"name": "hello", "namespace": "default", "uid": "1"}, "hostname": "hello",
+ "log_directory": "/var/log/pods/hello", "linux": {"cgroup_parent": "/kubepods/pod1"}}
+END
+cat >"$made/web.json" <<END
+{"metadata": {"name": "web"}, "image": {"image": "$IMAGE"}, "log_path": "web.log",
+ "command": ["/bin/sh", "-c"], "args": ["echo started; exec busybox sleep 1000"],
+ "envs": [{"key": "CANARY", "value": "canary-of-the-node"}],
+ "linux": {"resources": {"memory_limit_in_bytes": 67108864, "cpu_quota": 50000, "cpu_period": 100000}}}
+END
+mkdir -p /var/log/pods/hello
+pod=$(crictl runp "$made/pod.json")
+web=$(crictl create "$pod" "$made/web.json" "$made/pod.json")
+crictl start "$web"
+eventually 60 grep -q started /var/log/pods/hello/web.log
+same hello "$(crictl exec "$web" busybox hostname)" 'the host name'
+pid=$(crictl inspect "$web" | field '["info"]["pid"]')
+cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
+has "$cgroup" '^/sys/fs/cgroup/kubepods/pod1/'
+same 67108864 "$(cat "$cgroup/memory.max")" 'the memory limit'
+same '50000 100000' "$(cat "$cgroup/cpu.max")" 'the quota'
+crictl update --memory 134217728 "$web"
+same 134217728 "$(cat "$cgroup/memory.max")" 'the changed limit'
+used=$(crictl stats -o json "$web" | field '["stats"][0]["memory"]["workingSetBytes"]["value"]')
+[ "$used" -gt 0 ] || fail "statistics say $used bytes"
+at 'a pod runs, and is limited'
+
+# A restart and a kill of executor-cri, and of executord, change nothing for the container.
+systemctl restart executor-cri
+eventually 60 crictl info
+same "$pid" "$(crictl inspect "$web" | field '["info"]["pid"]')" 'the process after a restart'
+kill -9 "$(systemctl show -P MainPID executor-cri)"
+eventually 60 crictl info
+systemctl restart executord
+eventually 60 serves
+eventually 60 crictl exec "$web" busybox true
+same "$pid" "$(crictl inspect "$web" | field '["info"]["pid"]')" 'the process after a kill'
+! grep -rq canary-of-the-node /var/lib/executor-cri /var/lib/executor || fail 'an environment is on disk'
+! journalctl -b --no-pager | grep -q canary-of-the-node || fail 'an environment is in the journal'
+at 'restarts change nothing'
+
+crictl stop "$web"
+same CONTAINER_EXITED "$(crictl inspect "$web" | field '["status"]["state"]')" 'the state'
+crictl rm "$web"
+crictl stopp "$pod"
+crictl rmp "$pod"
+same '' "$(crictl ps -aq)$(crictl pods -q)" 'records'
+eventually 60 sh -c '[ -z "$(find /sys/fs/cgroup/kubepods -mindepth 2 -type d 2>/dev/null)" ]'
+find /sys/fs/cgroup/kubepods -depth -type d -exec rmdir {} + 2>/dev/null || true
+eventually 60 sh -c ". $VM/lib.sh; [ \"\$(network_left)\" = \"$before\" ]"
+agent-cli image rm $IMAGE
