@@ -7,7 +7,7 @@ use executor_cli_kit::session::Session;
 use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{Limits, UpdateLimitsRequest};
 
-use super::run::host_options::MemoryArgs;
+use super::run::host_options::{CpusetArgs, MemoryArgs};
 use super::run::isolation::WeightArgs;
 use crate::batch;
 use crate::view::json;
@@ -20,6 +20,8 @@ pub(crate) struct UpdateArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     weights: WeightArgs,
+    #[command(flatten)]
+    cpusets: CpusetArgs,
     /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
@@ -34,6 +36,7 @@ impl UpdateArgs {
         let mut limits = self.limits.limits();
         self.memory.apply(&mut limits)?;
         self.weights.apply(&mut limits);
+        self.cpusets.apply(&mut limits);
         if limits == Limits::default() {
             let why = "update: give at least one limit, such as --memory, --pids or --cpus";
             return Err(Failure::Usage(why.to_owned()));

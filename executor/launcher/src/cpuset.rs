@@ -94,6 +94,13 @@ impl Cpusets {
         Ok(())
     }
 
+    /// Returns the files that change from `old` to `new` options of a container with a cgroup here, and their contents.
+    pub(crate) fn changes(&self, cgroup: &Path, old: &HostOptions, new: &HostOptions) -> Vec<(PathBuf, String)> {
+        let lists = [(&old.cpus, &new.cpus), (&old.memory_nodes, &new.memory_nodes)];
+        let files = self.files().iter().zip(lists).filter(|(_, (old, new))| old != new);
+        files.map(|((file, _), (_, new))| (self.dir(cgroup).join(file), new.clone())).collect()
+    }
+
     /// Creates a cgroup and its ancestors. Copies CPUs and memory nodes from the parent: a new cgroup has none, and
     /// accepts no process until they are set.
     fn make(&self, cgroup: &Path) -> io::Result<()> {

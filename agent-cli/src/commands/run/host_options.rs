@@ -20,13 +20,26 @@ const GPU_KIND: &str = "nvidia.com/gpu";
 const GPUS_MAX: usize = 24;
 
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct HostArgs {
+pub(crate) struct CpusetArgs {
     /// Processors that the container may use: 0-3,7
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     cpuset_cpus: Option<String>,
     /// Memory nodes (NUMA) that the container may use: 0,1
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     cpuset_mems: Option<String>,
+}
+
+impl CpusetArgs {
+    pub(crate) fn apply(&self, limits: &mut Limits) {
+        limits.cpuset_cpus = self.cpuset_cpus.clone().unwrap_or_default();
+        limits.cpuset_mems = self.cpuset_mems.clone().unwrap_or_default();
+    }
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct HostArgs {
+    #[command(flatten)]
+    cpusets: CpusetArgs,
     /// Cgroup below which the container's cgroup is created: /kubepods/pod1
     ///
     /// executord's configuration lists the permitted cgroups (cgroup_parents).
@@ -126,8 +139,7 @@ impl HostArgs {
     /// Returns an error if the limit on memory and swap is less than the memory limit.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let limits = request.limits.get_or_insert_with(Limits::default);
-        limits.cpuset_cpus = self.cpuset_cpus.unwrap_or_default();
-        limits.cpuset_mems = self.cpuset_mems.unwrap_or_default();
+        self.cpusets.apply(limits);
         self.memory.apply(limits)?;
         request.oom_score_adj = self.oom_score_adj;
         let gpus = self.gpus.into_iter().flat_map(|Gpus(names)| names);

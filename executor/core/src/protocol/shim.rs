@@ -224,6 +224,12 @@ pub struct UpdateLimits {
     /// Files of a cgroup of version 2; other files are unchanged.
     #[prost(btree_map = "string, string", tag = "446")]
     pub unified: BTreeMap<String, String>,
+    /// CPUs, as a list.
+    #[prost(string, tag = "447")]
+    pub cpus: String,
+    /// Memory nodes, as a list.
+    #[prost(string, tag = "448")]
+    pub memory_nodes: String,
 }
 
 /// Stops all processes of a running container until [`Resume`].

@@ -44,9 +44,8 @@ const NAMES_SHOWN: usize = 20;
 /// Default permissions on a device that is requested by its path.
 const BY_PATH: &str = "rw";
 
-/// Checks the requested options, and fills in defaults.
-pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
-    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices, .. } = options;
+/// Checks lists of CPUs and memory nodes, and returns them in their shortest form.
+pub(super) fn cpusets(lists: [&str; 2], report: &mut Report) -> [String; 2] {
     let mut list = |field: &str, text: &str| -> String {
         if text.is_empty() {
             return String::new();
@@ -58,7 +57,14 @@ pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report)
             String::new()
         })
     };
-    let (cpus, memory_nodes) = (list("limits.cpuset_cpus", cpus), list("limits.cpuset_mems", memory_nodes));
+    let [cpus, memory_nodes] = lists;
+    [list("limits.cpuset_cpus", cpus), list("limits.cpuset_mems", memory_nodes)]
+}
+
+/// Checks the requested options, and fills in defaults.
+pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
+    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices, .. } = options;
+    let [cpus, memory_nodes] = cpusets([cpus, memory_nodes], report);
     if let Some(score) = *oom_score_adj {
         if !(-OOM_SCORE_MAX..=OOM_SCORE_MAX).contains(&score) {
             let why = format!("is {score}; -{OOM_SCORE_MAX} to {OOM_SCORE_MAX} is allowed");

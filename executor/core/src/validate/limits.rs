@@ -1,13 +1,13 @@
 //! Validates the limits of a request, and new limits of a running container.
 
-use super::{Draft, Policy, Report, Unlimited, Violation, cgroups};
+use super::{Draft, Policy, Report, Unlimited, Violation, cgroups, host_options};
 use crate::limits::{
     CPU_PERIOD_US, CPU_PERIOD_US_DEFAULT, CPU_QUOTA_US_MIN, CPU_SHARES, CPUS_MAX, DISK_MIN, MEMORY_MIN, NOFILE_MIN,
     PIDS_MAX, PIDS_MIN, SIZE_MAX,
 };
-use crate::plan::{Limits, Plan, SidecarLimits};
+use crate::plan::{HostOptions, Limits, Plan, SidecarLimits};
 use crate::protocol::UpdateLimits;
-use crate::violation::ViolationReason::{Conflict, NotAllowed, OutOfRange, Required};
+use crate::violation::ViolationReason::{Conflict, NotAllowed, OutOfRange, Required, Unsuitable};
 
 /// Fills in defaults, and checks the limits of a request.
 pub(super) fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
@@ -87,6 +87,7 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
     let mut host_options = plan.host_options.clone();
     host_options.hugepage_bytes.extend(update.hugepage_bytes.clone());
     host_options.unified.extend(update.unified.clone());
+    replace_cpusets(&mut host_options, update, &mut report);
     cgroups::hugepages(&host_options.hugepage_bytes, &mut report);
     cgroups::unified(&host_options.unified, policy, &mut report);
     if let Some(actions) = &plan.actions {
@@ -99,6 +100,20 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
         report.add("limits.memory_bytes", Conflict.because(why));
     }
     if report.0.is_empty() { Ok(Plan { limits, host_options, ..plan.clone() }) } else { Err(report.0) }
+}
+
+/// Replaces lists of CPUs and memory nodes. A container without such a list shares a cgroup of its hierarchy with others.
+fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mut Report) {
+    let lists = host_options::cpusets([&update.cpus, &update.memory_nodes], report);
+    let has_cpuset = options.has_cpuset();
+    let fields = [("limits.cpuset_cpus", &mut options.cpus), ("limits.cpuset_mems", &mut options.memory_nodes)];
+    for ((field, old), new) in fields.into_iter().zip(lists).filter(|(_, new)| !new.is_empty()) {
+        if !has_cpuset {
+            let why = "cannot be changed: the container began without processors and memory nodes of its own";
+            report.add(field, Unsuitable.because(why));
+        }
+        *old = new;
+    }
 }
 
 /// Reports limits that are given together with another form of the same limit, and a negative quota. The first array

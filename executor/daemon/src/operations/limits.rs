@@ -51,6 +51,8 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
         cpu_shares: limits.cpu_shares,
         hugepage_bytes: limits.hugepage_bytes.into_iter().collect(),
         unified: limits.unified.into_iter().collect(),
+        cpus: limits.cpuset_cpus,
+        memory_nodes: limits.cpuset_mems,
     };
     // If the request has only limits that cannot change, report these limits, and not that the request is empty.
     let is_checked = violations.is_empty() || update != UpdateLimits::default();
@@ -90,11 +92,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
 
 /// Returns a violation for each limit in the request that cannot change while the container runs.
 fn fixed(limits: &v1::Limits) -> Vec<Violation> {
-    let given = [
-        ("limits.disk_bytes", limits.disk_bytes != 0),
-        ("limits.cpuset_cpus", !limits.cpuset_cpus.is_empty()),
-        ("limits.cpuset_mems", !limits.cpuset_mems.is_empty()),
-    ];
+    let given = [("limits.disk_bytes", limits.disk_bytes != 0)];
     let why = || ViolationReason::Unsuitable.because("cannot be changed while the container runs");
     given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| Violation::new(field, why())).collect()
 }

@@ -37,7 +37,7 @@ impl Replaced {
 
 impl Hierarchies {
     /// Changes the limits of a container's cgroup and of its workers' cgroup from `old` to `new`, which the host can
-    /// enforce, and the files of the options. Returns the old values.
+    /// enforce, the files of the options, and `more` files. Returns the old values.
     ///
     /// # Errors
     /// Returns an error with the path if the kernel rejects a value. The old limits are then restored.
@@ -46,8 +46,9 @@ impl Hierarchies {
         path: &Path,
         (old, old_options): (&Limits, &HostOptions),
         (new, new_options): (&Limits, &HostOptions),
+        more: Vec<(PathBuf, String)>,
     ) -> io::Result<Replaced> {
-        let mut files = Vec::new();
+        let mut files = more;
         for (controller, file, value) in self.changed_settings(path, old, new) {
             files.push((self.controller_dir(controller, path)?.join(file), value));
         }
@@ -434,9 +435,12 @@ mod tests {
         assert_eq!(read("hugetlb/c/hugetlb.2MB.limit_in_bytes") + &read("v2/c/hugetlb.2MB.max"), "41943044194304");
         assert_eq!((read("v2/c/memory.high"), dir.path().join("memory/c/memory.high").exists()), ("5".into(), false));
         let more = HostOptions { unified: [("a.b".to_owned(), "1".to_owned())].into(), ..options("6") };
-        assert!(v2.replace_limits(path, (&NONE, &options("5")), (&NONE, &more)).is_err(), "there is no file a.b");
+        assert!(
+            v2.replace_limits(path, (&NONE, &options("5")), (&NONE, &more), Vec::new()).is_err(),
+            "there is no file a.b"
+        );
         let high = HostOptions { unified: options("6").unified, ..more };
-        v2.replace_limits(path, (&NONE, &options("5")), (&NONE, &high)).unwrap();
+        v2.replace_limits(path, (&NONE, &options("5")), (&NONE, &high), Vec::new()).unwrap();
         assert_eq!(read("v2/c/memory.high"), "6");
     }
 }

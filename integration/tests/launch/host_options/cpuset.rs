@@ -1,7 +1,8 @@
 //! CPUs and memory nodes.
 
-use executor_proto::v1::{Limits, RunRequest};
+use executor_proto::v1::{Limits, RunRequest, UpdateLimitsRequest};
 use integration::api::pid;
+use integration::cli;
 use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::streams::{executed, script};
@@ -56,6 +57,46 @@ fn lists_are_those_of_the_host() {
     assert!(violations[0].1.starts_with("processor 8000 is not available to containers on this host; available: 0"));
     let (code, violations) = refused(&daemon, on("0-", "x", sh("true").id("malformed")));
     assert_eq!((code, violations.len()), (Code::InvalidArgument, 2), "{violations:?}");
+    daemon.wait_until_back_at(&before);
+}
+
+/// Processors change while a container runs, for its own process and for executed ones (gap G7 of the Kubernetes runtime
+/// interface). A number that the host does not have changes nothing, and a container that began without a list has
+/// none. The control: before the change, the processes run on the first processor.
+#[test]
+fn lists_change_while_a_container_runs() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let container = daemon.api.started(on("0", "0", sleeper("moved")));
+    daemon.api.started(sleeper("free"));
+    let update = |id: &str, cpuset_cpus: &str| {
+        let limits = Limits { cpuset_cpus: cpuset_cpus.into(), ..Limits::default() };
+        let request = UpdateLimitsRequest { id: id.into(), limits: Some(limits) };
+        daemon.api.block_on(daemon.api.rpc().update_limits(request))
+    };
+    let allowed = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", pid(&container))).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t").map(str::to_owned));
+        (line.unwrap(), executed(&daemon.api, script("moved", ALLOWED)).unwrap().text())
+    };
+    let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().to_owned();
+    assert_eq!(allowed(), ("0".to_owned(), OF_THE_FIRST.to_owned()), "the control");
+    update("moved", &all).unwrap();
+    assert_eq!(allowed(), (all.clone(), OF_THE_FIRST.replacen("list:\t0", &format!("list:\t{all}"), 1)));
+    let absent = update("moved", "0,8000").unwrap_err();
+    assert_eq!(absent.code(), Code::FailedPrecondition, "{absent}");
+    assert!(absent.message().contains("processor 8000 is not available"), "{absent}");
+    assert_eq!(allowed().0, all);
+    let shared = update("free", "0").unwrap_err();
+    assert_eq!(shared.code(), Code::InvalidArgument, "{shared}");
+    let changed = cli::run(&daemon.socket(), &["update", "--cpuset-cpus", "0", "moved"]);
+    assert_eq!((changed.status, &*changed.stdout), (0, "moved\n"), "{}", changed.stderr);
+    assert_eq!(allowed(), ("0".to_owned(), OF_THE_FIRST.to_owned()));
+    let limits = daemon.api.get("moved").unwrap().spec.unwrap().limits.unwrap();
+    assert_eq!((&*limits.cpuset_cpus, &*limits.cpuset_mems), ("0", "0"));
+    for id in ["moved", "free"] {
+        daemon.api.delete(id, true).unwrap();
+    }
     daemon.wait_until_back_at(&before);
 }
 

@@ -136,7 +136,7 @@ fn wrong_limits_are_all_named() {
     };
     let wrong = Limits { disk_bytes: MIB, cpuset_cpus: "0".into(), pids: 1 << 40, cpu_millis: 1, ..Limits::default() };
     let fields = violations(wrong);
-    assert_eq!(fields, ["limits.disk_bytes", "limits.cpuset_cpus", "limits.pids", "limits.cpu_millis"]);
+    assert_eq!(fields, ["limits.disk_bytes", "limits.pids", "limits.cpu_millis", "limits.cpuset_cpus"]);
     assert_eq!(violations(Limits::default()), ["limits"]);
     let missing = update(&daemon.api, "nothing", memory(64 * MIB)).unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);

@@ -5,7 +5,7 @@
 //! limit is lowered to the host's limit, with a warning: the container gets less than requested, never more.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{HostOptions, Limits, Plan};
@@ -20,6 +20,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
+use crate::shim::setup::host_options::unavailable;
 
 /// Number of descriptors that a shim needs in addition to the container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
@@ -127,11 +128,15 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
         fits(host, &record.cgroup, &new)?;
     }
     let (from, to) = ((&old, &before.plan.host_options), (&new, &record.plan.host_options));
-    let replaced = host.hierarchies.replace_limits(&record.cgroup, from, to).map_err(|error| match error.kind() {
-        // The kernel could not reclaim the memory.
-        io::ErrorKind::ResourceBusy => Refused::new(Reason::Precondition, format!("limits of container {id}: {error}")),
-        _ => failed("limits", &error),
-    })?;
+    let cpusets = cpusets(host, &record, from.1)?;
+    let replaced =
+        host.hierarchies.replace_limits(&record.cgroup, from, to, cpusets).map_err(|error| match error.kind() {
+            // The kernel could not reclaim the memory.
+            io::ErrorKind::ResourceBusy => {
+                Refused::new(Reason::Precondition, format!("limits of container {id}: {error}"))
+            }
+            _ => failed("limits", &error),
+        })?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
         if let Err(error) = replaced.undo() {
             log::line(Level::Error, id.as_str(), format_args!("the old limits could not be restored: {error}"));
@@ -140,6 +145,24 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     }
     ready.record = record;
     Ok(())
+}
+
+/// Returns the files that change the CPUs and memory nodes of a container from those of the `old` options.
+///
+/// # Errors
+/// Returns a violation for each list with a number that containers of this host do not have.
+fn cpusets(host: &Host, record: &ContainerRecord, old: &HostOptions) -> Result<Vec<(PathBuf, String)>, Refused> {
+    let new = &record.plan.host_options;
+    // Without the controller, the lists were reported as warnings when the container was created.
+    let Some(cpusets) = &host.cpusets else { return Ok(Vec::new()) };
+    let changes = cpusets.changes(&record.cgroup, old, new);
+    if changes.is_empty() {
+        return Ok(changes);
+    }
+    let parent = record.cgroup.parent().unwrap_or(&record.cgroup);
+    let available = cpusets.available(parent).map_err(|error| failed("cpuset", &error))?;
+    let violations = unavailable(new, &available);
+    if violations.is_empty() { Ok(changes) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
 /// Checks that the memory in use, without reclaimable memory, is below a new limit. Otherwise cgroup v2 would kill a

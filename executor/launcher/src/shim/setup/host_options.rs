@@ -9,7 +9,7 @@ use executor_core::plan::{HostOptions, Plan};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::DeviceNode;
 use executor_core::validate::ViolationReason::{NotAllowed, OutOfRange, Unsupported};
-use executor_core::validate::{FieldFault, Unenforceable, Violation};
+use executor_core::validate::{Unenforceable, Violation};
 use executor_sys::process;
 
 use crate::cpuset::SHOWN;
@@ -78,18 +78,22 @@ fn cpusets(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<V
         warnings.extend(lacking.iter().map(ToString::to_string));
         return Ok(Vec::new());
     };
-    let [cpus, mems] = cpusets.available(&host.cgroup_of(plan)).map_err(|error| failed("cpuset", &error))?;
-    let fault = |(field, list): (&'static str, &String)| {
-        let (what, available) =
-            if field == "limits.cpuset_cpus" { ("processor", &cpus) } else { ("memory node", &mems) };
-        let missing = list.parse::<CpuList>().ok()?.first_missing_in(available)?;
-        Some(Violation::new(field, unavailable(what, missing, available)))
-    };
-    Ok(asked.filter_map(fault).collect())
+    let available = cpusets.available(&host.cgroup_of(plan)).map_err(|error| failed("cpuset", &error))?;
+    Ok(unavailable(options, &available))
 }
 
-fn unavailable(what: &str, missing: u32, available: &CpuList) -> FieldFault {
-    OutOfRange.because(format!("{what} {missing} is not available to containers on this host; available: {available}"))
+/// Returns a violation for each list with a number that is not among the available CPUs or memory nodes.
+pub(crate) fn unavailable(options: &HostOptions, [cpus, mems]: &[CpuList; 2]) -> Vec<Violation> {
+    let asked = [
+        ("limits.cpuset_cpus", "processor", &options.cpus, cpus),
+        ("limits.cpuset_mems", "memory node", &options.memory_nodes, mems),
+    ];
+    let fault = |(field, what, list, available): (&str, &str, &String, &CpuList)| {
+        let missing = list.parse::<CpuList>().ok()?.first_missing_in(available)?;
+        let why = format!("{what} {missing} is not available to containers on this host; available: {available}");
+        Some(Violation::new(field, OutOfRange.because(why)))
+    };
+    asked.into_iter().filter_map(fault).collect()
 }
 
 /// Returns the cgroup in the cpuset hierarchy that a container sees. Creates it if it belongs to this container alone.
