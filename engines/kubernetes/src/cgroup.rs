@@ -8,7 +8,7 @@ use executor_client::v1;
 use crate::store::Container;
 
 /// Mount of the hierarchies.
-const ROOT: &str = "/sys/fs/cgroup";
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// Processes whose descriptors are counted.
 const PROCESSES_MAX: usize = 1000;
 

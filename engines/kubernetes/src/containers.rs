@@ -19,8 +19,9 @@ use crate::images;
 use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
+use crate::stats;
 use crate::status::{has_labels, start_error, state};
-use crate::store::{Container, ContainerRecord, Record as _};
+use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
 
 /// Creates a container, and returns its id. The same request again returns the same id.
 ///
@@ -217,8 +218,18 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     if state(&container) == ContainerState::ContainerRunning {
         end(node, id, Duration::ZERO).await?;
     }
+    // The sandbox's counters must not decrease.
+    let usages = stats::usages(node, std::slice::from_ref(&container)).await.unwrap_or_default();
     forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.containers.remove(id) {
+        let used = usages.get(id).and_then(|usage| usage.cpu).map_or(0, |cpu| cpu.total_ns);
+        let add = |record: &mut SandboxRecord| {
+            record.removed_cpu_ns = record.removed_cpu_ns.saturating_add(used);
+            used > 0
+        };
+        if let Err(error) = node.store.sandboxes.change(&container.record.sandbox, add) {
+            tracing::warn!(sandbox = container.record.sandbox, "cannot record the processor time: {}", error.message());
+        }
         events::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
     }
     Ok(())

@@ -28,6 +28,7 @@ mod lower;
 mod metrics;
 mod node;
 mod options;
+mod pod_cgroup;
 mod sandboxes;
 mod serve;
 mod services;

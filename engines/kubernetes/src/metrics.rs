@@ -116,19 +116,27 @@ pub(crate) fn descriptors() -> Vec<MetricDescriptor> {
 /// Returns an error of executord.
 pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> {
     let sandboxes = node.store.sandboxes.all().into_iter().filter(Sandbox::is_ready);
-    let mut containers = node.store.containers.all();
-    containers.retain(|container| state(container) == ContainerState::ContainerRunning);
+    let containers = node.store.containers.all();
     let usages = stats::usages(node, &containers).await?;
     let disk = Disk::read(&node.client.info().await.map_err(failure::status)?.state_dir);
     let mut all = Vec::new();
     for sandbox in sandboxes {
         let members = containers.iter().filter(|container| container.record.sandbox == sandbox.record.id);
-        let (mut metrics, mut container_metrics) = (Vec::new(), Vec::new());
+        let members: Vec<&Container> = members.collect();
+        let usage = stats::of_sandbox(&sandbox, &members, &usages);
+        let labels_of_pod = labels(&sandbox, None);
+        // Without a cgroup of the pod only sums of some counters are known.
+        let has_cgroup = sandbox.record.config.linux.as_ref().is_some_and(|linux| !linux.cgroup_parent.is_empty());
+        let values = if has_cgroup { of_cgroup(&usage) } else { Vec::new() };
+        let mut metrics: Vec<Metric> = values
+            .into_iter()
+            .map(|(name, more, value)| metric(&CONTAINER, name, &labels_of_pod, &more, value))
+            .collect();
+        metrics.extend(usage.network.iter().flat_map(|network| of_network(&labels_of_pod, network)));
+        let mut container_metrics = Vec::new();
         for container in members {
-            let Some(usage) = usages.get(&container.record.id) else { continue };
-            if let Some(network) = usage.network.as_ref().filter(|_| metrics.is_empty()) {
-                metrics = of_network(&labels(&sandbox, None), network);
-            }
+            let is_running = state(container) == ContainerState::ContainerRunning;
+            let Some(usage) = usages.get(&container.record.id).filter(|_| is_running) else { continue };
             let labels = labels(&sandbox, Some(container));
             let values = of_container(container, usage, &CgroupCounters::of_container(container), disk.as_ref());
             let metrics = values.into_iter().map(|(name, more, value)| metric(&CONTAINER, name, &labels, &more, value));
@@ -195,17 +203,9 @@ fn of_network(labels: &[String], network: &NetworkUsage) -> Vec<Metric> {
 /// A metric's name, its labels beside [`LABELS`], and its value.
 type Value<'a> = (&'static str, Vec<&'a str>, u64);
 
-fn of_container<'a>(
-    container: &Container,
-    usage: &Usage,
-    counters: &CgroupCounters,
-    disk: Option<&'a Disk>,
-) -> Vec<Value<'a>> {
-    let resources = &container.record.resources;
+/// Returns the counters that a cgroup has, of a pod or of a container.
+fn of_cgroup(usage: &Usage) -> Vec<Value<'static>> {
     let (cpu, memory) = (usage.cpu.unwrap_or_default(), usage.memory.unwrap_or_default());
-    let number = |value: i64, default: i64| u64::try_from(if value == 0 { default } else { value }).unwrap_or(0);
-    let started = container.state.as_ref().and_then(|run| run.started_at.as_ref());
-    let since_1970 = |nanoseconds: i64| u64::try_from(nanoseconds).unwrap_or(0) / SECOND;
     let mut values: Vec<Value<'_>> = vec![
         ("container_cpu_cfs_periods_total", vec![], cpu.periods),
         ("container_cpu_cfs_throttled_periods_total", vec![], cpu.throttled_periods),
@@ -213,7 +213,6 @@ fn of_container<'a>(
         ("container_cpu_system_seconds_total", vec![], cpu.system_ns / SECOND),
         ("container_cpu_usage_seconds_total", vec!["total"], cpu.total_ns / SECOND),
         ("container_cpu_user_seconds_total", vec![], cpu.user_ns / SECOND),
-        ("container_last_seen", vec![], since_1970(now())),
         ("container_memory_cache", vec![], memory.cache_bytes),
         ("container_memory_kernel_usage", vec![], memory.kernel_bytes.unwrap_or_default()),
         ("container_memory_max_usage_bytes", vec![], memory.max_bytes.unwrap_or_default()),
@@ -221,44 +220,10 @@ fn of_container<'a>(
         ("container_memory_swap", vec![], memory.swap_bytes.unwrap_or_default()),
         ("container_memory_usage_bytes", vec![], memory.usage_bytes),
         ("container_memory_working_set_bytes", vec![], memory.working_set_bytes),
-        ("container_oom_events_total", vec![], memory.oom_kills),
-        ("container_file_descriptors", vec![], counters.descriptors),
-        ("container_memory_failcnt", vec![], counters.limit_reached),
-        ("container_memory_mapped_file", vec![], counters.mapped_bytes),
-        ("container_processes", vec![], counters.processes),
-        ("container_sockets", vec![], counters.sockets),
         ("container_threads", vec![], usage.pids.map_or(0, |pids| pids.current)),
-        ("container_threads_max", vec![], PIDS_MAX),
-        ("container_spec_cpu_period", vec![], number(resources.cpu_period, PERIOD_US)),
-        ("container_spec_cpu_shares", vec![], number(resources.cpu_shares, SHARES)),
-        ("container_spec_memory_limit_bytes", vec![], number(resources.memory_limit_in_bytes, 0)),
-        ("container_spec_memory_swap_limit_bytes", vec![], number(resources.memory_swap_limit_in_bytes, 0)),
-        ("container_start_time_seconds", vec![], since_1970(nanoseconds(started))),
     ];
-    if resources.cpu_quota > 0 {
-        values.push(("container_spec_cpu_quota", vec![], number(resources.cpu_quota, 0)));
-    }
     for (kind, faults) in [("pgfault", memory.page_faults), ("pgmajfault", memory.major_page_faults)] {
         values.push(("container_memory_failures_total", vec![kind, "container"], faults.unwrap_or_default()));
-    }
-    if let Some(disk) = disk {
-        let device = || vec![&*disk.path];
-        values.extend([
-            ("container_fs_inodes_free", device(), disk.inodes_free),
-            ("container_fs_inodes_total", device(), disk.inodes),
-            ("container_fs_limit_bytes", device(), disk.bytes),
-            ("container_fs_usage_bytes", device(), usage.writable_layer.map_or(0, |layer| layer.used_bytes)),
-        ]);
-        if let Some(io) = &usage.io {
-            values.extend([
-                ("container_fs_reads_bytes_total", device(), io.read_bytes),
-                ("container_fs_reads_total", device(), io.reads),
-                ("container_fs_writes_bytes_total", device(), io.written_bytes),
-                ("container_fs_writes_total", device(), io.writes),
-                ("container_blkio_device_usage_total", vec![&*disk.path, "Read"], io.read_bytes),
-                ("container_blkio_device_usage_total", vec![&*disk.path, "Write"], io.written_bytes),
-            ]);
-        }
     }
     let seconds = |stall: &PressureStall| stall.total_us / 1_000_000;
     for (pressure, waiting, stalled) in [
@@ -281,6 +246,58 @@ fn of_container<'a>(
         let Some(pressure) = pressure else { continue };
         values.extend(pressure.some.as_ref().map(|some| (waiting, vec![], seconds(some))));
         values.extend(pressure.full.as_ref().map(|full| (stalled, vec![], seconds(full))));
+    }
+    values
+}
+
+fn of_container<'a>(
+    container: &Container,
+    usage: &Usage,
+    counters: &CgroupCounters,
+    disk: Option<&'a Disk>,
+) -> Vec<Value<'a>> {
+    let resources = &container.record.resources;
+    let memory = usage.memory.unwrap_or_default();
+    let number = |value: i64, default: i64| u64::try_from(if value == 0 { default } else { value }).unwrap_or(0);
+    let started = container.state.as_ref().and_then(|run| run.started_at.as_ref());
+    let since_1970 = |nanoseconds: i64| u64::try_from(nanoseconds).unwrap_or(0) / SECOND;
+    let mut values: Vec<Value<'_>> = of_cgroup(usage);
+    values.extend([
+        ("container_last_seen", vec![], since_1970(now())),
+        ("container_oom_events_total", vec![], memory.oom_kills),
+        ("container_file_descriptors", vec![], counters.descriptors),
+        ("container_memory_failcnt", vec![], counters.limit_reached),
+        ("container_memory_mapped_file", vec![], counters.mapped_bytes),
+        ("container_processes", vec![], counters.processes),
+        ("container_sockets", vec![], counters.sockets),
+        ("container_threads_max", vec![], PIDS_MAX),
+        ("container_spec_cpu_period", vec![], number(resources.cpu_period, PERIOD_US)),
+        ("container_spec_cpu_shares", vec![], number(resources.cpu_shares, SHARES)),
+        ("container_spec_memory_limit_bytes", vec![], number(resources.memory_limit_in_bytes, 0)),
+        ("container_spec_memory_swap_limit_bytes", vec![], number(resources.memory_swap_limit_in_bytes, 0)),
+        ("container_start_time_seconds", vec![], since_1970(nanoseconds(started))),
+    ]);
+    if resources.cpu_quota > 0 {
+        values.push(("container_spec_cpu_quota", vec![], number(resources.cpu_quota, 0)));
+    }
+    if let Some(disk) = disk {
+        let device = || vec![&*disk.path];
+        values.extend([
+            ("container_fs_inodes_free", device(), disk.inodes_free),
+            ("container_fs_inodes_total", device(), disk.inodes),
+            ("container_fs_limit_bytes", device(), disk.bytes),
+            ("container_fs_usage_bytes", device(), usage.writable_layer.map_or(0, |layer| layer.used_bytes)),
+        ]);
+        if let Some(io) = &usage.io {
+            values.extend([
+                ("container_fs_reads_bytes_total", device(), io.read_bytes),
+                ("container_fs_reads_total", device(), io.reads),
+                ("container_fs_writes_bytes_total", device(), io.written_bytes),
+                ("container_fs_writes_total", device(), io.writes),
+                ("container_blkio_device_usage_total", vec![&*disk.path, "Read"], io.read_bytes),
+                ("container_blkio_device_usage_total", vec![&*disk.path, "Write"], io.written_bytes),
+            ]);
+        }
     }
     values
 }

@@ -27,7 +27,8 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     let id = ids::new()?;
     // Nothing is recorded of a request that cannot be lowered.
     let request = lower(&id, &config, &runtime_handler, &Host::read())?;
-    let record = SandboxRecord { id: id.clone(), config, runtime_handler, created_at: now(), is_created: false };
+    let record =
+        SandboxRecord { id: id.clone(), config, runtime_handler, created_at: now(), ..SandboxRecord::default() };
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
     match node.store.sandboxes.begin(record.clone())? {

@@ -12,6 +12,7 @@ use tonic::Status;
 
 use crate::failure;
 use crate::node::{Node, now};
+use crate::pod_cgroup;
 use crate::status::{has_labels, nanoseconds, state};
 use crate::store::{Container, Sandbox};
 
@@ -177,22 +178,39 @@ pub(crate) async fn list_sandboxes(
     of_sandboxes(node, node.store.sandboxes.all().into_iter().filter(is_selected).collect()).await
 }
 
-/// Returns the use by sandboxes: the sums of their containers.
+/// Returns the counters of a sandbox, whose members have these: those of its parent cgroup, or else the sums of its
+/// members. Either way containers that have ended are counted.
+pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTreeMap<String, Usage>) -> Usage {
+    let read = |only_running: bool| -> Vec<&Usage> {
+        let members =
+            members.iter().filter(|member| !only_running || state(member) == ContainerState::ContainerRunning);
+        members.filter_map(|member| usages.get(&member.record.id)).collect()
+    };
+    let all = read(false);
+    let mut usage = pod_cgroup::usage(&sandbox.record.config).unwrap_or_else(|| {
+        let total = all.iter().filter_map(|usage| usage.cpu.as_ref()).map(|cpu| cpu.total_ns);
+        let total_ns = total.fold(sandbox.record.removed_cpu_ns, u64::saturating_add);
+        Usage { cpu: Some(v1::CpuUsage { total_ns, ..v1::CpuUsage::default() }), ..sum(&read(true)) }
+    });
+    // All members of a pod have one network: its counters are those of the last reading.
+    let newest = all.into_iter().filter(|usage| usage.network.is_some());
+    usage.network = newest.max_by_key(|usage| nanoseconds(usage.time.as_ref())).and_then(|usage| usage.network);
+    usage
+}
+
+/// Returns the use by sandboxes.
 ///
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result<Vec<PodSandboxStats>, Status> {
     let ids: std::collections::BTreeSet<_> = sandboxes.iter().map(|sandbox| sandbox.record.id.clone()).collect();
     let mut containers = node.store.containers.all();
-    containers.retain(|container| {
-        ids.contains(&container.record.sandbox) && state(container) == ContainerState::ContainerRunning
-    });
+    containers.retain(|container| ids.contains(&container.record.sandbox));
     let usages = usages(node, &containers).await?;
     let stats = |sandbox: &Sandbox| {
         let members: Vec<&Container> =
             containers.iter().filter(|container| container.record.sandbox == sandbox.record.id).collect();
-        let read: Vec<&Usage> = members.iter().filter_map(|container| usages.get(&container.record.id)).collect();
-        let sum = sum(&read);
+        let usage = of_sandbox(sandbox, &members, &usages);
         let config = &sandbox.record.config;
         PodSandboxStats {
             attributes: Some(PodSandboxAttributes {
@@ -202,21 +220,23 @@ pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result
                 annotations: config.annotations.clone(),
             }),
             linux: Some(LinuxPodSandboxStats {
-                cpu: Some(cpu(&sum)),
-                memory: Some(memory(&sum, 0)),
-                network: sum.network.as_ref().map(|network| network_usage(network, timestamp(&sum))),
+                cpu: Some(cpu(&usage)),
+                memory: Some(memory(&usage, 0)),
+                network: usage.network.as_ref().map(|network| network_usage(network, timestamp(&usage))),
                 process: Some(ProcessUsage {
-                    timestamp: timestamp(&sum),
-                    process_count: value(sum.pids.map_or(0, |pids| pids.current)),
+                    timestamp: timestamp(&usage),
+                    process_count: value(usage.pids.map_or(0, |pids| pids.current)),
                 }),
                 containers: members
                     .iter()
+                    .filter(|container| state(container) == ContainerState::ContainerRunning)
                     .map(|container| {
                         let usage = usages.get(&container.record.id).cloned().unwrap_or_default();
                         container_stats(container, &usage)
                     })
                     .collect(),
-                io: None,
+                io: pressure(usage.io_pressure.as_ref())
+                    .map(|psi| IoUsage { timestamp: timestamp(&usage), psi: Some(psi) }),
             }),
             windows: None,
         }
@@ -235,7 +255,7 @@ fn network_usage(network: &v1::NetworkUsage, timestamp: i64) -> NetworkUsage {
     NetworkUsage { timestamp, default_interface: Some(interface), interfaces: Vec::new() }
 }
 
-/// Adds up counters. All members of a pod have one network: its counters are those of any.
+/// Adds up the counters of running containers.
 fn sum(usages: &[&Usage]) -> Usage {
     let mut sum = Usage::default();
     for usage in usages {
@@ -258,9 +278,6 @@ fn sum(usages: &[&Usage]) -> Usage {
         if let Some(pids) = &usage.pids {
             sum.pids.get_or_insert_default().current += pids.current;
         }
-        if usage.network.is_some() {
-            sum.network = usage.network;
-        }
     }
     sum
 }
@@ -269,22 +286,52 @@ fn sum(usages: &[&Usage]) -> Usage {
 mod tests {
     use super::*;
     use executor_client::v1 as executor;
+    use std::sync::Arc;
 
-    /// Rule C41: a sandbox has the sums of its containers, and each time is above 0.
-    #[test]
-    fn counters_are_added_up() {
-        let usage = |total_ns, usage_bytes| Usage {
+    use crate::store::{ContainerRecord, SandboxRecord};
+
+    fn usage(total_ns: u64, usage_bytes: u64) -> Usage {
+        Usage {
             cpu: Some(executor::CpuUsage { total_ns, ..Default::default() }),
             memory: Some(executor::MemoryUsage { usage_bytes, page_faults: Some(1), ..Default::default() }),
-            network: Some(executor::NetworkUsage { received_bytes: 7, ..Default::default() }),
             ..Usage::default()
-        };
+        }
+    }
+
+    #[test]
+    fn counters_are_added_up() {
         let sum = sum(&[&usage(1, 10), &usage(2, 20)]);
         assert_eq!(sum.cpu.unwrap().total_ns, 3);
         let memory = memory(&sum, 100);
         assert_eq!((memory.usage_bytes, memory.page_faults), (value(30), value(2)));
         assert!(memory.timestamp > 0);
-        assert_eq!(sum.network.unwrap().received_bytes, 7);
+    }
+
+    /// Rule C41: without a cgroup of its own, a sandbox has the processor time of all its containers, also of removed
+    /// ones, the memory of those that run, and the newest counters of its network.
+    #[test]
+    fn ended_containers_count() {
+        let record = SandboxRecord { removed_cpu_ns: 100, ..SandboxRecord::default() };
+        let sandbox = Sandbox { record: Arc::new(record), state: None };
+        let member = |id: &str, state: executor::State| {
+            let run =
+                executor::Container { state: state.into(), started_at: Some(Default::default()), ..Default::default() };
+            let record = ContainerRecord { id: id.into(), ..ContainerRecord::default() };
+            Container { record: Arc::new(record), state: Some(Arc::new(run)) }
+        };
+        let (runs, ended) = (member("r", executor::State::Running), member("e", executor::State::Completed));
+        let at = |seconds, received_bytes, counters: Usage| Usage {
+            time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+            network: Some(executor::NetworkUsage { received_bytes, ..Default::default() }),
+            ..counters
+        };
+        let usages = [("r".into(), at(2, 8, usage(1, 10))), ("e".into(), at(1, 7, usage(20, 200)))].into();
+        let found = of_sandbox(&sandbox, &[&runs, &ended], &usages);
+        assert_eq!((found.cpu.unwrap().total_ns, found.memory.unwrap().usage_bytes), (121, 10));
+        assert_eq!(found.network.unwrap().received_bytes, 8);
+        let found = of_sandbox(&sandbox, &[&ended], &usages);
+        assert_eq!((found.cpu.unwrap().total_ns, found.memory), (120, None));
+        assert_eq!(found.network.unwrap().received_bytes, 7);
     }
 
     #[test]

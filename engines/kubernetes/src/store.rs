@@ -31,6 +31,8 @@ pub(crate) struct SandboxRecord {
     pub(crate) runtime_handler: String,
     /// Time of the request, in nanoseconds since 1970.
     pub(crate) created_at: i64,
+    /// Processor time of containers that were removed, in nanoseconds.
+    pub(crate) removed_cpu_ns: u64,
     /// True once executord has created the pod.
     pub(crate) is_created: bool,
 }

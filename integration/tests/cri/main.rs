@@ -7,4 +7,5 @@ mod lifecycle;
 mod logs;
 mod network;
 mod restarts;
+mod stats;
 mod values;
