@@ -9,6 +9,8 @@ use crate::store::Container;
 
 /// Mount of the hierarchies.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+/// Largest limit on memory in bytes. The kernel shows a larger number without a limit.
+const LIMIT_MAX: u64 = 1 << 62;
 /// Processes whose descriptors are counted.
 const PROCESSES_MAX: usize = 1000;
 
@@ -24,6 +26,21 @@ pub(crate) struct CgroupCounters {
     pub(crate) mapped_bytes: u64,
     /// Times that the memory limit was reached.
     pub(crate) limit_reached: u64,
+    /// Bytes of memory that are reserved for the container; 0 without a reservation.
+    pub(crate) reserved_bytes: u64,
+    /// Soft limit on open files of the container's first process; unset without a limit.
+    pub(crate) files_limit: Option<u64>,
+    pub(crate) huge_pages: Vec<HugePages>,
+}
+
+/// Use of huge pages of one size.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HugePages {
+    /// Size of a page, such as `2MB`.
+    pub(crate) size: String,
+    pub(crate) used_bytes: u64,
+    /// Largest use so far; unset with cgroup v2, which does not record it.
+    pub(crate) max_bytes: Option<u64>,
 }
 
 impl CgroupCounters {
@@ -31,8 +48,12 @@ impl CgroupCounters {
     pub(crate) fn of_container(container: &Container) -> Self {
         let pids = container.state.iter().flat_map(|run: &std::sync::Arc<v1::Container>| &run.processes);
         let pid = pids.map(|process| process.pid).find(|&pid| pid > 0);
-        let text = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()).unwrap_or_default();
-        memory_cgroup(&text).map(|cgroup| Self::read(&cgroup)).unwrap_or_default()
+        let Some(pid) = pid else { return Self::default() };
+        let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let cgroups = text("cgroup");
+        let counters = cgroup(&cgroups, "memory").map(|cgroup| Self::read(&cgroup)).unwrap_or_default();
+        let huge_pages = cgroup(&cgroups, "hugetlb").map(|cgroup| huge_pages(&cgroup)).unwrap_or_default();
+        Self { files_limit: files_limit(&text("limits")), huge_pages, ..counters }
     }
 
     fn read(cgroup: &Path) -> Self {
@@ -53,8 +74,33 @@ impl CgroupCounters {
         let failures = text("memory.failcnt");
         counters.limit_reached =
             failures.trim().parse().ok().or_else(|| field(&text("memory.events"), "max")).unwrap_or(0);
+        let reserved = [text("memory.soft_limit_in_bytes"), text("memory.min")].concat();
+        counters.reserved_bytes = reserved.trim().parse().ok().filter(|&bytes| bytes <= LIMIT_MAX).unwrap_or_default();
         counters
     }
+}
+
+/// Returns the use of huge pages of every size.
+fn huge_pages(cgroup: &Path) -> Vec<HugePages> {
+    let number = |name: String| fs::read_to_string(cgroup.join(name)).ok()?.trim().parse().ok();
+    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found: Vec<HugePages> = names
+        .filter_map(|name| {
+            let (size, file) = name.strip_prefix("hugetlb.")?.split_once('.')?;
+            let used_bytes = number(name.clone()).filter(|_| matches!(file, "usage_in_bytes" | "current"))?;
+            let max_bytes = number(format!("hugetlb.{size}.max_usage_in_bytes"));
+            Some(HugePages { size: size.to_owned(), used_bytes, max_bytes })
+        })
+        .collect();
+    found.sort_by(|one, other| one.size.cmp(&other.size));
+    found
+}
+
+/// Returns the soft limit on open files from /proc/PID/limits.
+fn files_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Returns the value of a line `NAME VALUE`.
@@ -62,12 +108,12 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Returns the directory of the memory controller, or of cgroup v2, from /proc/PID/cgroup.
-fn memory_cgroup(text: &str) -> Option<PathBuf> {
+/// Returns the directory of a controller, or of cgroup v2, from /proc/PID/cgroup.
+fn cgroup(text: &str, controller: &str) -> Option<PathBuf> {
     let of_v1 = text.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
-        controllers.split(',').any(|name| name == "memory").then(|| format!("{ROOT}/memory{path}"))
+        controllers.split(',').any(|name| name == controller).then(|| format!("{ROOT}/{controller}{path}"))
     });
     let of_v2 = || text.lines().find_map(|line| line.strip_prefix("0::")).map(|path| format!("{ROOT}{path}"));
     of_v1.or_else(of_v2).map(PathBuf::from)
@@ -80,9 +126,9 @@ mod tests {
     #[test]
     fn cgroups_of_both_versions_are_found() {
         let hybrid = "9:memory:/executor/a\n3:cpu,cpuacct:/executor/a\n0::/\n";
-        assert_eq!(memory_cgroup(hybrid).unwrap(), Path::new("/sys/fs/cgroup/memory/executor/a"));
-        assert_eq!(memory_cgroup("0::/executor/a\n").unwrap(), Path::new("/sys/fs/cgroup/executor/a"));
-        assert_eq!(memory_cgroup(""), None);
+        assert_eq!(cgroup(hybrid, "memory").unwrap(), Path::new("/sys/fs/cgroup/memory/executor/a"));
+        assert_eq!(cgroup("0::/executor/a\n", "hugetlb").unwrap(), Path::new("/sys/fs/cgroup/executor/a"));
+        assert_eq!(cgroup("", "memory"), None);
     }
 
     #[test]
@@ -92,9 +138,43 @@ mod tests {
         write("cgroup.procs", &format!("{}\n", std::process::id()));
         write("memory.stat", "file_mapped 4096\n");
         write("memory.events", "low 0\nmax 7\n");
+        write("memory.min", "8192\n");
         let (_one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let counters = CgroupCounters::read(directory.path());
         assert_eq!((counters.processes, counters.mapped_bytes, counters.limit_reached), (1, 4096, 7));
         assert!(counters.sockets >= 2 && counters.descriptors > counters.sockets, "{counters:?}");
+        assert_eq!(counters.reserved_bytes, 8192);
+        fs::remove_file(directory.path().join("memory.min")).unwrap();
+        write("memory.soft_limit_in_bytes", "9223372036854771712\n");
+        assert_eq!(CgroupCounters::read(directory.path()).reserved_bytes, 0, "there is no limit");
+    }
+
+    /// Rule C41.
+    #[test]
+    fn huge_pages_of_all_sizes_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("hugetlb.2MB.usage_in_bytes", "4194304\n"),
+            ("hugetlb.2MB.max_usage_in_bytes", "6291456\n"),
+            ("hugetlb.2MB.rsvd.usage_in_bytes", "1\n"),
+            ("hugetlb.1GB.current", "0\n"),
+            ("hugetlb.1GB.max", "max\n"),
+        ] {
+            fs::write(directory.path().join(name), text).unwrap();
+        }
+        let expected = [("1GB", 0, None), ("2MB", 4_194_304, Some(6_291_456))]
+            .map(|(size, used_bytes, max_bytes)| HugePages { size: size.to_owned(), used_bytes, max_bytes });
+        assert_eq!(huge_pages(directory.path()), expected);
+    }
+
+    #[test]
+    fn soft_limits_on_files_are_read() {
+        let header = "Limit                     Soft Limit           Hard Limit           Units\n";
+        let text = |soft: &str| {
+            format!("{header}Max open files            {soft}                 4096                 files\n")
+        };
+        assert_eq!(files_limit(&text("1024")), Some(1024));
+        assert_eq!((files_limit(&text("unlimited")), files_limit("")), (None, None));
+        assert!(files_limit(&fs::read_to_string("/proc/self/limits").unwrap()).is_some());
     }
 }

@@ -9,7 +9,7 @@ use executor_cri_api::v1::{
 };
 use tonic::Status;
 
-use crate::cgroup::CgroupCounters;
+use crate::cgroup::{CgroupCounters, HugePages};
 use crate::failure;
 use crate::node::{Node, now};
 use crate::stats;
@@ -36,7 +36,7 @@ const NETWORK: &[&str] = &["interface"];
 const DEVICE: &[&str] = &["device"];
 
 /// Metrics of containers.
-const CONTAINER: [Description; 44] = [
+const CONTAINER: [Description; 48] = [
     (COUNTER, "container_blkio_device_usage_total", "Bytes transferred from and to disks", &["device", "operation"]),
     (COUNTER, "container_cpu_cfs_periods_total", "Periods in which the container ran", &[]),
     (COUNTER, "container_cpu_cfs_throttled_periods_total", "Periods in which the container was throttled", &[]),
@@ -53,6 +53,8 @@ const CONTAINER: [Description; 44] = [
     (GAUGE, "container_fs_usage_bytes", "Bytes of the writable layer", DEVICE),
     (COUNTER, "container_fs_writes_bytes_total", "Bytes written to disks", DEVICE),
     (COUNTER, "container_fs_writes_total", "Writes to disks", DEVICE),
+    (GAUGE, "container_hugetlb_max_usage_bytes", "Largest use of huge pages in bytes", &["pagesize"]),
+    (GAUGE, "container_hugetlb_usage_bytes", "Bytes of huge pages", &["pagesize"]),
     (GAUGE, "container_last_seen", "Time of the reading", &[]),
     (GAUGE, "container_memory_cache", "Bytes of page cache", &[]),
     (COUNTER, "container_memory_failcnt", "Times that the memory limit was reached", &[]),
@@ -82,10 +84,12 @@ const CONTAINER: [Description; 44] = [
     (GAUGE, "container_spec_cpu_quota", "Processor time in each period, in microseconds", &[]),
     (GAUGE, "container_spec_cpu_shares", "Share of processor time", &[]),
     (GAUGE, "container_spec_memory_limit_bytes", "Limit on memory in bytes", &[]),
+    (GAUGE, "container_spec_memory_reservation_limit_bytes", "Bytes of memory that are reserved", &[]),
     (GAUGE, "container_spec_memory_swap_limit_bytes", "Limit on memory and swap in bytes", &[]),
     (GAUGE, "container_start_time_seconds", "Start time in seconds since 1970", &[]),
     (GAUGE, "container_threads", "Threads", &[]),
     (GAUGE, "container_threads_max", "Limit on threads", &[]),
+    (GAUGE, "container_ulimits_soft", "Soft limit of the container's first process", &["ulimit"]),
 ];
 
 /// Metrics of pods: those of their network.
@@ -138,7 +142,8 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> 
             let is_running = state(container) == ContainerState::ContainerRunning;
             let Some(usage) = usages.get(&container.record.id).filter(|_| is_running) else { continue };
             let labels = labels(&sandbox, Some(container));
-            let values = of_container(container, usage, &CgroupCounters::of_container(container), disk.as_ref());
+            let counters = CgroupCounters::of_container(container);
+            let values = of_container(container, usage, &counters, disk.as_ref());
             let metrics = values.into_iter().map(|(name, more, value)| metric(&CONTAINER, name, &labels, &more, value));
             container_metrics
                 .push(ContainerMetrics { container_id: container.record.id.clone(), metrics: metrics.collect() });
@@ -253,7 +258,7 @@ fn of_cgroup(usage: &Usage) -> Vec<Value<'static>> {
 fn of_container<'a>(
     container: &Container,
     usage: &Usage,
-    counters: &CgroupCounters,
+    counters: &'a CgroupCounters,
     disk: Option<&'a Disk>,
 ) -> Vec<Value<'a>> {
     let resources = &container.record.resources;
@@ -274,9 +279,15 @@ fn of_container<'a>(
         ("container_spec_cpu_period", vec![], number(resources.cpu_period, PERIOD_US)),
         ("container_spec_cpu_shares", vec![], number(resources.cpu_shares, SHARES)),
         ("container_spec_memory_limit_bytes", vec![], number(resources.memory_limit_in_bytes, 0)),
+        ("container_spec_memory_reservation_limit_bytes", vec![], counters.reserved_bytes),
         ("container_spec_memory_swap_limit_bytes", vec![], number(resources.memory_swap_limit_in_bytes, 0)),
         ("container_start_time_seconds", vec![], since_1970(nanoseconds(started))),
     ]);
+    for HugePages { size, used_bytes, max_bytes } in &counters.huge_pages {
+        values.push(("container_hugetlb_usage_bytes", vec![size], *used_bytes));
+        values.extend(max_bytes.map(|bytes| ("container_hugetlb_max_usage_bytes", vec![&**size], bytes)));
+    }
+    values.extend(counters.files_limit.map(|limit| ("container_ulimits_soft", vec!["max_open_files"], limit)));
     if resources.cpu_quota > 0 {
         values.push(("container_spec_cpu_quota", vec![], number(resources.cpu_quota, 0)));
     }
@@ -325,11 +336,16 @@ mod tests {
         let described: BTreeSet<(String, usize)> =
             descriptors().into_iter().map(|one| (one.name, one.label_keys.len())).collect();
         assert_eq!(described.len(), CONTAINER.len() + POD.len(), "names are unique");
-        let values = of_container(&container, &usage, &CgroupCounters::default(), Some(&disk));
+        let pages = HugePages { size: "2MB".into(), used_bytes: 4, max_bytes: Some(5) };
+        let counters = CgroupCounters { files_limit: Some(6), huge_pages: vec![pages], ..CgroupCounters::default() };
+        let values = of_container(&container, &usage, &counters, Some(&disk));
         for (name, more, _) in &values {
             assert!(described.contains(&((*name).to_owned(), LABELS.len() + more.len())), "{name} {more:?}");
         }
         assert!(values.contains(&("container_cpu_usage_seconds_total", vec!["total"], 3)));
+        assert!(values.contains(&("container_hugetlb_max_usage_bytes", vec!["2MB"], 5)));
+        assert!(values.contains(&("container_ulimits_soft", vec!["max_open_files"], 6)));
+        assert_eq!(described.len(), 56);
         assert_eq!(of_network(&[], &NetworkUsage::default()).len(), POD.len());
     }
 }

@@ -58,7 +58,12 @@ fn removed_containers_stay_counted() {
         let used = pod.metrics.iter().find(|metric| metric.name == "container_cpu_usage_seconds_total");
         let used = used.map(|metric| metric.value.unwrap().value);
         assert_eq!(used.is_some_and(|seconds| seconds >= 1), name == "with", "{used:?}");
-        let _ = keeper;
+        let container = &pod.container_metrics[0];
+        assert_eq!((pod.container_metrics.len(), &container.container_id), (1, &keeper));
+        let limit = container.metrics.iter().find(|metric| metric.name == "container_ulimits_soft").unwrap();
+        assert_eq!(limit.label_values.last().unwrap(), "max_open_files");
+        let done = node.exec(&keeper, &["sh", "-c", "awk '/open files/{print $4}' /proc/1/limits"], 10).unwrap();
+        assert_eq!(String::from_utf8(done.stdout).unwrap().trim(), limit.value.unwrap().value.to_string());
         node.remove_sandbox(&sandbox).unwrap();
     }
     node.daemon.wait_until_back_at(&before);
