@@ -66,7 +66,9 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         volumes: &volumes,
     };
     // Nothing is recorded of a request that cannot be lowered.
-    let mut run = Run::from(lower(&origin, config)?);
+    let request = lower(&origin, config)?;
+    let image_fields = failure::image_fields(&request.volumes);
+    let mut run = Run::from(request);
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
     let (mut id, mut is_created) = (record.id.clone(), false);
@@ -101,7 +103,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             if !is_created && !error.is_lost() {
                 node.store.containers.remove(&id);
             }
-            Err(failure::new_object(error))
+            Err(failure::new_container(error, &image_fields))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Errors of calls: one sentence with the field, never a value (rule C6).
 
+use executor_client::v1::{VolumeMount, volume_mount};
 use executor_client::{Code, Error, Violation};
 use tonic::Status;
 
@@ -28,6 +29,41 @@ pub(crate) fn status(error: Error) -> Status {
 /// Converts an error of a call that creates an object. The kubelet would skip the pod for NOT_FOUND (rule C5).
 pub(crate) fn new_object(error: Error) -> Status {
     precondition(status(error))
+}
+
+/// Returns the prefixes of the fields of volumes that are images.
+pub(crate) fn image_fields(volumes: &[VolumeMount]) -> Vec<String> {
+    let is_image = |volume: &VolumeMount| matches!(volume.source, Some(volume_mount::Source::Image(_)));
+    let indices = volumes.iter().enumerate().filter(|(_, volume)| is_image(volume));
+    indices.map(|(index, _)| format!("volumes[{index}].")).collect()
+}
+
+/// Converts an error of CreateContainer. It begins with the word by which the kubelet recognizes a volume that cannot be
+/// mounted (rule C6). `image_fields` are those of [`image_fields`].
+pub(crate) fn new_container(error: Error, image_fields: &[String]) -> Status {
+    let is_of_image = |violation: &Violation| image_fields.iter().any(|field| violation.field.starts_with(field));
+    let is_read_only = |violation: &Violation| {
+        violation.reason == "UNSUPPORTED" && violation.field.ends_with(".host_path.recursive_read_only")
+    };
+    let word = match error.violations() {
+        violations if violations.iter().any(is_read_only) => "RROUnsupported",
+        violations if violations.iter().any(is_of_image) => "ImageVolumeMountFailed",
+        _ => return new_object(error),
+    };
+    let status = new_object(error);
+    Status::new(status.code(), format!("{word}: {}", status.message()))
+}
+
+/// Converts an error of PullImage. The kubelet recognizes an error by its first word, and only with the code UNKNOWN
+/// (rule C6).
+pub(crate) fn pull(error: Error) -> Status {
+    let has = |reason: &str| error.violations().iter().any(|violation| violation.reason == reason);
+    let word = match (has("UNSIGNED"), has("UNREACHABLE")) {
+        (true, _) => "SignatureValidationFailed",
+        (_, true) => "RegistryUnavailable",
+        _ => return status(error),
+    };
+    Status::unknown(format!("{word}: {}", status(error).message()))
 }
 
 /// Replaces NOT_FOUND, which is the code for missing sandboxes and containers of reading calls only (rule C5).
@@ -96,6 +132,48 @@ mod tests {
         let status = violations.check().unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "config.linux: a; config.image: b"));
         assert!(Violations::default().check().is_ok());
+    }
+
+    fn refused(code: Code, field: &str, reason: &str) -> Error {
+        let violation = Violation { field: field.into(), description: "why".into(), reason: reason.into() };
+        let at = executor_client::ServerAddress::Socket("/x".into());
+        let violations = if field.is_empty() { Vec::new() } else { vec![violation] };
+        Error::Refused(Box::new(executor_client::Refusal { at, code, message: "why".into(), violations }))
+    }
+
+    /// Rule C6.
+    #[test]
+    fn pull_errors_begin_with_words() {
+        for (code, field, reason, expected) in [
+            (Code::PermissionDenied, "reference", "UNSIGNED", "SignatureValidationFailed: reference: why"),
+            (Code::Unavailable, "reference", "UNREACHABLE", "RegistryUnavailable: reference: why"),
+        ] {
+            let status = pull(refused(code, field, reason));
+            assert_eq!((status.code(), status.message()), (Code::Unknown, expected));
+        }
+        let policy = pull(refused(Code::PermissionDenied, "reference", "NOT_ALLOWED"));
+        assert_eq!((policy.code(), policy.message()), (Code::PermissionDenied, "reference: why"));
+        let launcher = pull(refused(Code::Unavailable, "", ""));
+        assert_eq!((launcher.code(), launcher.message()), (Code::Unavailable, "why"));
+    }
+
+    /// Rule C6.
+    #[test]
+    fn mount_errors_begin_with_words() {
+        let image = VolumeMount { source: Some(volume_mount::Source::Image(Default::default())), ..Default::default() };
+        let fields = image_fields(&[VolumeMount::default(), image]);
+        assert_eq!(fields, ["volumes[1]."]);
+        for (field, reason, expected) in [
+            ("volumes[0].host_path.recursive_read_only", "UNSUPPORTED", "RROUnsupported: volumes[0]"),
+            ("volumes[0].host_path.recursive_read_only", "NOT_ALLOWED", "volumes[0]"),
+            ("volumes[1].sub_path", "NOT_FOUND", "ImageVolumeMountFailed: volumes[1]"),
+            ("volumes[0].sub_path", "NOT_FOUND", "volumes[0]"),
+            ("volumes[10].sub_path", "NOT_FOUND", "volumes[10]"),
+        ] {
+            let status = new_container(refused(Code::NotFound, field, reason), &fields);
+            assert!(status.message().starts_with(expected), "{field}: {status}");
+            assert_ne!(status.code(), Code::NotFound);
+        }
     }
 
     #[test]

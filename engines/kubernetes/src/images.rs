@@ -58,7 +58,8 @@ async fn inspect(node: &Node, name: &str) -> Result<Option<Stored>, Status> {
 /// Pulls an image, and returns its id. A tag is asked for at the registry each time.
 ///
 /// # Errors
-/// UNKNOWN, beginning with `RegistryUnavailable`, if the registry does not answer; or an error of executord.
+/// UNKNOWN, beginning with `RegistryUnavailable` or `SignatureValidationFailed`, if the registry does not answer or the
+/// image has no signature that executord requires; or an error of executord.
 pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<AuthConfig>) -> Result<String, Status> {
     let reference = image.unwrap_or_default().image;
     if reference.is_empty() {
@@ -74,10 +75,7 @@ pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<Aut
     let pulled = async { client.images().pull(&Wiped::new(request)).await?.image().await };
     match pulled.await {
         Ok(image) => Ok(image.config_digest),
-        Err(error) if error.code() == Some(Code::Unavailable) => {
-            Err(Status::unknown(format!("RegistryUnavailable: {}", failure::status(error).message())))
-        }
-        Err(error) => Err(failure::status(error)),
+        Err(error) => Err(failure::pull(error)),
     }
 }
 

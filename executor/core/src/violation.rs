@@ -132,6 +132,10 @@ reasons! {
     AccessDenied = "ACCESS_DENIED",
     /// The registry's certificate is not trusted, or no secure connection to the registry is possible.
     Untrusted = "UNTRUSTED",
+    /// The image has no signature that this node's configuration requires.
+    Unsigned = "UNSIGNED",
+    /// The registry cannot be reached, is slow, or answers with a temporary error.
+    Unreachable = "UNREACHABLE",
     /// The registry refuses the request itself.
     Rejected = "REJECTED",
     /// Capacity, memory or disk is not sufficient.

@@ -58,7 +58,8 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
 pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
     let problem = of_image(error);
     match problem.kind {
-        Kind::NotFound | Kind::Precondition | Kind::Denied => {
+        Kind::Unavailable if reason(error) != ViolationReason::Unreachable => problem,
+        Kind::NotFound | Kind::Precondition | Kind::Denied | Kind::Unavailable => {
             let fault = reason(error).because(problem.message.clone());
             ApiError { violations: vec![Violation::new(field, fault)], ..problem }
         }
@@ -79,11 +80,14 @@ fn reason(error: &ImageError) -> ViolationReason {
         ImageError::NotFound { .. } | ImageError::NotHere { .. } => ViolationReason::NotFound,
         ImageError::Unauthorized { .. } | ImageError::NotReadable { .. } => ViolationReason::AccessDenied,
         ImageError::Untrusted { .. } => ViolationReason::Untrusted,
+        ImageError::TooSlow { .. } | ImageError::Connection { .. } => ViolationReason::Unreachable,
+        ImageError::Status { .. } if error.is_transient() => ViolationReason::Unreachable,
         ImageError::Status { .. } => ViolationReason::Rejected,
+        ImageError::Unsigned { .. } => ViolationReason::Unsigned,
         ImageError::InUse { .. } => ViolationReason::Conflict,
-        ImageError::Forbidden(_)
-        | ImageError::Unsigned { .. }
-        | ImageError::Unpack { source: UnpackError::NotAllowed(_), .. } => ViolationReason::NotAllowed,
+        ImageError::Forbidden(_) | ImageError::Unpack { source: UnpackError::NotAllowed(_), .. } => {
+            ViolationReason::NotAllowed
+        }
         ImageError::Io { source, .. } if source.kind() == ErrorKind::NotFound => ViolationReason::NotFound,
         ImageError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => ViolationReason::AccessDenied,
         _ => ViolationReason::Unsuitable,
@@ -99,12 +103,20 @@ mod tests {
     fn faults_of_registries_are_distinguished() {
         let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };
         for passing in [408, 429, 500, 502, 503, 504] {
-            assert_eq!(of_image_of_run(&status(passing), "rootfs").kind, Kind::Unavailable, "{passing}");
+            let problem = of_image_of_run(&status(passing), "rootfs");
+            assert_eq!(problem.kind, Kind::Unavailable, "{passing}");
+            assert_eq!(problem.violations[0].reason, ViolationReason::Unreachable, "{passing}");
         }
         for lasting in [400, 405, 410, 451, 501] {
             let problem = of_image_of_run(&status(lasting), "rootfs");
             assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Precondition, ViolationReason::Rejected));
         }
+        let unsigned = ImageError::Unsigned { what: "x".into(), why: "none".into() };
+        let problem = of_image_in(&unsigned, "reference");
+        assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Denied, ViolationReason::Unsigned));
+        let layers = ImageError::Layers(UnpackError::Unavailable("no launcher".into()));
+        let problem = of_image_in(&layers, "reference");
+        assert_eq!((problem.kind, problem.violations.len()), (Kind::Unavailable, 0), "not the registry's fault");
         let untrusted =
             ImageError::Untrusted { what: "x".into(), origin: "https://r".into(), why: "UnknownIssuer".into() };
         let problem = of_image_in(&untrusted, "reference");
