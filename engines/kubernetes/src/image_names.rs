@@ -2,9 +2,8 @@
 
 /// Scheme of references to registries.
 const SCHEME: &str = "docker://";
-/// Docker's registry, which names without a host mean, and its other names.
+/// Docker's registry, which names without a host mean.
 const DOCKER: &str = "docker.io";
-const DOCKER_NAMES: [&str; 3] = ["index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"];
 
 /// Tags, and names with digests, of an image.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,13 +74,7 @@ fn registry(image: &str) -> &str {
 /// none is named.
 pub(crate) fn is_server_of(server: &str, image: &str) -> bool {
     let server = server.trim();
-    if server.is_empty() {
-        return true;
-    }
-    let host = server.split_once("://").map_or(server, |(_, rest)| rest);
-    let host = host.split('/').next().unwrap_or(host);
-    let normal = |host: &str| if DOCKER_NAMES.contains(&host) { DOCKER.to_owned() } else { host.to_lowercase() };
-    normal(host) == normal(registry(image))
+    server.is_empty() || executor_registry_auth::is_registry(server, registry(image))
 }
 
 #[cfg(test)]

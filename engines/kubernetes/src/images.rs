@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use base64::Engine as _;
-use executor_client::v1::{Image as Stored, PullImageRequest, RegistryCredentials};
-use executor_client::{Code, Error, Wiped};
+use executor_client::v1::{Image as Stored, InspectImageResponse, PullImageRequest, RegistryCredentials};
+use executor_client::{Code, Wiped};
 use executor_cri_api::v1::{
     AuthConfig, FilesystemIdentifier, FilesystemUsage, Image, ImageFsInfoResponse, ImageSpec, Int64Value, UInt64Value,
 };
@@ -85,10 +84,8 @@ fn credentials(auth: AuthConfig) -> Result<Option<RegistryCredentials>, Status> 
     let auth = Zeroizing::new(auth);
     if username.is_empty() && !auth.is_empty() {
         let invalid = || Status::invalid_argument("auth.auth: must be USER:PASSWORD in base64");
-        let bytes = base64::engine::general_purpose::STANDARD.decode(auth.trim()).map_err(|_| invalid())?;
-        let text = Zeroizing::new(String::from_utf8(bytes).map_err(|_| invalid())?);
-        let (user, secret) = text.split_once(':').ok_or_else(invalid)?;
-        (username, password) = (user.to_owned(), secret.trim_end_matches('\0').to_owned());
+        let (user, mut secret) = executor_registry_auth::decode(auth.trim()).ok_or_else(invalid)?;
+        (username, password) = (user, std::mem::take(&mut *secret));
     }
     let credentials = RegistryCredentials { username, password, identity_token, registry_token };
     Ok((credentials != RegistryCredentials::default()).then_some(credentials))

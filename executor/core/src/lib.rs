@@ -34,6 +34,7 @@ pub mod payload;
 pub mod placement;
 pub mod plan;
 pub mod protocol;
+pub mod quantity;
 pub mod record;
 pub mod reference;
 pub mod settings;

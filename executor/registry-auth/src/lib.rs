@@ -22,7 +22,7 @@ pub const FILE_MAX: usize = 1 << 20;
 /// Longest user name, password or token, in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
 /// Docker Hub's names in the configuration file.
-const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+const DOCKER_HUB: [&str; 4] = ["docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"];
 
 /// Text that is overwritten on drop.
 pub type Secret = Zeroizing<String>;
@@ -176,6 +176,17 @@ fn find(content: &[u8], registry: &str, repository: &str) -> Result<Found, AuthF
     })
 }
 
+/// Returns true if a server, given as a host or as a URL, is this registry. Docker Hub has several names.
+pub fn is_registry(server: &str, registry: &str) -> bool {
+    let bare = server.split_once("://").map_or(server, |(_, rest)| rest);
+    is_same(bare.split('/').next().unwrap_or(bare), registry)
+}
+
+fn is_same(host: &str, registry: &str) -> bool {
+    let is_hub = |host: &str| DOCKER_HUB.iter().any(|name| name.eq_ignore_ascii_case(host));
+    host.eq_ignore_ascii_case(registry) || (is_hub(host) && is_hub(registry))
+}
+
 /// Returns how many bytes of a repository's name an entry covers; 0 if the entry is for others.
 fn covers(name: &str, registry: &str, repository: &str) -> usize {
     let bare = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
@@ -185,7 +196,7 @@ fn covers(name: &str, registry: &str, repository: &str) -> usize {
         (None, Some((host, path))) => (host, path.trim_end_matches('/')),
         (None, None) => (name, ""),
     };
-    let same = host.eq_ignore_ascii_case(registry) || (DOCKER_HUB.contains(&host) && DOCKER_HUB.contains(&registry));
+    let same = is_same(host, registry);
     let below = match repository.strip_prefix(path) {
         Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('/'),
         None => false,
@@ -207,7 +218,7 @@ fn of_entry(name: &str, entry: &Entry) -> Result<Option<Credentials>, AuthFileEr
     let (username, password) = if entry.auth.is_empty() {
         (entry.username.clone(), entry.password.clone())
     } else {
-        decoded(&entry.auth).ok_or_else(|| AuthFileError::Encoding(name.to_owned()))?
+        decode(&entry.auth).ok_or_else(|| AuthFileError::Encoding(name.to_owned()))?
     };
     if username.is_empty() && password.is_empty() {
         return Ok(None);
@@ -215,7 +226,8 @@ fn of_entry(name: &str, entry: &Entry) -> Result<Option<Credentials>, AuthFileEr
     Credentials::basic(username, password).map(Some).map_err(|_| AuthFileError::Value(name.to_owned()))
 }
 
-fn decoded(auth: &str) -> Option<(String, Secret)> {
+/// Decodes `user:password` in base64; `None` if the text is something else.
+pub fn decode(auth: &str) -> Option<(String, Secret)> {
     let bytes = STANDARD.decode(auth).or_else(|_| STANDARD_NO_PAD.decode(auth)).ok()?;
     let text = match String::from_utf8(bytes) {
         Ok(text) => Zeroizing::new(text),

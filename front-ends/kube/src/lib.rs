@@ -22,8 +22,8 @@ mod names;
 pub mod object;
 pub mod options;
 pub mod plan;
-pub mod quantity;
 pub mod report;
+mod weight;
 pub mod workload;
 
 pub use executor_yaml as yaml;

@@ -1,6 +1,7 @@
 //! Arguments and capabilities for CNI plugins: rule C22.
 
 use executor_client::v1::{CniArgument, CniBandwidth, CniOptions};
+use executor_core::quantity::Quantity;
 use executor_cri_api::v1::PodSandboxConfig;
 
 use crate::failure::Violations;
@@ -10,20 +11,8 @@ const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 /// Burst of a limited direction in bits, as with containerd.
 const BURST: u64 = u32::MAX as u64;
-/// Suffixes of Kubernetes' quantities that a rate can have, and their factors.
-const SUFFIXES: [(&str, u64); 11] = [
-    ("Ki", 1 << 10),
-    ("Mi", 1 << 20),
-    ("Gi", 1 << 30),
-    ("Ti", 1 << 40),
-    ("Pi", 1 << 50),
-    ("k", 1_000),
-    ("M", 1_000_000),
-    ("G", 1_000_000_000),
-    ("T", 1_000_000_000_000),
-    ("P", 1_000_000_000_000_000),
-    ("", 1),
-];
+/// Highest rate in bits per second, as with containerd.
+const RATE_MAX: u64 = 1_000_000_000_000_000;
 
 /// Returns what the plugins of a pod's network get.
 pub(super) fn options(id: &str, config: &PodSandboxConfig, violations: &mut Violations) -> CniOptions {
@@ -57,11 +46,10 @@ pub(super) fn options(id: &str, config: &PodSandboxConfig, violations: &mut Viol
     }
 }
 
-/// Parses a whole number with a suffix.
+/// Parses a quantity of Kubernetes.
 fn rate(text: &str) -> Option<u64> {
-    let (suffix, factor) = SUFFIXES.into_iter().find(|(suffix, _)| text.ends_with(suffix))?;
-    let number: u64 = text.strip_suffix(suffix)?.parse().ok()?;
-    number.checked_mul(factor)
+    let units = Quantity::parse(text).filter(|quantity| !quantity.is_negative())?.units();
+    (units <= RATE_MAX).then_some(units)
 }
 
 #[cfg(test)]
@@ -89,15 +77,17 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_whole_numbers() {
+    fn rates_are_quantities() {
         for (text, expected) in [
             ("10", Some(10)),
             ("1k", Some(1000)),
             ("2Mi", Some(2 << 20)),
             ("", None),
-            ("1.5M", None),
+            ("1.5M", Some(1_500_000)),
+            ("1e6", Some(1_000_000)),
+            ("1P", Some(RATE_MAX)),
             ("-1", None),
-            ("99999999P", None),
+            ("2P", None),
         ] {
             assert_eq!(rate(text), expected, "{text}");
         }

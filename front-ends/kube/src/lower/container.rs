@@ -8,6 +8,7 @@ use executor_client::v1::{
     Action, CreatePodRequest, EnvironmentVariable, Network, RestartPolicy, RunAction, RunRequest, SecretArgument,
     TerminationMessage,
 };
+use executor_core::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, EnvVar, ObjectFieldSelector, ResourceFieldSelector};
 use zeroize::Zeroizing;
 

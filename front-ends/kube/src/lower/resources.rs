@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use executor_client::v1::Limits;
+use executor_core::quantity::Quantity;
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::Lowering;
-use crate::quantity::{Quantity, cpu_weight};
+use crate::weight::cpu_weight;
 
 /// Amounts by resource name.
 pub(super) type Amounts = BTreeMap<String, Quantity>;

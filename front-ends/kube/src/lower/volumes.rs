@@ -6,13 +6,13 @@ mod projected;
 use std::collections::BTreeMap;
 
 use executor_client::v1::{CreatePodRequest, EmptyVolume, PodVolume, empty_volume};
+use executor_core::quantity::Quantity;
 use k8s_openapi::api::core::v1::Volume;
 use projected::{MODE, Projected};
 
 use super::{Lowering, kinds_of};
 use crate::docker;
 use crate::names::is_label;
-use crate::quantity::Quantity;
 
 /// Default size of a memory volume, in bytes.
 const MEMORY_DEFAULT: u64 = 64 << 20;

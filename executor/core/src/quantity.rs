@@ -78,6 +78,7 @@ impl Quantity {
         u64::try_from(up).unwrap_or(u64::MAX)
     }
 
+    /// Returns true if the quantity is below 0.
     pub fn is_negative(self) -> bool {
         self.millis < 0
     }
@@ -90,14 +91,6 @@ impl Quantity {
         let quotient = self.millis / divisor.millis + i128::from(self.millis % divisor.millis != 0);
         u64::try_from(quotient).ok()
     }
-}
-
-/// Returns the weight for a CPU request (P49): `ceil(10^((L*L + 125*L)/612 - 7/34))` with L = log2 of the shares.
-pub fn cpu_weight(request: Quantity) -> u32 {
-    let shares = (request.millis().saturating_mul(1024) / 1000).clamp(2, 262_144);
-    let l = (shares as f64).log2();
-    let weight = 10f64.powf((l * l + 125.0 * l) / 612.0 - 7.0 / 34.0).ceil();
-    (weight as u32).clamp(1, 10_000)
 }
 
 #[cfg(test)]
@@ -147,12 +140,5 @@ mod tests {
         assert!(Quantity::parse("-1").unwrap().is_negative());
         let mebibytes = Quantity::parse("129Mi").unwrap().divided_by(Quantity::parse("2Mi").unwrap());
         assert_eq!((mebibytes, Quantity::from_units(1).divided_by(Quantity::from_units(0))), (Some(65), None));
-    }
-
-    #[test]
-    fn p49_weights() {
-        for (millis, weight) in [(100, 17), (250, 35), (500, 59), (1000, 100), (2000, 174), (8000, 532)] {
-            assert_eq!(cpu_weight(Quantity { millis }), weight, "{millis}");
-        }
     }
 }
