@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use executor_client::v1::UpdateLimitsRequest;
 use executor_client::{Code, Run};
+use executor_core::limits::GRACE_MAX;
 use executor_cri_api::v1::{
     ContainerConfig, ContainerFilter, ContainerState, CreateContainerRequest, LinuxContainerResources,
     StopContainerRequest,
@@ -181,17 +182,23 @@ pub(crate) async fn stop(node: &Arc<Node>, request: &StopContainerRequest) -> Re
     if state(&container) == ContainerState::ContainerExited {
         return Ok(());
     }
-    let grace = Duration::from_secs(u64::try_from(request.timeout).unwrap_or(0));
-    end(node, &container.record.id, grace).await
+    end(node, &container.record.id, grace(&container.record.id, request.timeout)).await
 }
 
-/// Longest grace period of executord.
-const GRACE_MAX: Duration = Duration::from_secs(3600);
+/// Returns the grace period of a stop. An error would leave the container running, so a period that executord does not
+/// allow is shortened, with a warning.
+fn grace(id: &str, seconds: i64) -> Duration {
+    let asked = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    if asked > GRACE_MAX {
+        tracing::warn!(id, "the grace period of {seconds} s is shortened to the longest, {} s", GRACE_MAX.as_secs());
+    }
+    asked.min(GRACE_MAX)
+}
+
 /// Time for a container to end after SIGKILL. A process that waits for a dead file system takes longer.
 const END: Duration = Duration::from_secs(60);
 
 async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> {
-    let grace = grace.min(GRACE_MAX);
     let ended = async {
         node.client.stop(id, Some(grace)).await?;
         node.client.wait(id).await
@@ -280,6 +287,14 @@ pub(crate) fn list(node: &Node, filter: Option<ContainerFilter>) -> Vec<Containe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rule C11.
+    #[test]
+    fn grace_periods_of_days_are_kept() {
+        for (seconds, expected) in [(-1, 0), (0, 0), (30, 30), (86_400, 86_400), (i64::MAX, 604_800)] {
+            assert_eq!(grace("c", seconds).as_secs(), expected, "{seconds}");
+        }
+    }
 
     /// Rule C31.
     #[test]

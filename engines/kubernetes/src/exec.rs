@@ -3,6 +3,7 @@
 use executor_client::v1::exit_status::Status as Exit;
 use executor_client::v1::{ExecStart, ExitStatus};
 use executor_client::{Client, Executed};
+use executor_core::limits::GRACE_MAX;
 use executor_cri_api::v1::{ExecSyncRequest, ExecSyncResponse};
 use prost_types::Duration;
 use tonic::Status;
@@ -13,9 +14,6 @@ use crate::node::Node;
 /// Output that is returned of each stream, in bytes. The rest is discarded.
 const OUTPUT_MAX: usize = 16 << 20;
 
-/// Longest time limit of executord, in seconds.
-const TIMEOUT_MAX: i64 = 3600;
-
 /// Executes a command and returns its output and exit code.
 ///
 /// # Errors
@@ -24,7 +22,7 @@ const TIMEOUT_MAX: i64 = 3600;
 pub(crate) async fn sync(node: &Node, request: ExecSyncRequest) -> Result<ExecSyncResponse, Status> {
     let container = node.container(&request.container_id)?;
     let mut start = start(container.record.id.clone(), request.cmd)?;
-    start.timeout = (request.timeout > 0).then(|| Duration { seconds: request.timeout.min(TIMEOUT_MAX), nanos: 0 });
+    start.timeout = timeout(request.timeout)?;
     // Arguments and output are in buffers of this connection, which ends with the call.
     let client = node.own_client().await?;
     execute(&client, start).await
@@ -46,6 +44,15 @@ pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
         leave_processes: true,
         ..ExecStart::default()
     })
+}
+
+/// Converts a time limit in seconds; 0 is none.
+fn timeout(seconds: i64) -> Result<Option<Duration>, Status> {
+    let longest = i64::try_from(GRACE_MAX.as_secs()).unwrap_or(i64::MAX);
+    if seconds > longest {
+        return Err(Status::invalid_argument(format!("timeout: is {seconds} s; at most {longest} s")));
+    }
+    Ok((seconds > 0).then_some(Duration { seconds, nanos: 0 }))
 }
 
 async fn execute(client: &Client, start: ExecStart) -> Result<ExecSyncResponse, Status> {
@@ -92,6 +99,16 @@ mod tests {
         append(&mut output, b"abc");
         append(&mut output, b"d");
         assert_eq!((output.len(), output.last()), (OUTPUT_MAX, Some(&b'a')));
+    }
+
+    #[test]
+    fn long_time_limits_are_refused() {
+        let seconds = |timeout: Option<Duration>| timeout.map(|timeout| timeout.seconds);
+        assert_eq!(
+            [0, 1, 7200, 604_800].map(|given| seconds(timeout(given).unwrap())),
+            [None, Some(1), Some(7200), Some(604_800)]
+        );
+        assert!(timeout(604_801).unwrap_err().message().contains("at most 604800 s"));
     }
 
     #[test]

@@ -60,8 +60,8 @@ pub const LOG_RATE_MAX: i64 = 1 << 50;
 pub const EGRESS_RULES_MAX: usize = 1000;
 /// Maximum number of combinations of destination and ports in all rules of a container's egress.
 pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
-/// Longest grace period.
-pub const GRACE_MAX: Duration = Duration::from_secs(3600);
+/// Longest grace period, and longest time limit of an executed process: 7 days. Kubernetes has pods with a day.
+pub const GRACE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Minimum memory limit, in bytes: not even an empty container starts with less.
 pub const MEMORY_MIN: u64 = 2 << 20;
 /// Minimum limit on processes: while a container is created, a helper process runs next to its init.

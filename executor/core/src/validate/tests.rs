@@ -146,7 +146,7 @@ fn everything_is_reported_at_once_and_no_value_of_a_secret_with_it() {
         pids: u64::MAX,
         cpu_millis: 1,
         labels: [("bad name".to_owned(), "x".repeat(257))].into(),
-        grace: Some(Duration::from_secs(3601)),
+        grace: Some(Duration::from_secs(604_801)),
         network: Some(Network::Host),
         log_source: "a b",
         files: vec![file("../x", 1), file("a", 1), file("a", 1)],

@@ -34,7 +34,7 @@ fn every_fault_is_reported_with_line() {
     assert_eq!(lines, ["FILE:1: run_dir", "FILE:7: listen", "FILE:3: capacity.pids", "FILE:6: metrics.listen"]);
     let text = "[policy]\nrootfs_dirs = [\n  '/a',\n  'b',\n  'c',\n]\ncni_conf_dir = 'd'\ncapabilities_allowed = [\n  'KILL',\n  \
                 'CHOWN',\n]\nswap_bytes_max = -2\noom_score_adj_min = -1001\nlog_lines_per_second_max = -2\n\
-                default_memory_bytes = 5\ndefault_grace_seconds = 5000\nuserns_pool_start = 1\n\
+                default_memory_bytes = 5\ndefault_grace_seconds = 700000\nuserns_pool_start = 1\n\
                 network_namespaces = ['/a', 'x']\n[policy.ulimits_max]\ncore = 1\nnproc = -2\n[quarantine]\n\
                 stop_seconds = 0\nwipe_seconds = 0\n[self_test]\ninterval_seconds = 86401\ntimeout_seconds = 0\n\
                 [transfers]\nattempts = 0\nidle_seconds = 0\ndenied = ['x', '10.0.0.0/8', 'y']\n[launcher]\n\
@@ -238,7 +238,7 @@ fn faults_name_file_key_and_value() {
         ("[capacity]\nreserved_percent = 0", &["FILE", "capacity.reserved_percent = 0", "1 to 100"]),
         ("[capacity]\nreserved_percent = 101", &["FILE", "capacity.reserved_percent = 101", "1 to 100"]),
         ("[policy]\ndefault_memory_bytes = 5", &["FILE", "policy.default_memory_bytes = 5", "is allowed"]),
-        ("[policy]\ndefault_grace_seconds = 5000", &["FILE", "policy.default_grace_seconds = 5000", "at most"]),
+        ("[policy]\ndefault_grace_seconds = 700000", &["FILE", "policy.default_grace_seconds = 700000", "at most"]),
         (
             "[images]\ninsecure_registries = ['http://x/']",
             &["images.insecure_registries = http://x/", "must be a host"],

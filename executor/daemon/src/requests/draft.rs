@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn numbers_of_the_wire_are_bounded() {
         let action = Some(Action { run: Some(RunAction::default()), ..Default::default() });
-        for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000), (3601, 0), (i64::MAX, 0)] {
+        for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000), (604_801, 0), (i64::MAX, 0)] {
             let grace_period = Some(prost_types::Duration { seconds, nanos });
             let request =
                 RunRequest { action: action.clone(), grace_period, network: 7, redaction: 3, ..Default::default() };

@@ -19,7 +19,9 @@ use crate::docker;
 use crate::environment::{Environment, VALUE_MAX, Variable, is_name};
 use crate::names::is_qualified;
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
-use crate::quantity::Quantity;
+
+/// Longest grace period of executord, in seconds.
+const GRACE_MAX: i64 = 7 * 24 * 3600;
 
 /// Variable with the index of a pod in an Indexed job.
 const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
@@ -120,13 +122,13 @@ impl<'a> Lowering<'a> {
     /// Returns the seconds between the stop signal and SIGKILL. A negative number is treated as 1 (P31).
     pub(super) fn grace_seconds(&self) -> i64 {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
-        if seconds < 0 { 1 } else { seconds.min(3600) }
+        if seconds < 0 { 1 } else { seconds.min(GRACE_MAX) }
     }
 
     fn grace(&mut self) -> prost_types::Duration {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
-        if seconds > 3600 {
-            self.refuse("spec.terminationGracePeriodSeconds", "P31", format!("is {seconds}; at most 3600"));
+        if seconds > GRACE_MAX {
+            self.refuse("spec.terminationGracePeriodSeconds", "P31", format!("is {seconds}; at most {GRACE_MAX}"));
         }
         checks::time(self.grace_seconds())
     }
