@@ -119,6 +119,15 @@ impl Violations {
     }
 }
 
+/// Returns an error of executord; with a violation unless the field is empty.
+#[cfg(test)]
+pub(crate) fn refused(code: Code, field: &str, reason: &str) -> Error {
+    let violation = Violation { field: field.into(), description: "why".into(), reason: reason.into() };
+    let at = executor_client::ServerAddress::Socket("/x".into());
+    let violations = if field.is_empty() { Vec::new() } else { vec![violation] };
+    Error::Refused(Box::new(executor_client::Refusal { at, code, message: "why".into(), violations }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,13 +141,6 @@ mod tests {
         let status = violations.check().unwrap_err();
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "config.linux: a; config.image: b"));
         assert!(Violations::default().check().is_ok());
-    }
-
-    fn refused(code: Code, field: &str, reason: &str) -> Error {
-        let violation = Violation { field: field.into(), description: "why".into(), reason: reason.into() };
-        let at = executor_client::ServerAddress::Socket("/x".into());
-        let violations = if field.is_empty() { Vec::new() } else { vec![violation] };
-        Error::Refused(Box::new(executor_client::Refusal { at, code, message: "why".into(), violations }))
     }
 
     /// Rule C6.

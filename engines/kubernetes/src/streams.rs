@@ -239,16 +239,22 @@ impl Connect for Ports {
         Box::pin(async move {
             let client = node.own_client().await.map_err(|status| io::Error::other(status.message().to_owned()))?;
             let connected = client.pods().connect_port(&pod, port).await;
-            let connection = connected.map_err(|error| match error.code() {
-                Some(Code::FailedPrecondition) => io::ErrorKind::ConnectionRefused.into(),
-                Some(Code::Aborted) => io::ErrorKind::ConnectionReset.into(),
-                _ => io::Error::other(failure::status(error).message().to_owned()),
-            })?;
+            let connection = connected.map_err(connect_error)?;
             let (near, far) = tokio::io::duplex(BUFFER);
             let is_broken = Arc::new(AtomicBool::new(false));
             let task = tokio::spawn(pass(far, connection, Arc::clone(&is_broken)));
             Ok(Box::new(Tunnel { near, task, is_broken }) as Box<dyn Connection>)
         })
+    }
+}
+
+/// Converts an error of a connection to a port. A port that refuses ends its pair of streams alone; a pod that is not
+/// ready, which has a violation, ends the session.
+fn connect_error(error: executor_client::Error) -> io::Error {
+    match error.code() {
+        Some(Code::FailedPrecondition) if error.violations().is_empty() => io::ErrorKind::ConnectionRefused.into(),
+        Some(Code::Aborted) => io::ErrorKind::ConnectionReset.into(),
+        _ => io::Error::other(failure::status(error).message().to_owned()),
     }
 }
 
@@ -325,5 +331,23 @@ async fn pass(stream: DuplexStream, mut connection: executor_client::Connection,
     tokio::select! {
         never = up => match never {},
         () = down => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::refused;
+
+    /// Rule C37.
+    #[test]
+    fn ended_pods_end_their_sessions() {
+        let refusing = connect_error(refused(Code::FailedPrecondition, "", ""));
+        assert_eq!(refusing.kind(), io::ErrorKind::ConnectionRefused);
+        let ended = connect_error(refused(Code::FailedPrecondition, "pod", "UNSUITABLE"));
+        assert_eq!((ended.kind(), ended.to_string()), (io::ErrorKind::Other, "pod: why".to_owned()));
+        let deleted = connect_error(refused(Code::NotFound, "id", "NOT_FOUND"));
+        assert_eq!(deleted.kind(), io::ErrorKind::Other);
+        assert_eq!(connect_error(refused(Code::Aborted, "", "")).kind(), io::ErrorKind::ConnectionReset);
     }
 }
