@@ -31,11 +31,8 @@ pub(super) fn apply(security: &LinuxContainerSecurityContext, run: &mut RunReque
         Profile::Named(path) => run.seccomp_profile = read_profile(&path, violations),
     }
     match apparmor(security) {
-        Profile::Named(name) => run.apparmor_profile = name,
-        Profile::Default if security.apparmor.is_some() && has_apparmor() => {
-            violations
-                .add(&format!("{CONTEXT}.apparmor"), "there is no default profile; name one of apparmor.profiles");
-        }
+        Profile::Named(name) => run.apparmor_profile = name, // executord refuses one that is not loaded
+        // The runtime's default is no profile: seccomp, masked paths and capabilities restrict the container.
         Profile::Default | Profile::None => {}
     }
     let list = |paths: &[String]| Some(PathList { paths: paths.to_vec() });
@@ -124,11 +121,6 @@ fn apparmor(security: &LinuxContainerSecurityContext) -> Profile {
     Profile::new(security.apparmor.as_ref(), &security.apparmor_profile)
 }
 
-/// Returns true if the kernel enforces AppArmor profiles.
-fn has_apparmor() -> bool {
-    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'))
-}
-
 fn read_profile(path: &str, violations: &mut Violations) -> String {
     let field = format!("{CONTEXT}.seccomp.localhost_ref");
     let file = Path::new(path);
@@ -182,6 +174,18 @@ mod tests {
         let older = LinuxContainerSecurityContext { seccomp: None, apparmor: None, ..security };
         let (run, _) = lowered(&older).unwrap();
         assert_eq!((run.seccomp_unconfined, &*run.apparmor_profile), (true, "old"));
+    }
+
+    /// Rule C27: the default AppArmor profile is none, on every host.
+    #[test]
+    #[allow(deprecated)]
+    fn default_apparmor_profile_is_none() {
+        let profile = |profile_type| SecurityProfile { profile_type, localhost_ref: String::new() };
+        let older = |name: &str| LinuxContainerSecurityContext { apparmor_profile: name.into(), ..Default::default() };
+        let newer = |kind| LinuxContainerSecurityContext { apparmor: Some(profile(kind)), ..Default::default() };
+        for security in [newer(0), newer(1), older("runtime/default"), older("unconfined"), older("")] {
+            assert_eq!(lowered(&security).unwrap().0.apparmor_profile, "", "{security:?}");
+        }
     }
 
     /// Rule C27: drop ALL, add ALL, then what is dropped by name.

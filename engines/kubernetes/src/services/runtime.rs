@@ -310,7 +310,10 @@ impl RuntimeService for Runtime {
                 conditions: vec![condition("RuntimeReady", runtime), condition("NetworkReady", network)],
             }),
             info: match request.into_inner().verbose {
-                true => info("config", &serde_json::json!({ "executord": self.0.executor })),
+                true => {
+                    let config = serde_json::json!({ "executord": self.0.executor, "apparmorDefaultProfile": "" });
+                    info("config", &config)
+                }
                 false => BTreeMap::new(),
             },
             runtime_handlers: vec![handler(""), handler(HANDLER)],
