@@ -231,6 +231,8 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let usages = stats::usages(node, std::slice::from_ref(&container)).await.unwrap_or_default();
     forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.containers.remove(id) {
+        // Commands that wait for their client hold arguments.
+        node.streams.revoke(id);
         let used = usages.get(id).and_then(|usage| usage.cpu).map_or(0, |cpu| cpu.total_ns);
         let add = |record: &mut SandboxRecord| {
             record.removed_cpu_ns = record.removed_cpu_ns.saturating_add(used);

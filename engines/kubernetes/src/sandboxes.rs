@@ -100,6 +100,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     // The event has the last status.
     events::publish(node, EventKind::ContainerDeletedEvent, id, id);
     node.store.sandboxes.remove(id);
+    node.streams.revoke(id);
     Ok(())
 }
 

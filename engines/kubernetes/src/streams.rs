@@ -38,12 +38,12 @@ pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Sta
     let container = running(node, &request.container_id)?;
     let ExecRequest { cmd, tty, stdin, stdout, stderr, .. } = request;
     let start = ExecStart { terminal: tty, stdin, ..start(container.record.id.clone(), cmd)? };
-    let node = Arc::clone(node);
+    let streams = node.streams.owned_by(&container.record.id);
     let handler = {
-        let node = Arc::clone(&node);
+        let node = Arc::clone(node);
         move |process| async move { finish(execute(&node, start, process).await) }
     };
-    node.streams.exec(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
+    streams.exec(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
 }
 
 /// Registers a client for the process of a container, and returns its URL.
@@ -53,11 +53,12 @@ pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Sta
 pub(crate) fn attach(node: &Arc<Node>, request: &AttachRequest) -> Result<String, Status> {
     let container = running(node, &request.container_id)?;
     let AttachRequest { tty, stdin, stdout, stderr, .. } = *request;
+    let streams = node.streams.owned_by(&container.record.id);
     let handler = {
         let node = Arc::clone(node);
         move |process| async move { finish(follow(&node, &container, process).await) }
     };
-    node.streams.attach(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
+    streams.attach(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
 }
 
 /// Registers a client for ports of a sandbox, and returns its URL.
@@ -70,7 +71,7 @@ pub(crate) fn port_forward(node: &Arc<Node>, request: &PortForwardRequest) -> Re
         return Err(Status::failed_precondition("the sandbox is not ready"));
     }
     let ports = Arc::new(Ports { node: Arc::clone(node), pod: sandbox.record.id.clone() });
-    node.streams.port_forward(ports).map_err(|error| refused(&error))
+    node.streams.owned_by(&sandbox.record.id).port_forward(ports).map_err(|error| refused(&error))
 }
 
 fn running(node: &Node, id: &str) -> Result<Container, Status> {

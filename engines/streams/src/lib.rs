@@ -2,7 +2,7 @@
 //!
 //! The caller registers a request and gets a URL with a token ([`Streams::exec`], [`Streams::attach`],
 //! [`Streams::port_forward`]). A client that opens the URL within a minute upgrades the connection, and its streams are
-//! passed to the caller's [`Handler`] or [`Connect`]. A token works once. The crate knows nothing of containers.
+//! passed to the caller's [`Handler`] or [`Connect`]. A token works once, unless it is revoked ([`Streams::revoke`]). The crate knows nothing of containers.
 //!
 //! | upgrade | protocols |
 //! |---|---|

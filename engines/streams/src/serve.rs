@@ -55,6 +55,7 @@ const WEBSOCKET_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 pub struct Streams {
     tokens: Arc<Tokens>,
     address: SocketAddr,
+    owner: Arc<str>,
 }
 
 /// Serves the registered requests.
@@ -74,7 +75,19 @@ impl Streams {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
         let address = listener.local_addr()?;
         let tokens = Arc::new(Tokens::new(limits.clone()));
-        Ok((Self { tokens: Arc::clone(&tokens), address }, Server { listener, tokens, limits }))
+        let owner = Arc::from("");
+        Ok((Self { tokens: Arc::clone(&tokens), address, owner }, Server { listener, tokens, limits }))
+    }
+
+    /// Returns a value that registers requests of an owner, which [`Streams::revoke`] names.
+    #[must_use]
+    pub fn owned_by(&self, owner: &str) -> Self {
+        Self { owner: Arc::from(owner), ..self.clone() }
+    }
+
+    /// Forgets the requests of an owner whose client has not come yet. Their tokens become invalid.
+    pub fn revoke(&self, owner: &str) {
+        self.tokens.revoke(owner);
     }
 
     /// Registers an exec request and returns its URL.
@@ -105,7 +118,7 @@ impl Streams {
     }
 
     fn register(&self, kind: Kind, request: Request) -> Result<String, RegisterError> {
-        let token = self.tokens.register(kind, request)?;
+        let token = self.tokens.register(kind, &self.owner, request)?;
         Ok(format!("http://{}/{}/{token}", self.address, kind.path()))
     }
 }

@@ -45,6 +45,7 @@ pub(crate) enum Request {
 
 struct Entry {
     kind: Kind,
+    owner: Arc<str>,
     until: Instant,
     request: Request,
 }
@@ -60,7 +61,7 @@ impl Tokens {
     }
 
     /// Registers a request and returns its token.
-    pub(crate) fn register(&self, kind: Kind, request: Request) -> Result<String, RegisterError> {
+    pub(crate) fn register(&self, kind: Kind, owner: &Arc<str>, request: Request) -> Result<String, RegisterError> {
         if let Request::Process { wanted, .. } = &request {
             if !(wanted.stdin || wanted.stdout || wanted.stderr) {
                 return Err(RegisterError::NoStream);
@@ -78,8 +79,14 @@ impl Tokens {
         if entries.len() >= self.limits.waiting {
             return Err(RegisterError::TooMany(self.limits.waiting));
         }
-        entries.insert(token.clone(), Entry { kind, until: now + self.limits.token, request });
+        entries
+            .insert(token.clone(), Entry { kind, owner: Arc::clone(owner), until: now + self.limits.token, request });
         Ok(token)
+    }
+
+    /// Forgets the requests of an owner.
+    pub(crate) fn revoke(&self, owner: &str) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, entry| &*entry.owner != owner);
     }
 
     /// Forgets expired requests, whose handlers can hold arguments of a command.
@@ -113,31 +120,50 @@ mod tests {
         Request::Process { wanted, handler: Box::new(|_: Process| async { Outcome::Exited(0) }) }
     }
 
+    fn owner() -> Arc<str> {
+        Arc::from("a")
+    }
+
+    #[test]
+    fn revoked_tokens_of_one_owner_fail() {
+        let tokens = Tokens::new(Limits::default());
+        let wanted = Wanted { stdout: true, ..Wanted::default() };
+        let [revoked, other] = ["a", "b"].map(|owner| {
+            let token = tokens.register(Kind::Exec, &Arc::from(owner), request(wanted)).expect("a token");
+            format!("/exec/{token}")
+        });
+        tokens.revoke("a");
+        assert!(tokens.take(&revoked).is_none() && tokens.take(&other).is_some());
+    }
+
     /// Specification C33: a token works once, for its kind, for a minute, and 1,000 wait.
     #[tokio::test(start_paused = true)]
     async fn token_works_once_for_a_minute() {
         let tokens = Tokens::new(Limits::default());
         let wanted = Wanted { stdout: true, ..Wanted::default() };
-        let token = tokens.register(Kind::Exec, request(wanted)).expect("a token");
+        let token = tokens.register(Kind::Exec, &owner(), request(wanted)).expect("a token");
         assert_eq!(token.len(), 32);
         assert!(tokens.take(&format!("/attach/{token}")).is_none());
         assert!(tokens.take(&format!("/exec/{token}")).is_some());
         assert!(tokens.take(&format!("/exec/{token}")).is_none());
-        let late = tokens.register(Kind::Exec, request(wanted)).expect("a token");
+        let late = tokens.register(Kind::Exec, &owner(), request(wanted)).expect("a token");
         for _ in 0..999 {
-            tokens.register(Kind::Attach, request(wanted)).expect("a token");
+            tokens.register(Kind::Attach, &owner(), request(wanted)).expect("a token");
         }
-        assert!(matches!(tokens.register(Kind::Exec, request(wanted)), Err(RegisterError::TooMany(1000))));
+        assert!(matches!(tokens.register(Kind::Exec, &owner(), request(wanted)), Err(RegisterError::TooMany(1000))));
         tokio::time::advance(std::time::Duration::from_secs(61)).await;
         assert!(tokens.take(&format!("/exec/{late}")).is_none());
-        tokens.register(Kind::Exec, request(wanted)).expect("the others expired");
+        tokens.register(Kind::Exec, &owner(), request(wanted)).expect("the others expired");
     }
 
     #[test]
     fn invalid_streams_are_refused() {
         let tokens = Tokens::new(Limits::default());
         let stderr = Wanted { tty: true, stderr: true, ..Wanted::default() };
-        assert!(matches!(tokens.register(Kind::Exec, request(stderr)), Err(RegisterError::TtyStderr)));
-        assert!(matches!(tokens.register(Kind::Exec, request(Wanted::default())), Err(RegisterError::NoStream)));
+        assert!(matches!(tokens.register(Kind::Exec, &owner(), request(stderr)), Err(RegisterError::TtyStderr)));
+        assert!(matches!(
+            tokens.register(Kind::Exec, &owner(), request(Wanted::default())),
+            Err(RegisterError::NoStream)
+        ));
     }
 }

@@ -9,4 +9,5 @@ mod logs;
 mod network;
 mod restarts;
 mod stats;
+mod streams;
 mod values;
