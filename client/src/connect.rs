@@ -28,7 +28,7 @@ pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 /// Largest accepted response, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
-/// Interval of HTTP/2 PINGs over TCP while calls are in progress, and time limit for the reply to a PING.
+/// Interval of HTTP/2 PINGs while calls are in progress, and time limit for the reply to a PING.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Longest path of a unix socket, in bytes (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
@@ -47,14 +47,30 @@ impl Client {
     /// # Errors
     /// Returns an error if no executord listens on the socket, or the caller may not connect.
     pub async fn connect(socket: impl AsRef<Path>) -> Result<Self, ConnectError> {
-        let socket = socket.as_ref();
+        Self::connect_socket(socket.as_ref(), None).await
+    }
+
+    /// Connects to a socket as [`Self::connect`] does, with HTTP/2 PINGs while calls are in progress: calls fail if
+    /// executord does not respond, for example because a signal has stopped the process. The intervals are those of
+    /// [`Self::connect_tls`].
+    ///
+    /// # Errors
+    /// See [`Self::connect`].
+    pub async fn connect_with_keepalive(socket: impl AsRef<Path>) -> Result<Self, ConnectError> {
+        Self::connect_socket(socket.as_ref(), Some(KEEPALIVE)).await
+    }
+
+    async fn connect_socket(socket: &Path, keepalive: Option<(Duration, Duration)>) -> Result<Self, ConnectError> {
         let bad_path = || ConnectError::BadPath(socket.into());
         let text = socket.to_str().ok_or_else(bad_path)?;
         let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
         if path.is_empty() || path.len() > SOCKET_PATH_MAX || path.contains('\0') {
             return Err(bad_path());
         }
-        let endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|_| bad_path())?;
+        let mut endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|_| bad_path())?;
+        if let Some((interval, limit)) = keepalive {
+            endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(limit);
+        }
         let address = ServerAddress::Socket(path.into());
         let channel = endpoint.connect().await.map_err(|error| connect_error(address.clone(), &error))?;
         Ok(Self { channel, address: Arc::new(address), patience: DEFAULT_PATIENCE })

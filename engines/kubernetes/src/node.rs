@@ -71,7 +71,7 @@ impl Node {
     /// # Errors
     /// UNAVAILABLE if executord does not listen.
     pub(crate) async fn own_client(&self) -> Result<Client, Status> {
-        let client = Client::connect(&self.executor).await;
+        let client = Client::connect_with_keepalive(&self.executor).await;
         client.map_err(|error| Status::unavailable(error.to_string()))
     }
 

@@ -81,7 +81,7 @@ async fn check(options: &Options) -> Result<bool, String> {
 
 async fn run(options: Options) -> Result<(), String> {
     let store = Store::open(&options.state_dir)?;
-    let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
+    let client = Client::connect_with_keepalive(&options.executor).await.map_err(|error| error.to_string())?;
     let bound = Streams::bind(options.streaming_port, Limits::default()).await;
     let (streams, streaming) =
         bound.map_err(|error| format!("cannot listen on port {} of 127.0.0.1: {error}", options.streaming_port))?;

@@ -38,6 +38,8 @@ const SEND_BUFFER: usize = 32 << 10;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// Pause after a failed accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time limit of a call whose caller sets none: that of the kubelet for RunPodSandbox.
+const CALL_MAX: Duration = Duration::from_secs(240);
 /// Time for calls to end when the process stops.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -166,9 +168,45 @@ fn call(
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, Unobserved));
         }
         let (request, responder) = call.open(MESSAGE_MAX, false, Unchecked);
-        let Ok(response) = routes.call(request).await;
+        let limit = limit(request.uri().path(), request.headers());
+        let response = match limit {
+            None => routes.call(request).await,
+            Some(limit) => match timeout(limit, routes.call(request)).await {
+                Ok(response) => response,
+                Err(_) => {
+                    let late = format!("executord has not answered within {} ms", limit.as_millis());
+                    Ok(Status::deadline_exceeded(late).into_http())
+                }
+            },
+        };
+        let Ok(response) = response;
         Ok(responder.answer(response, None, false, Unobserved))
     }
+}
+
+/// Returns the time limit of a call: the caller's, or else our own, so that an executord that does not answer holds no call
+/// forever. Calls whose duration the caller or the container decides have none of our own.
+fn limit(path: &str, headers: &HeaderMap) -> Option<Duration> {
+    let given = headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?));
+    let method = path.rsplit('/').next().unwrap_or(path);
+    let is_unlimited = matches!(method, "ExecSync" | "GetContainerEvents" | "PullImage" | "StopContainer");
+    given.or((!is_unlimited).then_some(CALL_MAX))
+}
+
+/// Parses a time limit of gRPC: at most 8 digits and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 =
+        digits.parse().ok().filter(|_| digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_digit()))?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
 }
 
 /// Root may send any message.
@@ -186,4 +224,27 @@ struct Unobserved;
 
 impl CallObserver for Unobserved {
     fn response_fields(&mut self, _: &HeaderMap) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rule C16.
+    #[test]
+    fn callers_limits_come_first() {
+        let given = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", http::HeaderValue::from_static(text));
+            headers
+        };
+        let limited = |path: &str, headers: &HeaderMap| limit(path, headers).map(|limit| limit.as_millis());
+        let (pull, create) = ("/runtime.v1.ImageService/PullImage", "/runtime.v1.RuntimeService/CreateContainer");
+        assert_eq!(limited(pull, &given("250m")), Some(250));
+        assert_eq!(limited(create, &given("2M")), Some(120_000));
+        assert_eq!((limited(pull, &HeaderMap::new()), limited(create, &HeaderMap::new())), (None, Some(240_000)));
+        for malformed in ["", "m", "1", "1x", "+1S", "123456789S"] {
+            assert_eq!(parse_timeout(malformed), None, "{malformed}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod image;
 mod runtime;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_cri_api::v1::image_service_server::ImageServiceServer;
 use executor_cri_api::v1::runtime_service_server::RuntimeServiceServer;
@@ -28,11 +29,24 @@ pub(crate) fn routes(node: &Arc<Node>) -> Routes {
         .add_service(image.max_decoding_message_size(MESSAGE_MAX))
 }
 
-/// Runs a call to its end.
+/// Time limit of a call that continues without its client, if executord does not answer.
+const CHANGE_MAX: Duration = Duration::from_secs(600);
+
+/// Runs a call to its end, also if its client leaves.
 async fn to_end<T: Send + 'static>(
     call: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
-    tokio::spawn(call).await.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+    to_end_within(CHANGE_MAX, call).await
+}
+
+/// Runs a call to its end, as [`to_end`] does, with a time limit of its own.
+async fn to_end_within<T: Send + 'static>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, Status>> + Send + 'static,
+) -> Result<T, Status> {
+    let late = move |_| Status::deadline_exceeded(format!("executord has not answered within {} s", limit.as_secs()));
+    let limited = async move { tokio::time::timeout(limit, call).await.map_err(late)? };
+    tokio::spawn(limited).await.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
 }
 
 /// Wraps a message as an answer.

@@ -8,6 +8,7 @@ mod lifecycle;
 mod logs;
 mod network;
 mod restarts;
+mod stalls;
 mod stats;
 mod streams;
 mod values;

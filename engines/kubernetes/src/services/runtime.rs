@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_cri_api::v1::runtime_service_server::RuntimeService;
 use executor_cri_api::v1::*;
+use tokio::time::timeout;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::{Empty, Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
-use super::{answer, to_end};
+use super::{answer, to_end, to_end_within};
 use crate::lower::sandbox::HANDLER;
 use crate::node::Node;
 use crate::{containers, exec, failure, metrics, sandboxes, stats, status, streams};
@@ -18,6 +20,9 @@ use crate::{containers, exec, failure, metrics, sandboxes, stats, status, stream
 /// Version of the kubelet's interface (rule C1).
 const KUBELET_API: &str = "0.1.0";
 const RUNTIME_API: &str = "v1";
+
+/// Time for executord to answer a status. The kubelet waits 2 minutes, and 30 s without a good status make the node NotReady.
+const STATUS_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Runtime(pub(super) Arc<Node>);
 
@@ -138,7 +143,8 @@ impl RuntimeService for Runtime {
         request: Request<StopContainerRequest>,
     ) -> Result<Response<StopContainerResponse>, Status> {
         let (node, request) = (self.node(), request.into_inner());
-        to_end(async move { containers::stop(&node, &request).await }).await?;
+        // The container decides how long this takes; the call has a time limit of its own.
+        to_end_within(Duration::MAX, async move { containers::stop(&node, &request).await }).await?;
         answer(StopContainerResponse {})
     }
 
@@ -287,20 +293,26 @@ impl RuntimeService for Runtime {
             let (reason, message) = problem.map(|(reason, message)| (reason.to_owned(), message)).unwrap_or_default();
             RuntimeCondition { r#type: kind.into(), status, reason, message }
         };
-        let runtime = match self.0.client.info().await {
+        let late = |_| format!("executord has not answered within {} s", STATUS_MAX.as_secs());
+        let answer_of_info = timeout(STATUS_MAX, self.0.client.info()).await;
+        let runtime = match answer_of_info.map_err(late).and_then(|info| info.map_err(|error| error.to_string())) {
             Ok(info) if info.launcher_connected => None,
             Ok(_) => Some(("LauncherMissing", "no launcher is connected to executord".to_owned())),
-            Err(error) => Some(("ExecutordMissing", error.to_string())),
+            Err(problem) => Some(("ExecutordMissing", problem)),
         };
         let network = match &runtime {
             Some((reason, message)) => Some((*reason, message.clone())),
-            None => match self.0.client.networks(&[]).await {
+            None => match timeout(STATUS_MAX, self.0.client.networks(&[]))
+                .await
+                .map_err(late)
+                .and_then(|networks| networks.map_err(|error| error.to_string()))
+            {
                 Ok(networks) if networks.networks.iter().any(|network| network.driver == "cni") => None,
                 Ok(networks) => {
                     let warnings = networks.warnings.join("; ");
                     Some(("NetworkPluginNotReady", format!("there is no CNI configuration; {warnings}")))
                 }
-                Err(error) => Some(("NetworkUnknown", error.to_string())),
+                Err(problem) => Some(("NetworkUnknown", problem)),
             },
         };
         let features = Some(RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true });
