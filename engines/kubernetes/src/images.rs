@@ -36,19 +36,19 @@ impl Found {
 /// # Errors
 /// Returns an error of executord. NOT_FOUND is not an error.
 pub(crate) async fn find(node: &Node, name: &str) -> Result<Option<Found>, Status> {
-    let Some(stored) = inspect(node, name).await? else { return Ok(None) };
+    let Some(stored) = inspect(node, name).await?.and_then(|answer| answer.image) else { return Ok(None) };
     let names = Names::new(&stored.references, &stored.digest, &stored.index_digest);
     let rootfs = rootfs(&stored.references, &stored.digest)
         .ok_or_else(|| Status::failed_precondition(format!("the image {} has no name", stored.config_digest)))?;
     Ok(Some(Found { id: stored.config_digest, rootfs, names }))
 }
 
-async fn inspect(node: &Node, name: &str) -> Result<Option<Stored>, Status> {
+async fn inspect(node: &Node, name: &str) -> Result<Option<InspectImageResponse>, Status> {
     if name.is_empty() {
         return Err(Status::invalid_argument("image.image: required"));
     }
     match node.client.images().inspect(name).await {
-        Ok(answer) => Ok(answer.image),
+        Ok(answer) => Ok(Some(answer)),
         Err(error) if matches!(error.code(), Some(Code::NotFound | Code::InvalidArgument)) => Ok(None),
         Err(error) => Err(failure::status(error)),
     }
@@ -96,14 +96,10 @@ fn credentials(auth: AuthConfig) -> Result<Option<RegistryCredentials>, Status> 
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<Image>, Status> {
-    let name = filter.unwrap_or_default().image;
-    let only = match name.is_empty() {
-        true => None,
-        false => match inspect(node, &name).await? {
-            Some(stored) => Some(stored.config_digest),
-            None => return Ok(Vec::new()),
-        },
-    };
+    let filter = filter.unwrap_or_default();
+    if !filter.image.is_empty() {
+        return Ok(status(node, Some(filter)).await?.into_iter().collect());
+    }
     let stored = node.client.images().list().await.map_err(failure::status)?;
     let mut by_id: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
     for image in stored {
@@ -111,9 +107,10 @@ pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<I
     }
     node.keep_image_users(|id| by_id.contains_key(id));
     let mut images = Vec::new();
-    for (id, stored) in by_id.into_iter().filter(|(id, _)| only.as_ref().is_none_or(|only| only == id)) {
-        match described(node, id, &stored).await {
-            Ok(image) => images.push(image),
+    for (id, stored) in by_id {
+        let Some(first) = stored.first() else { continue };
+        match node.image_user(&id, &first.digest).await {
+            Ok(user) => images.push(describe(node, id, &stored, &user)),
             Err(error) if error.code() == Some(Code::NotFound) => {} // removed meanwhile
             Err(error) => return Err(failure::status(error)),
         }
@@ -121,9 +118,8 @@ pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<I
     Ok(images)
 }
 
-async fn described(node: &Node, id: String, stored: &[Stored]) -> Result<Image, Error> {
-    let Some(first) = stored.first() else { return Ok(Image::default()) };
-    let user = node.image_user(&id, &first.digest).await?;
+/// Describes an image with this id, which executord has from these manifests.
+fn describe(node: &Node, id: String, stored: &[Stored], user: &str) -> Image {
     let mut names = Names::default();
     for image in stored {
         let Names { tags, digests } = Names::new(&image.references, &image.digest, &image.index_digest);
@@ -131,8 +127,12 @@ async fn described(node: &Node, id: String, stored: &[Stored]) -> Result<Image, 
         names.digests.extend(digests);
     }
     let pinned = node.pinned_images.iter().any(|pinned| names.tags.contains(pinned) || names.digests.contains(pinned));
-    let (uid, username) = owner(&user);
-    Ok(Image {
+    for list in [&mut names.tags, &mut names.digests] {
+        list.sort();
+        list.dedup();
+    }
+    let (uid, username) = owner(user);
+    Image {
         repo_tags: names.tags,
         repo_digests: names.digests,
         size: stored.iter().map(|image| image.size).max().unwrap_or(0).max(1),
@@ -141,7 +141,7 @@ async fn described(node: &Node, id: String, stored: &[Stored]) -> Result<Image, 
         spec: Some(ImageSpec { image: id.clone(), ..ImageSpec::default() }),
         pinned,
         id,
-    })
+    }
 }
 
 /// Returns the id, or else the name, of an image's `USER`, without its group (rule C40).
@@ -158,11 +158,11 @@ fn owner(user: &str) -> (Option<i64>, String) {
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn status(node: &Node, image: Option<ImageSpec>) -> Result<Option<Image>, Status> {
-    let image = image.unwrap_or_default();
-    if image.image.is_empty() {
-        return Err(Status::invalid_argument("image.image: required"));
-    }
-    Ok(list(node, Some(image)).await?.pop())
+    let Some(answer) = inspect(node, &image.unwrap_or_default().image).await? else { return Ok(None) };
+    let user = answer.config.unwrap_or_default().user;
+    let stored: Vec<Stored> = answer.image.into_iter().chain(answer.same_configuration).collect();
+    let id = stored.first().map(|first| first.config_digest.clone());
+    Ok(id.map(|id| describe(node, id, &stored, &user)))
 }
 
 /// Removes an image with all its names. A missing image is removed (rule C5).
@@ -171,7 +171,7 @@ pub(crate) async fn status(node: &Node, image: Option<ImageSpec>) -> Result<Opti
 /// FAILED_PRECONDITION if a container uses the image, or another error of executord.
 pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), Status> {
     let name = image.unwrap_or_default().image;
-    let Some(stored) = inspect(node, &name).await? else { return Ok(()) };
+    let Some(stored) = inspect(node, &name).await?.and_then(|answer| answer.image) else { return Ok(()) };
     // Several manifests can have this configuration.
     loop {
         match node.client.images().remove(&stored.config_digest).await {

@@ -119,8 +119,12 @@ impl Images for ImageService {
         let parsed = executor_core::image::read_configuration(&json).map_err(|error| broken(error.to_string()))?;
         let defaults = ImageDefaults::from_configuration(&parsed).map_err(|error| broken(error.to_string()))?;
         let config_json = String::from_utf8(json).map_err(|error| broken(error.to_string()))?;
+        let all = self.node.images.list();
+        let is_other =
+            |other: &&ImageRecord| other.config_digest == record.config_digest && other.digest != record.digest;
+        let same_configuration = all.iter().filter(is_other).map(image).collect();
         let (image, config) = (Some(image(&record)), Some(config(defaults)));
-        Ok(Response::new(v1::InspectImageResponse { image, config, config_json }))
+        Ok(Response::new(v1::InspectImageResponse { image, config, config_json, same_configuration }))
     }
 
     async fn remove(
