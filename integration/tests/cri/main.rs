@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
 mod errors;
+mod images;
 mod lifecycle;
 mod logs;
 mod network;
