@@ -20,6 +20,7 @@ use crate::images;
 use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
+use crate::pod_cgroup;
 use crate::stats;
 use crate::status::{has_labels, start_error, state};
 use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
@@ -227,8 +228,12 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     if state(&container) == ContainerState::ContainerRunning {
         end(node, id, Duration::ZERO).await?;
     }
-    // The sandbox's counters must not decrease.
-    let usages = stats::usages(node, std::slice::from_ref(&container)).await.unwrap_or_default();
+    // The counters of a sandbox without a cgroup of its own must not decrease.
+    let sandbox = node.store.sandboxes.get(&container.record.sandbox);
+    let usages = match sandbox.is_none_or(|sandbox| pod_cgroup::has_parent(&sandbox.record.config)) {
+        true => BTreeMap::new(),
+        false => stats::usages(node, std::slice::from_ref(&container)).await.unwrap_or_default(),
+    };
     forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.containers.remove(id) {
         // Commands that wait for their client hold arguments.

@@ -12,6 +12,7 @@ use tonic::Status;
 use crate::cgroup::{CgroupCounters, HugePages};
 use crate::failure;
 use crate::node::{Node, now};
+use crate::pod_cgroup;
 use crate::stats;
 use crate::status::{nanoseconds, state};
 use crate::store::{Container, Sandbox};
@@ -130,7 +131,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> 
         let usage = stats::of_sandbox(&sandbox, &members, &usages);
         let labels_of_pod = labels(&sandbox, None);
         // Without a cgroup of the pod only sums of some counters are known.
-        let has_cgroup = sandbox.record.config.linux.as_ref().is_some_and(|linux| !linux.cgroup_parent.is_empty());
+        let has_cgroup = pod_cgroup::has_parent(&sandbox.record.config);
         let values = if has_cgroup { of_cgroup(&usage) } else { Vec::new() };
         let mut metrics: Vec<Metric> = values
             .into_iter()

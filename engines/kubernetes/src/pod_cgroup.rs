@@ -9,6 +9,11 @@ use executor_sys::kernel_file;
 
 use crate::cgroup::ROOT;
 
+/// Returns true if a sandbox has a parent cgroup.
+pub(crate) fn has_parent(config: &PodSandboxConfig) -> bool {
+    config.linux.as_ref().is_some_and(|linux| !linux.cgroup_parent.is_empty())
+}
+
 /// Reads the counters of a sandbox's parent cgroup. Returns `None` if the sandbox has no such cgroup.
 pub(crate) fn usage(config: &PodSandboxConfig) -> Option<v1::Usage> {
     let parent = &config.linux.as_ref()?.cgroup_parent;
