@@ -12,4 +12,5 @@ mod restarts;
 mod stalls;
 mod stats;
 mod streams;
+mod times;
 mod values;
