@@ -19,6 +19,7 @@ pub mod id_pool;
 pub mod identity;
 pub mod images;
 pub mod interrupt;
+pub mod kubernetes_streams;
 pub mod lanes;
 pub mod launcher;
 pub mod layers;

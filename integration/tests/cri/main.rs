@@ -13,4 +13,5 @@ mod stalls;
 mod stats;
 mod streams;
 mod times;
+mod streaming;
 mod values;

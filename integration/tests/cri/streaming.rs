@@ -1,0 +1,145 @@
+//! Streams through the URLs of executor-cri: rules C33 to C37.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+
+use executor_cri_api::v1::{AttachRequest, ExecRequest, PortForwardRequest};
+use integration::cri::KubernetesNode;
+use integration::kubernetes_streams::{Channels, PortForward};
+use rustix::net::sockopt::set_socket_linger;
+
+/// Size of the output, in bytes.
+const OUTPUT: usize = 1 << 20;
+/// Prints [`OUTPUT`] bytes in lines of 64 bytes and exits at once.
+const PRINT: &str = "busybox yes 123456789012345678901234567890123456789012345678901234567890123 | busybox head -c 1048576";
+
+fn expected() -> Vec<u8> {
+    b"123456789012345678901234567890123456789012345678901234567890123\n".repeat(OUTPUT / 64)
+}
+
+/// Complaint X7, rules C32 and C35: all output of a process that exits at once is in its log file before it shows as
+/// EXITED, and at the clients of attach and exec before their status.
+#[test]
+fn whole_output_reaches_every_client() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    for attempt in 0..3 {
+        let mut config = node.script(&format!("log-{attempt}"), PRINT);
+        config.log_path = format!("{attempt}.log");
+        let id = node.started(&sandbox, &config);
+        let status = node.until_ended(&id);
+        let text = std::fs::read_to_string(status.log_path).unwrap();
+        let output: String = text.lines().map(|line| format!("{}\n", line.splitn(4, ' ').nth(3).unwrap())).collect();
+        assert_eq!(output.len(), OUTPUT);
+        assert!(output.as_bytes() == expected());
+    }
+    let mut config = node.script("attached", &format!("read line; {PRINT}"));
+    (config.stdin, config.stdin_once) = (true, true);
+    let id = node.started(&sandbox, &config);
+    let mut runtime = node.runtime();
+    let request =
+        AttachRequest { container_id: id, stdin: true, stdout: true, stderr: true, ..AttachRequest::default() };
+    let url = node.block_on(runtime.attach(request)).unwrap().into_inner().url;
+    let mut attached = Channels::open(&url);
+    attached.send_input(b"go\n");
+    let attached = attached.end().unwrap();
+    assert_eq!(attached.stdout.len(), OUTPUT);
+    assert!(attached.stdout == expected());
+    let id = node.started(&sandbox, &node.script("sleeps", "exec sleep 100000"));
+    for code in [0, 7] {
+        let cmd = ["sh", "-c", &format!("{PRINT}; exit {code}")].map(String::from).to_vec();
+        let request = ExecRequest {
+            container_id: id.clone(),
+            cmd: cmd.clone(),
+            stdout: true,
+            stderr: true,
+            ..ExecRequest::default()
+        };
+        let url = node.block_on(runtime.exec(request)).unwrap().into_inner().url;
+        let executed = Channels::open(&url).end().unwrap();
+        assert_eq!((executed.stdout.len(), executed.stderr.len()), (OUTPUT, 0));
+        assert!(executed.stdout == expected());
+        let status = String::from_utf8(executed.status).unwrap();
+        let words = if code == 0 { "Success" } else { "\"message\":\"7\"" };
+        assert!(status.contains(words), "{status}");
+        let words: Vec<&str> = cmd.iter().map(String::as_str).collect();
+        let done = node.exec(&id, &words, 60).unwrap();
+        assert!(done.stdout == expected() && done.exit_code == code, "{} bytes", done.stdout.len());
+    }
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// Complaint X6, rule C37: 100 refused and 100 reset connections end alone, while another of the same session goes on.
+#[test]
+fn failed_connections_end_alone() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let [echo, reset, closed] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let (to_echo, to_reset, to_closed) = (port(&echo), port(&reset), port(&closed));
+    drop(closed);
+    std::thread::spawn(move || {
+        for mut client in echo.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(length @ 1..) = client.read(&mut buffer) {
+                    client.write_all(&buffer[..length]).unwrap();
+                }
+            });
+        }
+    });
+    std::thread::spawn(move || {
+        for mut client in reset.incoming().flatten() {
+            let _ = client.read(&mut [0; 1]);
+            set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
+        }
+    });
+    let mut runtime = node.runtime();
+    let request = PortForwardRequest { pod_sandbox_id: sandbox.clone(), port: vec![to_echo.into()] };
+    let url = node.block_on(runtime.port_forward(request)).unwrap().into_inner().url;
+    let mut session = PortForward::open(&url);
+    let kept = session.connect(to_echo);
+    let mut sent = Vec::new();
+    for number in 0..100 {
+        let refused = session.connect(to_closed);
+        let is_over = session.until(refused, |received| received.is_reset || received.is_finished);
+        assert!(is_over.is_reset && session.error(refused).is_empty(), "{is_over:?} {}", session.error(refused));
+        let broken = session.connect(to_reset);
+        session.send(broken, b"x");
+        let is_over = session.until(broken, |received| received.is_reset || received.is_finished);
+        assert!(is_over.is_reset && session.error(broken).is_empty(), "{is_over:?} {}", session.error(broken));
+        let line = format!("line {number}\n");
+        session.send(kept, line.as_bytes());
+        sent.extend(line.into_bytes());
+        session.until(kept, |received| received.bytes == sent);
+    }
+    session.finish(kept);
+    let ended = session.until(kept, |received| received.is_finished);
+    assert!(!ended.is_reset && session.error(kept).is_empty());
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// Rule C37: ports of a pod with a network of its own are those of its network namespace.
+#[test]
+fn forwarded_ports_are_the_pods() {
+    let network = integration::network::Network::new();
+    network.configure("10-test.conflist", "test", &[]);
+    let node = KubernetesNode::with(network.setup(integration::cri::POLICY));
+    let mut config = node.sandbox("a");
+    config.linux.as_mut().unwrap().security_context = None;
+    config.log_directory.clear();
+    let sandbox = node.run_sandbox(&config).unwrap();
+    let id = node.started(&sandbox, &node.script("c", "exec busybox nc -ll -p 8080 -e /bin/cat"));
+    let mut runtime = node.runtime();
+    let request = PortForwardRequest { pod_sandbox_id: sandbox.clone(), port: vec![8080] };
+    let url = node.block_on(runtime.port_forward(request)).unwrap().into_inner().url;
+    integration::wait::until("the port is open", || {
+        let open = node.exec(&id, &["busybox", "grep", "-q", ":1F90 .* 0A ", "/proc/net/tcp", "/proc/net/tcp6"], 10);
+        (open.ok()?.exit_code == 0).then_some(())
+    });
+    let mut session = PortForward::open(&url);
+    let pair = session.connect(8080);
+    session.send(pair, b"hello\n");
+    session.until(pair, |received| received.bytes == b"hello\n");
+    node.remove_sandbox(&sandbox).unwrap();
+}
