@@ -11,8 +11,8 @@ use executor_cri_api::v1::{
     ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, ContainerStatusRequest,
     CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, ImageSpec, LinuxPodSandboxConfig,
     LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata,
-    PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
-    StopContainerRequest, StopPodSandboxRequest,
+    PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest,
+    RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
 };
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -92,6 +92,15 @@ impl KubernetesNode {
         (self.cri, self.channel) = spawn(&self.daemon, &self.executor);
     }
 
+    /// Restarts the host: nothing runs, the run directory is empty, and the boot id is another. Requires
+    /// [`Setup::simulate_boots`].
+    pub fn reboot(&mut self) {
+        self.cri.kill().expect("kill");
+        self.cri.wait().expect("wait");
+        self.daemon.reboot();
+        (self.cri, self.channel) = spawn(&self.daemon, &self.executor);
+    }
+
     /// Process id of executor-cri.
     pub fn pid(&self) -> u32 {
         self.cri.id()
@@ -158,6 +167,12 @@ impl KubernetesNode {
         Ok(self.block_on(runtime.container_status(request))?.into_inner().status.expect("a status"))
     }
 
+    pub fn sandbox_status(&self, id: &str) -> Result<PodSandboxStatus, Status> {
+        let mut runtime = self.runtime();
+        let request = PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
+        Ok(self.block_on(runtime.pod_sandbox_status(request))?.into_inner().status.expect("a status"))
+    }
+
     pub fn exec(&self, id: &str, command: &[&str], timeout: i64) -> Result<ExecSyncResponse, Status> {
         let mut runtime = self.runtime();
         let cmd = command.iter().map(|&word| word.into()).collect();
@@ -206,6 +221,14 @@ impl KubernetesNode {
             linux: Some(LinuxPodSandboxConfig { security_context: Some(security), ..LinuxPodSandboxConfig::default() }),
             ..PodSandboxConfig::default()
         }
+    }
+
+    /// Returns the configuration of a sandbox with namespaces of its own, as most pods have, without logs.
+    pub fn networked_sandbox(&self, name: &str) -> PodSandboxConfig {
+        let mut config = self.sandbox(name);
+        config.linux = Some(LinuxPodSandboxConfig::default());
+        config.log_directory.clear();
+        config
     }
 }
 

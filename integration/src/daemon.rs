@@ -21,6 +21,9 @@ use crate::{dist, host, launcher, wait, warm_pool};
 /// User that executord serves as in tests. It is fixed so that a test can prepare files for it.
 pub const USER: u32 = 61_000;
 
+/// File with the boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Configuration of a daemon that has not been started.
 pub struct Setup {
     /// Separate tmpfs for the state directory. Declared before the directory that contains its mount point, so that the
@@ -35,6 +38,8 @@ pub struct Setup {
     network: Option<OsString>,
     /// Value of executord's option `--user`.
     user: Option<u32>,
+    /// True if executord has a boot id of its own.
+    simulates_boots: bool,
     /// Environment variables of executord in addition to those of the test.
     environment: Vec<(&'static str, OsString)>,
 }
@@ -57,6 +62,7 @@ impl Default for Setup {
             binaries: None,
             network: None,
             user: Some(USER),
+            simulates_boots: false,
             environment: Vec::new(),
         }
     }
@@ -102,6 +108,17 @@ impl Setup {
     pub fn network(mut self, path: &str) -> Self {
         self.network = Some(path.into());
         self
+    }
+
+    /// Gives the daemon a boot id that [`Daemon::reboot`] changes, in a mount namespace of its own.
+    pub fn simulate_boots(mut self) -> Self {
+        self.simulates_boots = true;
+        fs::write(self.boot_id_file(), "11111111-1111-4111-8111-111111111111\n").expect("write");
+        self
+    }
+
+    fn boot_id_file(&self) -> PathBuf {
+        self.home().join("boot_id")
     }
 
     /// Preloads a library into executord, which must not be statically linked.
@@ -155,19 +172,20 @@ impl Setup {
     pub fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
         let program = self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord"));
-        let mut command = match &self.network {
-            None => Command::new(program),
-            Some(path) => {
-                let mut entered = Command::new("nsenter");
-                entered.arg({
-                    let mut option = OsString::from("--net=");
-                    option.push(path);
-                    option
-                });
-                entered.arg(program);
-                entered
-            }
-        };
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(path) = &self.network {
+            let mut option = OsString::from("--net=");
+            option.push(path);
+            words.extend(["nsenter".into(), option]);
+        }
+        if self.simulates_boots {
+            let script = format!("mount --bind \"$0\" {BOOT_ID} && exec \"$@\"");
+            words.extend(["unshare", "--mount", "sh", "-c", &script].map(OsString::from));
+            words.push(self.boot_id_file().into());
+        }
+        words.push(program.into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
         if !self.arguments.iter().any(|argument| argument == "--config") {
             command.args(warm_pool::arguments(self.home(), ""));
@@ -202,6 +220,13 @@ impl Setup {
             Err(status) => Err(status.to_string()),
         });
         connected.unwrap_or_else(|why| panic!("{why}:\n{}", self.logged()));
+        if self.simulates_boots {
+            // The kernel refuses a new procfs in a user namespace while a mount covers a file of the old one.
+            for pid in [Some(child.id() as i32), launcher_of(&self.run_dir())].into_iter().flatten() {
+                let target = format!("--target={pid}");
+                let _ = Command::new("nsenter").args([&*target, "--mount", "umount", BOOT_ID]).output();
+            }
+        }
         (child, api)
     }
 }
@@ -248,6 +273,24 @@ impl Daemon {
     pub fn terminate(&mut self) -> ExitStatus {
         kill(self.pid(), 15);
         self.child.wait().expect("wait")
+    }
+
+    /// Restarts the host: ends all processes without notice, empties the run directory, changes the boot id, and starts
+    /// executord again. Requires [`Setup::simulate_boots`].
+    pub fn reboot(&mut self) {
+        let launcher = self.launcher();
+        self.kill();
+        launcher.into_iter().for_each(|pid| kill(pid, 9));
+        // No process sees the end of another, and none waits for another to be reaped.
+        let all = footprint::processes(&self.setup.run_dir(), None);
+        for signal in [19, 9] {
+            all.iter().for_each(|&pid| kill(pid, signal));
+        }
+        clear(&self.setup.run_dir());
+        fs::remove_dir_all(self.setup.run_dir()).expect("the run directory is removed");
+        let id = fs::read_to_string(self.setup.boot_id_file()).expect("Setup::simulate_boots was called");
+        fs::write(self.setup.boot_id_file(), id.replace('1', "2")).expect("write");
+        self.start_again();
     }
 
     /// Starts another executord on the same directories.

@@ -76,13 +76,18 @@ impl Fuse {
     pub fn waiting(&self) -> usize {
         *self.waiting.lock().expect("a lock")
     }
+
+    /// Lets waiting and later requests fail. The file system stays mounted.
+    pub fn abort(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        // When the thread ends, the device is closed.
+        self.server.take().map(JoinHandle::join);
+    }
 }
 
 impl Drop for Fuse {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::SeqCst);
-        // When the thread ends, the device is closed and waiting requests fail.
-        self.server.take().map(JoinHandle::join);
+        self.abort();
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
 }

@@ -1,6 +1,6 @@
 //! Logs of containers: rules C31 and C32.
 
-use executor_cri_api::v1::ReopenContainerLogRequest;
+use executor_cri_api::v1::{ContainerState, ReopenContainerLogRequest};
 use integration::cri::KubernetesNode;
 use integration::wait;
 use tonic::Code;
@@ -47,5 +47,55 @@ fn log_paths_stay_below_their_directory() {
     let refused = node.create(&other, &config).unwrap_err();
     assert!(refused.code() == Code::PermissionDenied && refused.message().contains("log_dirs"), "{refused:?}");
     node.remove_sandbox(&other).unwrap();
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// Complaint X8, rule C32: a kubelet rotates a log 300 times under load, also after executor-cri or executord was killed
+/// between the rename and ReopenContainerLog. No line is lost, doubled or in the wrong file.
+#[test]
+fn rotations_keep_every_line() {
+    let mut node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let mut config = node.script("c", "i=0; while :; do echo $i; i=$((i+1)); done");
+    config.log_path = "c/0.log".into();
+    let id = node.started(&sandbox, &config);
+    let path = node.status(&id).unwrap().log_path;
+    let renamed = |index: usize| format!("{path}.{index:03}");
+    let mut sizes = Vec::new();
+    for index in 0..300 {
+        std::fs::rename(&path, renamed(index)).unwrap();
+        match index {
+            100 | 200 => node.restart_cri(),
+            150 => {
+                node.daemon.kill();
+                node.daemon.start_again();
+            }
+            _ => {}
+        }
+        let reopen = || {
+            let mut runtime = node.runtime();
+            node.block_on(runtime.reopen_container_log(ReopenContainerLogRequest { container_id: id.clone() }))
+        };
+        wait::until_ok("the log is reopened", reopen);
+        sizes.push(std::fs::metadata(renamed(index)).unwrap().len());
+    }
+    node.stop_container(&id, 0).unwrap();
+    assert_eq!(node.status(&id).unwrap().state(), ContainerState::ContainerExited);
+    let last = std::fs::read_to_string(&path).unwrap();
+    let mut next = 0_u64;
+    let mut check = |text: &str| {
+        for line in text.lines() {
+            let (_, content) = line.split_once(" stdout F ").unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(content, next.to_string());
+            next += 1;
+        }
+    };
+    for (index, size) in sizes.iter().enumerate() {
+        let text = std::fs::read_to_string(renamed(index)).unwrap();
+        assert_eq!(text.len() as u64, *size, "nothing is written to a renamed file");
+        check(&text);
+    }
+    check(&last);
+    assert!(next > 10_000, "{next} lines are no load");
     node.remove_sandbox(&sandbox).unwrap();
 }

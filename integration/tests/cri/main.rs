@@ -5,9 +5,12 @@
 
 mod errors;
 mod images;
+mod churn;
+mod dead_mounts;
 mod lifecycle;
 mod logs;
 mod network;
+mod reboot;
 mod restarts;
 mod stalls;
 mod stats;

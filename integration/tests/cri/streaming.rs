@@ -11,7 +11,8 @@ use rustix::net::sockopt::set_socket_linger;
 /// Size of the output, in bytes.
 const OUTPUT: usize = 1 << 20;
 /// Prints [`OUTPUT`] bytes in lines of 64 bytes and exits at once.
-const PRINT: &str = "busybox yes 123456789012345678901234567890123456789012345678901234567890123 | busybox head -c 1048576";
+const PRINT: &str =
+    "busybox yes 123456789012345678901234567890123456789012345678901234567890123 | busybox head -c 1048576";
 
 fn expected() -> Vec<u8> {
     b"123456789012345678901234567890123456789012345678901234567890123\n".repeat(OUTPUT / 64)
@@ -125,10 +126,7 @@ fn forwarded_ports_are_the_pods() {
     let network = integration::network::Network::new();
     network.configure("10-test.conflist", "test", &[]);
     let node = KubernetesNode::with(network.setup(integration::cri::POLICY));
-    let mut config = node.sandbox("a");
-    config.linux.as_mut().unwrap().security_context = None;
-    config.log_directory.clear();
-    let sandbox = node.run_sandbox(&config).unwrap();
+    let sandbox = node.run_sandbox(&node.networked_sandbox("a")).unwrap();
     let id = node.started(&sandbox, &node.script("c", "exec busybox nc -ll -p 8080 -e /bin/cat"));
     let mut runtime = node.runtime();
     let request = PortForwardRequest { pod_sandbox_id: sandbox.clone(), port: vec![8080] };

@@ -1,0 +1,137 @@
+//! File systems that stop responding: rule C45.
+
+use std::time::{Duration, Instant};
+
+use executor_cri_api::v1::{
+    ContainerState, CreateContainerRequest, ListContainerStatsRequest, ListContainersRequest, ListPodSandboxRequest,
+    Mount, StatusRequest,
+};
+use integration::cri::{KubernetesNode, POLICY, log_dir};
+use integration::daemon::Setup;
+use integration::fuse::{Fuse, Held};
+use integration::wait;
+use tempfile::TempDir;
+use tonic::{Code, Request};
+
+/// Deadline of a kubelet's call.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A node whose pods may mount a FUSE file system of the test. `fuse` is dropped first: containers that wait for it can
+/// end then.
+struct Stage {
+    fuse: Fuse,
+    node: KubernetesNode,
+    mount: Mount,
+    _home: TempDir,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let home = tempfile::tempdir_in("/run").unwrap();
+        let at = home.path().join("mount");
+        std::fs::create_dir(&at).unwrap();
+        let fuse = Fuse::mount(&at);
+        let setup = Setup::default();
+        let config = format!(
+            "[policy]\n{POLICY}log_dirs = [{:?}]\nhost_paths = [{at:?}]\n[quarantine]\ncreate_seconds = 5\n\
+             stop_seconds = 1\n",
+            log_dir(&setup)
+        );
+        let node = KubernetesNode::with(setup.config(&config));
+        let mount = Mount { container_path: "/mnt".into(), host_path: at.display().to_string(), ..Mount::default() };
+        Self { fuse, node, mount, _home: home }
+    }
+
+    /// Checks that lists and the calls of another pod are answered at once.
+    fn others_go_on(&self) {
+        let (node, since) = (&self.node, Instant::now());
+        let mut runtime = node.runtime();
+        node.block_on(async {
+            runtime.list_containers(ListContainersRequest::default()).await.unwrap();
+            runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await.unwrap();
+            runtime.list_container_stats(ListContainerStatsRequest::default()).await.unwrap();
+            runtime.status(StatusRequest::default()).await.unwrap();
+        });
+        let sandbox = node.run_sandbox(&node.sandbox("other")).unwrap();
+        let id = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
+        assert_eq!(node.exec(&id, &["echo", "x"], 10).unwrap().stdout, b"x\n");
+        node.stop_container(&id, 0).unwrap();
+        node.remove_container(&id).unwrap();
+        node.remove_sandbox(&sandbox).unwrap();
+        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    }
+}
+
+/// Complaint X9: CreateContainer ends with a clear status within its deadline, a retry too, other calls are not held up,
+/// and when the file system responds again, or fails, nothing is left. The control: it responds, and the container runs.
+#[test]
+fn dead_mount_ends_its_own_creation() {
+    for aborts in [false, true] {
+        let stage = Stage::new();
+        let node = &stage.node;
+        let before = node.daemon.footprint();
+        let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+        let mut config = node.script("c", "cat /mnt/file; exec sleep 100000");
+        config.mounts.push(stage.mount.clone());
+        let control = node.started(&sandbox, &config);
+        node.remove_container(&control).unwrap();
+        stage.fuse.hold(Held::All);
+        let (pod_sandbox_id, config) = (sandbox.clone(), Some(config));
+        let create = CreateContainerRequest { pod_sandbox_id, config, ..CreateContainerRequest::default() };
+        let call = |create: &CreateContainerRequest, deadline: Duration| {
+            let (mut runtime, mut request) = (node.runtime(), Request::new(create.clone()));
+            request.set_timeout(deadline);
+            node.block_on(runtime.create_container(request)).map(|answer| answer.into_inner().container_id)
+        };
+        // By default the phase has 300 seconds, and the 2 minutes of a kubelet end the call first.
+        std::thread::scope(|scope| {
+            let refused = scope.spawn(|| call(&create, DEADLINE));
+            wait::until("the creation waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
+            stage.others_go_on();
+            let refused = refused.join().unwrap().unwrap_err();
+            assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+            assert!(refused.message().contains("phase `create` exceeded its time limit"), "{refused:?}");
+        });
+        let again = call(&create, DEADLINE).unwrap_err();
+        assert!(again.message().contains("in quarantine"), "{again:?}");
+        stage.others_go_on();
+        let Stage { mut fuse, node, .. } = stage;
+        if aborts {
+            fuse.abort();
+        } else {
+            fuse.hold(Held::Nothing);
+            let id = wait::until_ok("the retry succeeds", || node.create(&sandbox, create.config.as_ref().unwrap()));
+            node.start_container(&id).unwrap();
+        }
+        wait::until_ok("the sandbox is removed", || node.remove_sandbox(&sandbox));
+        node.daemon.wait_until_back_at(&before);
+    }
+}
+
+/// Rule C45: while a process cannot be killed, because it waits for a file system, StopContainer waits, and other calls are
+/// not held up. Once the file system responds, the container has ended.
+#[test]
+fn dead_mount_delays_its_own_stop() {
+    let stage = Stage::new();
+    let node = &stage.node;
+    let before = node.daemon.footprint();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let mut config = node.script("c", "while [ ! -e /tmp/go ]; do sleep 0.05; done; cat /mnt/file");
+    config.mounts.push(stage.mount.clone());
+    let id = node.started(&sandbox, &config);
+    stage.fuse.hold(Held::Reads);
+    node.exec(&id, &["touch", "/tmp/go"], 10).unwrap();
+    wait::until("the process waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| node.stop_container(&id, 0));
+        wait::until("the container is in quarantine", || node.daemon.api.get(&id).unwrap().quarantine.map(drop));
+        assert_eq!(node.status(&id).unwrap().state(), ContainerState::ContainerRunning);
+        stage.others_go_on();
+        assert!(!stop.is_finished());
+        stage.fuse.hold(Held::Nothing);
+        stop.join().unwrap().unwrap();
+    });
+    assert_eq!(node.status(&id).unwrap().exit_code, 137);
+    node.remove_sandbox(&sandbox).unwrap();
+    node.daemon.wait_until_back_at(&before);
+}
