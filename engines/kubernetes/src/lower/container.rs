@@ -6,7 +6,7 @@ use executor_client::v1::{Action, PullPolicy, RunRequest};
 use executor_cri_api::v1::{ContainerConfig, NamespaceMode, PodSandboxConfig};
 use tonic::Status;
 
-use super::{LABEL, digest, mounts, process, resources, sandbox, security};
+use super::{LABEL, check_texts, digest, mounts, process, resources, sandbox, security};
 use crate::failure::Violations;
 
 /// What a container is created from, besides its request.
@@ -35,6 +35,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     if security.privileged && !sandbox::security(origin.sandbox_config).privileged {
         violations.add("config.linux.security_context.privileged", "the sandbox is not privileged");
     }
+    check_texts(&config.labels, &config.annotations, &mut violations);
     let labels = [(LABEL.to_owned(), String::new())].into();
     // The environment is not part of the digest: executord compares it itself, with a key.
     let envs = std::mem::take(&mut config.envs);

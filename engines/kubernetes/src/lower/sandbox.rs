@@ -10,7 +10,7 @@ use executor_cri_api::v1::{
 };
 use tonic::Status;
 
-use super::{LABEL, digest, network};
+use super::{LABEL, check_texts, digest, network};
 use crate::failure::Violations;
 
 /// Name of the runtime, and of its only handler besides the unnamed one.
@@ -63,6 +63,7 @@ pub(crate) fn lower(
             violations.add(&format!("config.metadata.{field}"), "required");
         }
     }
+    check_texts(&config.labels, &config.annotations, &mut violations);
     if !matches!(handler, "" | HANDLER) {
         violations.add("runtime_handler", format!("only \"{HANDLER}\" and an empty one exist"));
     }
