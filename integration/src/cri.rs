@@ -17,6 +17,7 @@ use executor_cri_api::v1::{
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::Status;
+use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::daemon::{Daemon, Setup};
@@ -117,6 +118,11 @@ impl KubernetesNode {
 
     pub fn runtime(&self) -> RuntimeServiceClient<Channel> {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
+    }
+
+    /// Client for calls with messages of the test's own.
+    pub fn client(&self) -> Grpc<Channel> {
+        Grpc::new(self.channel.clone())
     }
 
     pub fn images(&self) -> ImageServiceClient<Channel> {

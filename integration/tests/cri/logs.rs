@@ -46,8 +46,14 @@ fn log_paths_stay_below_their_directory() {
     config.log_path = "0.log".into();
     let refused = node.create(&other, &config).unwrap_err();
     assert!(refused.code() == Code::PermissionDenied && refused.message().contains("log_dirs"), "{refused:?}");
-    node.remove_sandbox(&other).unwrap();
-    node.remove_sandbox(&sandbox).unwrap();
+    let mut with_parents = node.sandbox("c");
+    with_parents.log_directory += "/../../../../srv/elsewhere";
+    let third = node.run_sandbox(&with_parents).unwrap();
+    let refused = node.create(&third, &config).unwrap_err();
+    assert!(matches!(refused.code(), Code::InvalidArgument | Code::PermissionDenied), "{refused:?}");
+    for sandbox in [&third, &other, &sandbox] {
+        node.remove_sandbox(sandbox).unwrap();
+    }
 }
 
 /// Complaint X8, rule C32: a kubelet rotates a log 300 times under load, also after executor-cri or executord was killed

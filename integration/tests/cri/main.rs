@@ -5,6 +5,7 @@
 
 mod errors;
 mod images;
+mod bad_input;
 mod churn;
 mod dead_mounts;
 mod lifecycle;
