@@ -333,9 +333,17 @@ fn remove_file(path: &Path) {
 /// then ended.
 fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, String> {
     let entries = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let paths = entries.flatten().map(|entry| entry.path());
     let mut records = Vec::new();
-    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+    for path in entries.flatten().map(|entry| entry.path()) {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => {}
+            Some("new") => {
+                // An unfinished file: the process was killed while it wrote a record.
+                remove_file(&path);
+                continue;
+            }
+            _ => continue,
+        }
         match read(&path) {
             Ok(record) => records.push(record),
             Err(error) => tracing::error!(path = %path.display(), "cannot read a record: {error}"),
@@ -371,6 +379,16 @@ mod tests {
         let metadata = PodSandboxMetadata { name: name.into(), ..PodSandboxMetadata::default() };
         let config = PodSandboxConfig { metadata: Some(metadata), ..PodSandboxConfig::default() };
         SandboxRecord { id: id.into(), config, ..SandboxRecord::default() }
+    }
+
+    #[test]
+    fn unfinished_files_are_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(Store::open(directory.path()).unwrap());
+        let unfinished = directory.path().join("sandboxes/1.new");
+        fs::write(&unfinished, "{").unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        assert!(!unfinished.exists() && store.sandboxes.everything().is_empty());
     }
 
     /// Rules C4, C8: a name has one id until it is removed.
