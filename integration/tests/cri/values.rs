@@ -1,10 +1,16 @@
 //! Values that pass executor-cri: the environment, arguments and output of exec, passwords of registries (rule C57).
 
-use executor_cri_api::v1::{AuthConfig, ImageSpec, KeyValue, PullImageRequest};
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use executor_cri_api::v1::{AuthConfig, ExecRequest, ImageSpec, KeyValue, Mount, PullImageRequest};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
-use integration::cri::KubernetesNode;
+use integration::cri::{KubernetesNode, POLICY};
+use integration::daemon::{Setup, has_ended, kill};
 use integration::images::{Endpoint as _, Image, PASSWORD, Registry, USER};
+use integration::kubernetes_streams::Channels;
 use integration::wait;
 use tonic::Code;
 
@@ -50,6 +56,100 @@ fn values_are_gone_after_the_removal() {
     node.remove_container(&id).unwrap();
     wait::until("nothing is left", || (!search(&node, &needles, &[]).found()).then_some(()));
     node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// A process of the node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Victim {
+    None,
+    Cri,
+    Executord,
+    Launcher,
+}
+
+/// Rule C57: one second after RemoveContainer no value is in a process, file or log of executor-cri, executord and the
+/// launcher, also if one of them was killed while the container ran: the environment, a mounted file, a registry's password,
+/// the token of a stream's URL, and arguments and input of both kinds of exec. The controls: the program has the variable
+/// and the file, and a file with all values is found.
+#[test]
+fn killed_processes_leave_no_values() {
+    let lent = tempfile::tempdir_in("/run").unwrap();
+    std::fs::set_permissions(lent.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let data = lent.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let config = format!("[policy]\n{POLICY}host_paths = [{data:?}]\n");
+    for victim in [Victim::None, Victim::Cri, Victim::Executord, Victim::Launcher] {
+        let mut node = KubernetesNode::with(Setup::default().config(&config));
+        let mut pod = node.sandbox("a");
+        pod.log_directory.clear();
+        let sandbox = node.run_sandbox(&pod).unwrap();
+        let labels = ["variable", "file", "password", "argument", "streamed argument", "input"];
+        let canaries = labels.map(|_| Canary::random(64).unwrap());
+        let mut needles = Needles::new().unwrap();
+        labels.iter().zip(&canaries).for_each(|(label, canary)| needles.add(label, canary.as_bytes()));
+        let [variable, file, password, argument, streamed, input] = &canaries;
+        std::fs::write(data.join("secret"), file.as_bytes()).unwrap();
+        let mut config = node.script("c", "x=$(cat /lent/secret); touch /tmp/up; while :; do sleep 0.1; done");
+        config.envs.push(KeyValue { key: "SECRET".into(), value: variable.as_bytes().to_vec() });
+        let host_path = data.display().to_string();
+        config.mounts.push(Mount { container_path: "/lent".into(), host_path, ..Mount::default() });
+        let id = node.started(&sandbox, &config);
+        wait::until("the file is read", || (node.exec(&id, &["ls", "/tmp/up"], 10).ok()?.exit_code == 0).then_some(()));
+        let program = node.daemon.api.get(&id).unwrap().processes[0].pid;
+        node.exec(&id, &["sh", "-c", "echo $SECRET $1", "sh", argument.as_str()], 10).unwrap();
+        let exec = ExecRequest {
+            container_id: id.clone(),
+            cmd: ["sh", "-c", "read line; echo $line $1", "sh", streamed.as_str()].map(String::from).to_vec(),
+            stdin: true,
+            stdout: true,
+            ..ExecRequest::default()
+        };
+        let mut runtime = node.runtime();
+        let url = node.block_on(runtime.exec(exec)).unwrap().into_inner().url;
+        needles.add("token", url.rsplit('/').next().unwrap().as_bytes());
+        let mut client = Channels::open(&url);
+        client.send_input(format!("{}\n", input.as_str()).as_bytes());
+        let echoed = String::from_utf8(client.end().unwrap().stdout).unwrap();
+        assert!(echoed.contains(input.as_str()) && echoed.contains(streamed.as_str()), "{echoed}");
+        let registry = Registry::start(true);
+        let auth = AuthConfig { username: USER.into(), password: password.as_str().into(), ..AuthConfig::default() };
+        let image = Some(ImageSpec { image: registry.name("none:1"), ..ImageSpec::default() });
+        let pull = PullImageRequest { image, auth: Some(auth), ..PullImageRequest::default() };
+        let mut images = node.images();
+        assert!(node.block_on(images.pull_image(pull)).is_err(), "the password is wrong");
+
+        let control = node.daemon.setup().home().join("control");
+        let all: Vec<&str> = canaries.iter().map(Canary::as_str).chain([url.as_str()]).collect();
+        std::fs::write(&control, all.join("\n")).unwrap();
+        let report = search(&node, &needles, &[program]);
+        let found: BTreeSet<&str> = report.hits.iter().map(|hit| &*hit.label).collect();
+        assert_eq!(found.len(), labels.len() + 1, "the control: {found:?}");
+        let in_program = report.hits.iter().filter(|hit| format!("{:?}", hit.place).contains(&program.to_string()));
+        let in_program: BTreeSet<&str> = in_program.map(|hit| &*hit.label).collect();
+        assert!(in_program.contains("variable") && in_program.contains("file"), "the control: {in_program:?}");
+        std::fs::remove_file(control).unwrap();
+
+        let launcher = node.daemon.launcher().unwrap();
+        match victim {
+            Victim::None => {}
+            Victim::Cri => node.restart_cri(),
+            Victim::Executord => {
+                node.daemon.kill();
+                node.daemon.start_again();
+            }
+            Victim::Launcher => {
+                kill(launcher, 9);
+                node.daemon.kill();
+                wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+                node.daemon.start_again();
+            }
+        }
+        wait::until_ok("the container is removed", || node.remove_container(&id));
+        std::thread::sleep(Duration::from_secs(1)); // the time that rule C57 names
+        let left = search(&node, &needles, &[]);
+        assert!(!left.found(), "{victim:?}: {left:?}");
+        node.remove_sandbox(&sandbox).unwrap();
+    }
 }
 
 /// Rule C39: credentials are sent to their own server alone.
