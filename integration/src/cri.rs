@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use executor_cri_api::v1::image_service_client::ImageServiceClient;
@@ -75,7 +75,7 @@ impl KubernetesNode {
         let daemon = setup.start();
         let executor =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let (cri, channel) = spawn(&daemon, &executor);
+        let (cri, channel) = spawn_for(&daemon, &executor);
         let layout = HandmadeLayout::from_image(&json!({}), &[HandmadeLayer::busybox()]);
         let mut node = Self { daemon, cri, executor, channel, image: String::new(), _layout: layout };
         let image = ImageSpec { image: node._layout.reference(), ..ImageSpec::default() };
@@ -90,7 +90,7 @@ impl KubernetesNode {
     pub fn restart_cri(&mut self) {
         self.cri.kill().expect("kill");
         self.cri.wait().expect("wait");
-        (self.cri, self.channel) = spawn(&self.daemon, &self.executor);
+        (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
     /// Restarts the host: nothing runs, the run directory is empty, and the boot id is another. Requires
@@ -99,7 +99,7 @@ impl KubernetesNode {
         self.cri.kill().expect("kill");
         self.cri.wait().expect("wait");
         self.daemon.reboot();
-        (self.cri, self.channel) = spawn(&self.daemon, &self.executor);
+        (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
     /// Process id of executor-cri.
@@ -238,12 +238,20 @@ impl KubernetesNode {
     }
 }
 
-fn spawn(daemon: &Daemon, runtime: &Runtime) -> (Child, Channel) {
-    let home = daemon.setup().home();
+fn spawn_for(daemon: &Daemon, runtime: &Runtime) -> (Child, Channel) {
+    spawn(daemon.setup().home(), &daemon.socket(), runtime)
+}
+
+/// Starts executor-cri with its files in `home` for the executord at a socket, and waits until it serves. The connection
+/// belongs to the runtime.
+///
+/// # Panics
+/// Panics if executor-cri exits or does not serve in time.
+pub fn spawn(home: &Path, executor: &Path, runtime: &Runtime) -> (Child, Channel) {
     let log = File::options().create(true).append(true).open(home.join("cri.log")).expect("a log");
     let socket = home.join("cri.sock");
     let mut command = Command::new(dist::binary("executor-cri"));
-    command.arg("--socket").arg(&socket).arg("--executor").arg(daemon.socket());
+    command.arg("--socket").arg(&socket).arg("--executor").arg(executor);
     command.arg("--state-dir").arg(home.join("cri")).args(["--log", "debug"]);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("executor-cri starts");

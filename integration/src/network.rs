@@ -251,6 +251,11 @@ impl Network {
     /// Lists objects that plugins created for containers and did not remove: rules, addresses, interfaces, and the
     /// launcher's records of them. Empty if nothing is left.
     pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
+        self.leftovers_in(&daemon.run_dir(), &daemon.state_dir())
+    }
+
+    /// Lists the same objects as [`Self::leftovers`] for the node with these directories.
+    pub fn leftovers_in(&self, run_dir: &Path, state_dir: &Path) -> Vec<String> {
         let mut left = Vec::new();
         for table in ["nat", "filter"] {
             // Each container's chain is named after a hash and has a comment with the container's id.
@@ -270,7 +275,7 @@ impl Network {
                 .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("10.")));
             left.extend(addresses.map(|path| path.display().to_string()));
         }
-        for dir in [daemon.state_dir().join("networks"), daemon.run_dir().join("netns")] {
+        for dir in [state_dir.join("networks"), run_dir.join("netns")] {
             left.extend(files(dir).map(|path| path.display().to_string()));
         }
         left

@@ -43,6 +43,9 @@ pub(crate) struct Options {
     /// [without a name: all]
     #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
     renewals: Option<String>,
+    /// Kill these processes during the life of a Kubernetes pod: cri, executord, launcher [without a name: all]
+    #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation", "renewals"])]
+    pods: Option<String>,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -62,8 +65,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     if !options.operation.is_empty() {
         command.arg("--operation").arg(options.operation.join(","));
     }
-    if let Some(processes) = &options.renewals {
-        command.arg("--renewals").args(Some(processes).filter(|processes| !processes.is_empty()));
+    for (option, processes) in [("--renewals", &options.renewals), ("--pods", &options.pods)] {
+        if let Some(processes) = processes {
+            command.arg(option).args(Some(processes).filter(|processes| !processes.is_empty()));
+        }
     }
     for (option, value) in [("--at", options.at), ("--every", options.every)] {
         if let Some(value) = value {

@@ -190,7 +190,7 @@ pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
 /// Needed by `cargo xtask crash` for its containers' root file system.
-pub(crate) const CRASH: [Need; 1] = [BUSYBOX];
+pub(crate) const CRASH: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
 /// Needed by `cargo xtask soak` for its image.
 pub(crate) const SOAK: [Need; 2] = [BUSYBOX, UMOCI];

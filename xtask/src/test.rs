@@ -36,8 +36,12 @@ const BOTH_WAYS: [(&str, &str); 5] = [
 ];
 
 /// Tests in these modules that create no container, or whose containers are always created in the same manner.
-const ONE_WAY: [&str; 3] =
-    ["an_installation_is_repaired", "wherever_a_fetch_or_a_renewal_is_cut", "a_secret_that_stays_is_found"];
+const ONE_WAY: [&str; 4] = [
+    "an_installation_is_repaired",
+    "wherever_a_fetch_or_a_renewal_is_cut",
+    "a_secret_that_stays_is_found",
+    "pod_outlives_each_killed_process",
+];
 
 /// The tests to run.
 #[derive(clap::Args)]

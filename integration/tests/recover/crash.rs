@@ -12,6 +12,8 @@ const FETCHES: &str = "12";
 const RENEWALS: &str = "16";
 /// Number of kills of `agent-cli bundle`.
 const INSTALLATIONS: &str = "16";
+/// Number of kills during the lives of Kubernetes pods.
+const PODS: &str = "15";
 /// Environment variable with the offset of a sample. Set it to repeat a failed sample.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
 
@@ -64,6 +66,26 @@ fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
     let of = |target: &serde_json::Value, name: &str| target[name].as_u64().unwrap();
     assert!(targets.len() == 5 && targets.iter().all(|it| of(it, "calls") > 0), "{figures}");
     assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
+}
+
+/// Specification C43: executor-cri, executord or the launcher is killed during the life of a Kubernetes pod. Its container
+/// runs exactly once, and nothing is left.
+#[test]
+fn pod_outlives_each_killed_process() {
+    let mut command = executor_crash();
+    command.args(["--pods", "--sample", PODS, "--json"]);
+    if let Ok(offset) = std::env::var(OFFSET) {
+        command.args(["--offset", &offset]);
+    }
+    let output = command.output().unwrap();
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "again with {OFFSET} as reported:\n{reported}");
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let targets = figures["targets"].as_array().unwrap();
+    let count = |target: &serde_json::Value, name: &str| target[name].as_u64().unwrap();
+    assert!(targets.len() == 3 && targets.iter().all(|it| count(it, "calls") > 0), "{figures}");
+    assert!(targets.iter().all(|it| count(it, "known") == count(it, "kills")), "{figures}");
+    assert!(targets.iter().map(|it| count(it, "kills")).sum::<u64>() > 8, "{figures}");
 }
 
 /// `agent-cli bundle` is killed at system calls that change something. The next command finishes or undoes the work.

@@ -12,7 +12,8 @@
 //! at the same call in a single-threaded process, and at a nearby call in executord.
 //!
 //! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at each of its calls that changes
-//! something. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]).
+//! something. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]). With
+//! `--pods`, executor-cri is a third process, and a life is that of a Kubernetes pod ([`pods`]).
 //!
 //! Limits: processes are killed at the beginning of calls, not between two instructions, because the difference is not
 //! visible outside a process. The machine itself is not stopped, so unsynced data survives.
@@ -22,6 +23,7 @@ mod evaluate;
 mod host_network;
 mod installations;
 mod life;
+mod pods;
 mod renewals;
 mod report;
 mod shelf;
@@ -37,6 +39,7 @@ use clap::Parser;
 use integration::interrupt;
 
 use crate::installations::{Installations, Operation};
+use crate::pods::{Pods, Serving};
 use crate::renewals::{Renewals, Renewing};
 use crate::report::{Report, Row};
 use crate::sweep::{Lives, Outcome, Target, TestNode};
@@ -77,6 +80,9 @@ struct Options {
     /// Kill these processes while a container's certificate is renewed [without a value: all]
     #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
     renewals: Vec<Renewing>,
+    /// Kill these processes during the life of a Kubernetes pod [without a value: all]
+    #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "cri,executord,launcher", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation", "renewals"])]
+    pods: Vec<Serving>,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -108,6 +114,9 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     }
     if !options.renewals.is_empty() {
         return Run::over(Renewals::new()?).all(&options.renewals, options);
+    }
+    if !options.pods.is_empty() {
+        return Run::over(Pods::new()?).all(&options.pods, options);
     }
     let lacking = options.target.contains(&Target::Warm) && !options.warm_pool;
     ensure!(!lacking, "--target warm: requires --warm-pool");

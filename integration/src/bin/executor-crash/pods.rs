@@ -1,0 +1,332 @@
+//! Kills executor-cri, executord or the launcher at each call that it makes during the life of a Kubernetes pod.
+//!
+//! A life is what a kubelet does with a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
+//! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A call that fails is made
+//! again until it succeeds, as a kubelet does. Exited processes are restarted as by a supervisor. Then the container has
+//! run exactly once, and neither of the three has anything left of the pod.
+
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use executor_cri_api::v1::image_service_client::ImageServiceClient;
+use executor_cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use executor_cri_api::v1::{
+    ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, ContainerStatusRequest,
+    CreateContainerRequest, ExecSyncRequest, ImageSpec, LinuxPodSandboxConfig, PodSandboxConfig, PodSandboxMetadata,
+    PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopContainerRequest, StopPodSandboxRequest,
+};
+use integration::cri::{self, POLICY};
+use integration::daemon::has_ended;
+use integration::footprint::Footprint;
+use integration::images::{HandmadeLayer, HandmadeLayout};
+use integration::network::Network;
+use integration::supervised::{Part, Supervised};
+use integration::wait;
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+use crate::evaluate::{Fate, TIDY, Verdict};
+use crate::sweep::{Kill, Outcome};
+use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
+use crate::{Node, calls};
+
+/// Time limit of a call with its retries.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause before a retry.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Process that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Serving {
+    /// executor-cri
+    Cri,
+    /// executord
+    Executord,
+    /// executor-launcher
+    Launcher,
+}
+
+/// Name of the kubelet's current call.
+type Step = Arc<Mutex<&'static str>>;
+
+/// A node for Kubernetes on which many pods are run.
+pub(crate) struct Pods {
+    cri: Child,
+    channel: Channel,
+    runtime: Runtime,
+    node: Supervised,
+    before: Footprint,
+    /// Objects of the network without a pod.
+    at_rest: Vec<String>,
+    image: String,
+    lives: u64,
+    logs: tempfile::TempDir,
+    network: Network,
+}
+
+impl Pods {
+    /// Starts a node and runs one pod without a kill.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let (network, logs) = (Network::new(), tempfile::tempdir_in("/run")?);
+        network.configure("10-test.conflist", "test", &[]);
+        let toml =
+            format!("[policy]\n{}{POLICY}log_dirs = [{:?}]\n[warm_pool]\nsize = 0\n", network.policy(), logs.path());
+        let node = Supervised::on_host(&toml, Some(network.namespace()));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let (cri, channel) = cri::spawn(node.home(), &node.run_dir().join("executor.sock"), &runtime);
+        let layout = HandmadeLayout::from_image(&json!({}), &[HandmadeLayer::busybox()]);
+        let spec = ImageSpec { image: layout.reference(), ..ImageSpec::default() };
+        let request = PullImageRequest { image: Some(spec), ..PullImageRequest::default() };
+        let pulled = runtime.block_on(ImageServiceClient::new(channel.clone()).pull_image(request))?;
+        let image = pulled.into_inner().image_ref;
+        let (before, at_rest) = (node.footprint(), Vec::new());
+        let mut pods = Self { cri, channel, runtime, node, before, at_rest, image, lives: 0, logs, network };
+        for _ in 0..2 {
+            let (life, log) = pods.next_life(&Step::default());
+            pods.runtime.block_on(life).map_err(anyhow::Error::msg)?;
+            anyhow::ensure!(starts(&log) == 1, "a pod without a kill has not run once");
+        }
+        pods.node.wait_until_back_at(&pods.before, TIDY).map_err(anyhow::Error::msg)?;
+        pods.before = pods.node.footprint();
+        pods.at_rest = pods.network_objects();
+        Ok(pods)
+    }
+
+    /// Returns the next pod's life, and the path of its container's log.
+    fn next_life(
+        &mut self,
+        step: &Step,
+    ) -> (impl Future<Output = Result<ContainerStatus, String>> + Send + use<>, String) {
+        self.lives += 1;
+        let name = format!("pod-{}", self.lives);
+        let log_directory = self.logs.path().join(&name).display().to_string();
+        let log = format!("{log_directory}/0.log");
+        let metadata =
+            PodSandboxMetadata { name: name.clone(), uid: format!("uid-{name}"), namespace: "test".into(), attempt: 0 };
+        let sandbox = PodSandboxConfig {
+            metadata: Some(metadata),
+            log_directory,
+            linux: Some(LinuxPodSandboxConfig::default()),
+            ..PodSandboxConfig::default()
+        };
+        let container = ContainerConfig {
+            metadata: Some(ContainerMetadata { name: "c".into(), attempt: 0 }),
+            image: Some(ImageSpec { image: self.image.clone(), ..ImageSpec::default() }),
+            command: ["sh", "-c", "echo started; exec sleep 100000"].map(String::from).to_vec(),
+            log_path: "0.log".into(),
+            ..ContainerConfig::default()
+        };
+        let kubelet = Kubelet { runtime: RuntimeServiceClient::new(self.channel.clone()), step: Arc::clone(step) };
+        (kubelet.live(sandbox, container), log)
+    }
+
+    fn network_objects(&self) -> Vec<String> {
+        self.network.leftovers_in(&self.node.run_dir(), &self.node.state_dir())
+    }
+
+    fn pid(&self, target: Serving) -> i32 {
+        match target {
+            Serving::Cri => self.cri.id() as i32,
+            Serving::Executord => self.node.pid(Part::Executord),
+            Serving::Launcher => self.node.pid(Part::Launcher),
+        }
+    }
+
+    /// Waits until the killed process has exited, and restarts exited processes.
+    fn revive(&mut self, killed: i32) -> Result<(), String> {
+        wait::until("the killed process has exited", || has_ended(killed).then_some(()));
+        self.node.revive()?;
+        if killed == self.cri.id() as i32 {
+            let _ = self.cri.wait();
+            let socket = self.node.run_dir().join("executor.sock");
+            (self.cri, self.channel) = cri::spawn(self.node.home(), &socket, &self.runtime);
+        }
+        Ok(())
+    }
+
+    /// Checks that nothing of a pod is left.
+    fn check(&self, log: &str, ended: Result<ContainerStatus, String>) -> Verdict {
+        let mut verdict = Verdict::default();
+        match ended {
+            Ok(status) if (status.exit_code, &*status.reason) == (137, "Error") => verdict.fate = Some(Fate::Known),
+            Ok(status) => verdict.wrong.push(format!("the container was not stopped by the kubelet: {status:?}")),
+            Err(why) => verdict.wrong.push(why),
+        }
+        if starts(log) != 1 {
+            verdict.wrong.push(format!("the container was started {} times", starts(log)));
+        }
+        let tidy = wait::within(TIDY, || {
+            let mut left = self.node.footprint().added_since(&self.before);
+            let kinds = ["sandboxes", "containers"].map(|kind| self.node.home().join("cri").join(kind));
+            let records = kinds.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
+            records.for_each(|record| left += &format!("record: {}\n", record.display()));
+            let objects = self.network_objects();
+            if objects != self.at_rest {
+                left += &format!("network: {objects:?}\n");
+            }
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        });
+        verdict.wrong.extend(tidy.err());
+        verdict
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        let _ = self.cri.kill();
+        let _ = self.cri.wait();
+    }
+}
+
+/// Number of starts in a container's log.
+fn starts(log: &str) -> usize {
+    fs::read_to_string(Path::new(log)).unwrap_or_default().matches("started").count()
+}
+
+/// The calls of a kubelet.
+struct Kubelet {
+    runtime: RuntimeServiceClient<Channel>,
+    step: Step,
+}
+
+impl Kubelet {
+    /// Runs a pod to its removal. Returns the status of its stopped container.
+    async fn live(self, sandbox: PodSandboxConfig, container: ContainerConfig) -> Result<ContainerStatus, String> {
+        let runtime = || self.runtime.clone();
+        let run = RunPodSandboxRequest { config: Some(sandbox.clone()), ..RunPodSandboxRequest::default() };
+        let call = || async { runtime().run_pod_sandbox(run.clone()).await };
+        let pod_sandbox_id = self.until_ok("RunPodSandbox", call).await?.pod_sandbox_id;
+        let create = CreateContainerRequest {
+            pod_sandbox_id: pod_sandbox_id.clone(),
+            config: Some(container),
+            sandbox_config: Some(sandbox),
+        };
+        let call = || async { runtime().create_container(create.clone()).await };
+        let container_id = self.until_ok("CreateContainer", call).await?.container_id;
+        let status = || async {
+            let request = ContainerStatusRequest { container_id: container_id.clone(), verbose: false };
+            runtime().container_status(request).await
+        };
+        let start = StartContainerRequest { container_id: container_id.clone() };
+        // A kubelet reads the status before it starts a container again.
+        let call = || async {
+            let state = status().await?.into_inner().status.unwrap_or_default().state();
+            match state {
+                ContainerState::ContainerRunning => Ok(Response::new(Default::default())),
+                _ => runtime().start_container(start.clone()).await,
+            }
+        };
+        self.until_ok("StartContainer", call).await?;
+        let cmd = ["echo", "x"].map(String::from).to_vec();
+        let exec = ExecSyncRequest { container_id: container_id.clone(), cmd, timeout: 10 };
+        let executed = self.until_ok("ExecSync", || async { runtime().exec_sync(exec.clone()).await }).await?;
+        if executed.stdout != b"x\n" {
+            return Err(format!("ExecSync: {executed:?}"));
+        }
+        let stop = StopContainerRequest { container_id: container_id.clone(), timeout: 0 };
+        self.until_ok("StopContainer", || async { runtime().stop_container(stop.clone()).await }).await?;
+        let stopped = self.until_ok("ContainerStatus", status).await?.status.unwrap_or_default();
+        let remove = RemoveContainerRequest { container_id };
+        self.until_ok("RemoveContainer", || async { runtime().remove_container(remove.clone()).await }).await?;
+        let stop = StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
+        self.until_ok("StopPodSandbox", || async { runtime().stop_pod_sandbox(stop.clone()).await }).await?;
+        let remove = RemovePodSandboxRequest { pod_sandbox_id };
+        self.until_ok("RemovePodSandbox", || async { runtime().remove_pod_sandbox(remove.clone()).await }).await?;
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = "after the pod";
+        Ok(stopped)
+    }
+
+    /// Makes a call until it succeeds.
+    async fn until_ok<T, F>(&self, step: &'static str, call: impl Fn() -> F) -> Result<T, String>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
+        let since = Instant::now();
+        loop {
+            match call().await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(error) if is_final(error.code()) || since.elapsed() > PATIENCE => {
+                    return Err(format!("{step}: {:?} {}", error.code(), error.message()));
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+}
+
+/// Returns true if a retry cannot succeed.
+fn is_final(code: Code) -> bool {
+    matches!(code, Code::NotFound | Code::AlreadyExists | Code::InvalidArgument | Code::PermissionDenied)
+}
+
+impl Node for Pods {
+    type Target = Serving;
+
+    fn name(target: Serving) -> &'static str {
+        match target {
+            Serving::Cri => "cri",
+            Serving::Executord => "executord",
+            Serving::Launcher => "launcher",
+        }
+    }
+
+    fn replay(target: Serving, at: u64) -> String {
+        format!("--pods {} --at {at}", Self::name(target))
+    }
+
+    fn logged(&self) -> String {
+        let cri = fs::read_to_string(self.node.home().join("cri.log")).unwrap_or_default();
+        format!("{}{cri}", self.node.logged())
+    }
+
+    fn renew(&mut self) -> anyhow::Result<()> {
+        *self = Self::new()?;
+        Ok(())
+    }
+
+    fn kill_at(&mut self, target: Serving, at: u64) -> anyhow::Result<Outcome> {
+        let (step, (reported, kills), victim) = (Step::default(), mpsc::channel(), self.pid(target));
+        let act = {
+            let step = Arc::clone(&step);
+            move |shot: &crate::tracer::StoppedCall| {
+                let phase = step.lock().unwrap_or_else(PoisonError::into_inner).to_owned();
+                let _ = reported.send(Kill { at: shot.call, call: calls::name(shot.number), phase });
+                StopAction::Kill
+            }
+        };
+        let trace = Trace::start(TraceTarget::Living(victim), (Counted::All, at), act).context("attaching")?;
+        let (life, log) = self.next_life(&step);
+        let life = self.runtime.spawn(life);
+        let (mut kill, mut revived) = (None, Ok(()));
+        while kill.is_none() && !life.is_finished() {
+            kill = kills.recv_timeout(Duration::from_millis(1)).ok();
+        }
+        if kill.is_some() {
+            revived = self.revive(victim);
+        }
+        let ended = self.runtime.block_on(life).context("the kubelet")?;
+        let seen = trace.end().context("tracing")?;
+        if kill.is_none() && seen.shot.is_some() {
+            // The kill happened after the last call of the kubelet.
+            kill = kills.recv_timeout(Duration::from_secs(1)).ok();
+            revived = revived.and_then(|()| self.revive(victim));
+        }
+        let mut verdict = match revived {
+            Ok(()) => self.check(&log, ended),
+            Err(why) => Verdict { wrong: vec![why], ..Verdict::default() },
+        };
+        if let (Some(kill), false) = (&kill, verdict.wrong.is_empty()) {
+            verdict.wrong.push(format!("killed during {}", kill.phase));
+        }
+        Ok(Outcome { kill, calls: seen.calls, verdict })
+    }
+}
