@@ -6,6 +6,7 @@
 //! run exactly once, and neither of the three has anything left of the pod.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -21,13 +22,14 @@ use executor_cri_api::v1::{
     PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
     StopContainerRequest, StopPodSandboxRequest,
 };
+use executor_sys::process::pidfd;
 use integration::cri::{self, POLICY};
-use integration::daemon::has_ended;
 use integration::footprint::Footprint;
 use integration::images::{HandmadeLayer, HandmadeLayout};
 use integration::network::Network;
 use integration::supervised::{Part, Supervised};
 use integration::wait;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -140,11 +142,16 @@ impl Pods {
         }
     }
 
-    /// Waits until the killed process has exited, and restarts exited processes.
-    fn revive(&mut self, killed: i32) -> Result<(), String> {
-        wait::until("the killed process has exited", || has_ended(killed).then_some(()));
+    /// Waits until the killed process has exited, and restarts exited processes. Waiting for a child would consume the
+    /// tracer's stops, so the exit is detected through a pidfd.
+    fn revive(&mut self, target: Serving, killed: &OwnedFd) -> Result<(), String> {
+        let has_ended = || {
+            let ready = poll(&mut [PollFd::new(killed, PollFlags::IN)], Some(&Timespec::default()));
+            ready.is_ok_and(|count| count > 0).then_some(())
+        };
+        wait::until("the killed process has exited", has_ended);
         self.node.revive()?;
-        if killed == self.cri.id() as i32 {
+        if target == Serving::Cri {
             let _ = self.cri.wait();
             let socket = self.node.run_dir().join("executor.sock");
             (self.cri, self.channel) = cri::spawn(self.node.home(), &socket, &self.runtime);
@@ -295,6 +302,7 @@ impl Node for Pods {
 
     fn kill_at(&mut self, target: Serving, at: u64) -> anyhow::Result<Outcome> {
         let (step, (reported, kills), victim) = (Step::default(), mpsc::channel(), self.pid(target));
+        let pidfd = pidfd(victim).context("pidfd")?;
         let act = {
             let step = Arc::clone(&step);
             move |shot: &crate::tracer::StoppedCall| {
@@ -311,14 +319,14 @@ impl Node for Pods {
             kill = kills.recv_timeout(Duration::from_millis(1)).ok();
         }
         if kill.is_some() {
-            revived = self.revive(victim);
+            revived = self.revive(target, &pidfd);
         }
         let ended = self.runtime.block_on(life).context("the kubelet")?;
         let seen = trace.end().context("tracing")?;
         if kill.is_none() && seen.shot.is_some() {
             // The kill happened after the last call of the kubelet.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();
-            revived = revived.and_then(|()| self.revive(victim));
+            revived = revived.and_then(|()| self.revive(target, &pidfd));
         }
         let mut verdict = match revived {
             Ok(()) => self.check(&log, ended),
