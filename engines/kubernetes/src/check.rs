@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use executor_client::v1::{CreatePodRequest, RunRequest, UserNamespace, ValidateRequest};
+use executor_client::v1::{CreatePodRequest, RunRequest, ValidateRequest};
 use executor_client::{Client, Error, Violation, Wiped};
 use executor_cri_api::v1::{
-    Capability, ContainerConfig, Device, LinuxContainerConfig, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
-    LinuxSandboxSecurityContext, Mount, MountPropagation, NamespaceMode, NamespaceOption, PodSandboxConfig,
-    PodSandboxMetadata,
+    Capability, ContainerConfig, Device, IdMapping, LinuxContainerConfig, LinuxContainerResources,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, MountPropagation,
+    NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, UserNamespace,
 };
 use executor_yaml::{Limits, decode, parse};
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,17 @@ use tonic::Status;
 
 use crate::lower::container::{self, Origin};
 use crate::lower::sandbox::{self, Host};
+use crate::node;
+use crate::options::Options;
 
+/// Ids of a pod's users.
+const IDS_OF_A_POD: u32 = 65_536;
 /// Largest configuration of a kubelet, in bytes.
 const KUBELET_MAX: u64 = 1 << 20;
 /// Id for the requests that are only judged.
 const ID: &str = "check";
 /// Fields of requests to executord, and the line of `[policy]` that allows each.
-const LINES: [(&str, &str); 22] = [
+const LINES: [(&str, &str); 24] = [
     ("pod.user_namespace", "allow_host_userns = true"),
     ("run.user_namespace", "allow_host_userns = true"),
     ("pod.sysctls", "host_ids_sysctls = true"),
@@ -45,11 +49,23 @@ const LINES: [(&str, &str); 22] = [
     ("run.masked_paths", "allow_unmasked = true"),
     ("run.readonly_paths", "allow_unmasked = true"),
     ("run.log_file", "log_dirs = [\"/var/log/pods\"]"),
-    ("run.volumes", "host_paths = [{ path = \"/var/lib/kubelet\", propagation = \"bidirectional\", suid = true }]"),
+    (
+        "run.volumes",
+        "host_paths = [{ path = \"/var/lib/kubelet\", propagation = \"bidirectional\", suid = true, dev = true }]",
+    ),
+    ("run.oom_score_adj", "oom_score_adj_min = -997"),
+    ("pod.id_map", "given_id_ranges = [\"2013265920-2020474879\"]"),
     ("run.privileged", "allow_privileged = true"),
     ("run.capabilities", "capabilities_allowed = [\"ALL\"]"),
     ("run.devices", "device_paths = [\"/dev\"]"),
 ];
+
+/// File with the ids that the kubelet gives to pods with `hostUsers: false`.
+const IDS: &str = "/etc/subuid";
+/// Line of [`IDS`] for 110 pods, above the pool of executord.
+const IDS_LINE: &str = "kubelet:2013265920:7208960";
+/// `oom_score_adj` of the QoS class Guaranteed and of critical pods.
+const GUARANTEED: i64 = -997;
 
 /// Something that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -58,7 +74,7 @@ pub(crate) struct Lack {
     pub(crate) what: String,
     /// The line to write; empty if no line helps.
     pub(crate) line: String,
-    /// False if only system pods need it.
+    /// False if only some pods need it: system pods, and those with `hostUsers: false`.
     pub(crate) is_needed: bool,
 }
 
@@ -76,7 +92,9 @@ struct Kubelet {
 ///
 /// # Errors
 /// Returns an error if executord does not answer.
-pub(crate) async fn check(client: &Client, socket: &Path, kubelet: &Path) -> Result<Vec<Lack>, Error> {
+pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack>, Error> {
+    let (socket, kubelet) = (&options.socket, &options.kubelet_config);
+    let oom_score_adj_min = node::oom_score_adj_min(options);
     let info = client.info().await?;
     let mut lacks = Vec::new();
     let mut add = |what: &str, line: &str| {
@@ -87,11 +105,21 @@ pub(crate) async fn check(client: &Client, socket: &Path, kubelet: &Path) -> Res
     } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
         add("there is no CNI configuration in policy.cni_conf_dir", "");
     }
+    let mut pods = vec![(ordinary(), true), (system(), false)];
     if let Some(text) = read(kubelet) {
         lacks.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
+        match ids_of_kubelet(&read(Path::new(IDS)).unwrap_or_default()) {
+            Some([first, last]) => pods.extend([(with_ids(first), false), (with_ids(last), false)]),
+            None => lacks.push(Lack {
+                what: format!("{IDS} and /etc/subgid have no ids for the user kubelet, who then takes those of others"),
+                line: IDS_LINE.to_owned(),
+                is_needed: false,
+            }),
+        }
     }
-    for (config, is_needed) in [(ordinary(), true), (system(), false)] {
-        let (pod, run) = requests(&config).map_err(|status| Error::Argument(status.message().to_owned()))?;
+    for (config, is_needed) in pods {
+        let requests = requests(&config, oom_score_adj_min);
+        let (pod, run) = requests.map_err(|status| Error::Argument(status.message().to_owned()))?;
         let pod = ValidateRequest { pod: Some(pod), run: None };
         let run = ValidateRequest { pod: None, run: Some(run) };
         for request in [pod, run] {
@@ -138,6 +166,14 @@ fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<Lack> {
     lacks
 }
 
+/// Returns the first ids of the first and of the last pod.
+fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
+    let line = text.lines().find_map(|line| line.strip_prefix("kubelet:"))?;
+    let (first, length) = line.split_once(':')?;
+    let (first, length): (u32, u32) = (first.parse().ok()?, length.trim().parse().ok()?);
+    Some([first, first.checked_add(length)?.checked_sub(IDS_OF_A_POD)?])
+}
+
 /// Joins the violations that one line corrects.
 fn lacks_of(violations: &[Violation], is_needed: bool) -> Vec<Lack> {
     let mut by_line: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -172,7 +208,21 @@ fn ordinary() -> Pod {
         host_path: "/var/lib/kubelet/pods/check/volumes".into(),
         ..Mount::default()
     }];
-    (sandbox, ContainerConfig { command: vec!["/bin/true".into()], mounts, ..ContainerConfig::default() })
+    let resources = LinuxContainerResources { oom_score_adj: GUARANTEED, ..LinuxContainerResources::default() };
+    let linux = LinuxContainerConfig { resources: Some(resources), ..LinuxContainerConfig::default() };
+    let command = vec!["/bin/true".into()];
+    (sandbox, ContainerConfig { command, mounts, linux: Some(linux), ..ContainerConfig::default() })
+}
+
+/// A pod with `hostUsers: false`.
+fn with_ids(host_id: u32) -> Pod {
+    let (mut sandbox, container) = ordinary();
+    let mapping = vec![IdMapping { host_id, container_id: 0, length: IDS_OF_A_POD }];
+    let ids = UserNamespace { mode: NamespaceMode::Pod.into(), uids: mapping.clone(), gids: mapping };
+    let options = NamespaceOption { userns_options: Some(ids), ..NamespaceOption::default() };
+    let security = LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() };
+    sandbox.linux.get_or_insert_default().security_context = Some(security);
+    (sandbox, container)
 }
 
 /// A privileged pod in the host's namespaces.
@@ -191,23 +241,23 @@ fn system() -> Pod {
         capabilities: Some(Capability { add_capabilities: vec!["ALL".into()], ..Capability::default() }),
         ..LinuxContainerSecurityContext::default()
     };
-    container.linux =
-        Some(LinuxContainerConfig { security_context: Some(security), ..LinuxContainerConfig::default() });
+    container.linux.get_or_insert_default().security_context = Some(security);
     container.mounts[0].propagation = MountPropagation::PropagationBidirectional.into();
     container.devices = vec![Device { host_path: "/dev/fuse".into(), ..Device::default() }];
     (sandbox, container)
 }
 
-fn requests((sandbox, container): &Pod) -> Result<(CreatePodRequest, RunRequest), Status> {
+fn requests((sandbox, container): &Pod, oom_score_adj_min: i32) -> Result<(CreatePodRequest, RunRequest), Status> {
     let host = Host::default();
     let pod = sandbox::lower(ID, sandbox, "", &host)?;
     let (volumes, log) = (BTreeMap::new(), "/var/log/pods/check/0.log");
     let rootfs = "docker://registry.invalid/check";
-    let origin = Origin { sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes };
+    let origin = Origin { sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes, oom_score_adj_min };
     let run = container::lower(&origin, container.clone())?;
     // Alone, because the container of a pod that is refused is not judged.
-    let user_namespace = UserNamespace::Host.into();
-    Ok((pod, RunRequest { id: "check-container".into(), pod: String::new(), user_namespace, ..run }))
+    let user_namespace = pod.user_namespace;
+    let id_map = pod.id_map;
+    Ok((pod, RunRequest { id: "check-container".into(), pod: String::new(), user_namespace, id_map, ..run }))
 }
 
 #[cfg(test)]
@@ -231,6 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn ids_of_the_kubelet_are_read() {
+        let text = "a:1:2\nkubelet:2013265920:7208960\n";
+        assert_eq!(ids_of_kubelet(text), Some([2_013_265_920, 2_020_409_344]));
+        assert_eq!(ids_of_kubelet(&format!("{IDS_LINE}\n")), ids_of_kubelet(text));
+        for text in ["", "kubelets:1:65536", "kubelet:1:65535", "kubelet:4294967295:65536", "kubelet:x"] {
+            assert_eq!(ids_of_kubelet(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn violations_of_one_key_are_joined() {
         let violation =
             |field: &str| Violation { field: field.into(), description: "why".into(), reason: "NOT_ALLOWED".into() };
@@ -244,8 +304,8 @@ mod tests {
 
     #[test]
     fn both_pods_can_be_lowered() {
-        for pod in [ordinary(), system()] {
-            requests(&pod).unwrap();
+        for pod in [ordinary(), system(), with_ids(2_013_265_920)] {
+            requests(&pod, i32::MIN).unwrap();
         }
     }
 }

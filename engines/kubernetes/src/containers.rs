@@ -66,6 +66,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         rootfs: &image.rootfs,
         log: &log,
         volumes: &volumes,
+        oom_score_adj_min: node.oom_score_adj_min,
     };
     // Nothing is recorded of a request that cannot be lowered.
     let request = lower(&origin, config)?;

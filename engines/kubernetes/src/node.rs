@@ -27,6 +27,8 @@ pub(crate) struct Node {
     /// Events for watchers (rule C42).
     pub(crate) events: broadcast::Sender<Arc<ContainerEventResponse>>,
     pub(crate) pinned_images: Vec<String>,
+    /// Least `oom_score_adj` of containers.
+    pub(crate) oom_score_adj_min: i32,
     /// URLs of exec, attach and port-forward.
     pub(crate) streams: Streams,
     /// Locks of names that are being created.
@@ -43,6 +45,7 @@ impl Node {
             store,
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
+            oom_score_adj_min: oom_score_adj_min(options),
             streams,
             names: Mutex::default(),
             image_users: Mutex::default(),
@@ -111,6 +114,15 @@ impl Node {
     pub(crate) fn keep_image_users(&self, is_listed: impl Fn(&str) -> bool) {
         locked(&self.image_users).retain(|id, _| is_listed(id));
     }
+}
+
+/// Returns the least `oom_score_adj` of containers: that of this process if it is restricted.
+pub(crate) fn oom_score_adj_min(options: &Options) -> i32 {
+    if !options.restrict_oom_score_adj {
+        return i32::MIN;
+    }
+    let text = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
 }
 
 /// Returns the time in nanoseconds since 1970.

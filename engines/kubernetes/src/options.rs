@@ -24,6 +24,11 @@ pub(crate) struct Options {
     /// Images that the kubelet must not remove, by reference
     #[arg(long = "pinned-image", value_name = "REFERENCE")]
     pub(crate) pinned_images: Vec<String>,
+    /// Start no container with a lower `oom_score_adj` than this process has, for a launcher without CAP_SYS_RESOURCE
+    ///
+    /// Such a launcher refuses containers of the QoS class Guaranteed, and those of critical pods.
+    #[arg(long)]
+    pub(crate) restrict_oom_score_adj: bool,
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,

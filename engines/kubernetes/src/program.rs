@@ -62,15 +62,15 @@ fn fail(problem: &str) -> ExitCode {
 /// Prints what a node lacks. Returns true if every pod has what it needs.
 async fn check(options: &Options) -> Result<bool, String> {
     let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
-    let lacks = check::check(&client, &options.socket, &options.kubelet_config).await;
+    let lacks = check::check(&client, options).await;
     let lacks = lacks.map_err(|error| error.to_string())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&lacks).map_err(|error| error.to_string())?);
     } else if lacks.is_empty() {
-        println!("nothing is missing for ordinary pods and system pods");
+        println!("nothing is missing for ordinary pods, system pods and pods with ids of their own");
     }
     for lack in lacks.iter().filter(|_| !options.json) {
-        let pods = if lack.is_needed { "every pod" } else { "system pods" };
+        let pods = if lack.is_needed { "every pod" } else { "some pods" };
         println!("{pods}: {}", lack.what);
         if !lack.line.is_empty() {
             println!("    {}", lack.line);

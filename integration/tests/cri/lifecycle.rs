@@ -316,7 +316,18 @@ fn exec_has_the_containers_identity() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// `executor-cri --check` names each key that a node lacks, and nothing if it lacks none.
+/// Rule C19: also if the kubelet sends no name.
+#[test]
+fn host_network_has_the_hosts_name() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("host")).unwrap();
+    let id = node.started(&sandbox, &node.script("a", "sleep 1000"));
+    let printed = node.exec(&id, &["cat", "/proc/sys/kernel/hostname"], 0).unwrap().stdout;
+    let expected = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(String::from_utf8(printed).unwrap(), expected);
+}
+
+/// `executor-cri --check` names each key that a node lacks. The guide's configuration lacks none.
 #[test]
 fn check_names_missing_keys() {
     let check = |node: &KubernetesNode| {
@@ -328,11 +339,9 @@ fn check_names_missing_keys() {
     };
     let network = integration::network::Network::new();
     network.configure("10-test.conflist", "test", &[]);
-    let config = format!(
-        "{}cgroup_parents = [\"/kubepods\"]\nlog_dirs = [\"/var/log/pods\"]\ndevice_paths = [\"/dev\"]\n\
-         host_paths = [{{ path = \"/var/lib/kubelet\", propagation = \"bidirectional\", suid = true, dev = true }}]\n",
-        integration::cri::POLICY
-    );
+    let guide = include_str!("../../../docs/guides/kubernetes-node.md");
+    let config = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a configuration");
+    let config = config.replace("[policy]\n", ""); // `setup` writes it
     assert_eq!(check(&KubernetesNode::with(network.setup(&config))), (true, "[]\n".to_owned()));
     let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n";
     let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(closed)));
@@ -344,6 +353,7 @@ fn check_names_missing_keys() {
         "cni_args",
         "log_dirs",
         "host_paths",
+        "oom_score_adj_min",
         "cgroup_parents",
         "allow_privileged",
         "allow_host_network",

@@ -21,6 +21,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) log: &'a str,
     /// References of the manifests of image volumes, by the ids of their images.
     pub(crate) volumes: &'a BTreeMap<String, String>,
+    /// Least `oom_score_adj`: a lower one is raised.
+    pub(crate) oom_score_adj_min: i32,
 }
 
 /// Lowers a container to a request, which has no id yet.
@@ -56,7 +58,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
         volumes: mounts::lower(&config, origin.volumes, security.privileged, &mut violations),
         devices: mounts::devices(&config, &mut violations),
         limits: Some(resources::lower(&requested, &mut violations)),
-        oom_score_adj: i32::try_from(requested.oom_score_adj).ok().filter(|&score| score != 0),
+        oom_score_adj: oom_score_adj(requested.oom_score_adj, origin.oom_score_adj_min),
         ..RunRequest::default()
     };
     security::apply(&security, &mut run, &mut violations);
@@ -74,6 +76,12 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     Ok(run)
 }
 
+/// Returns the score for executord; 0 is its default.
+fn oom_score_adj(requested: i64, min: i32) -> Option<i32> {
+    let score = i32::try_from(requested).ok()?;
+    Some(score.max(min)).filter(|&score| score != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +94,7 @@ mod tests {
             rootfs: "docker://x",
             log: "",
             volumes: &BTreeMap::new(),
+            oom_score_adj_min: i32::MIN,
         };
         lower(&origin, config.clone()).map_err(|status| status.message().to_owned())
     }
@@ -106,6 +115,15 @@ mod tests {
         let nonce = |config: ContainerConfig| lowered(&config).unwrap().nonce;
         assert_eq!(nonce(with("1", "x")), nonce(with("2", "x")));
         assert_ne!(nonce(with("1", "x")), nonce(with("1", "y")));
+    }
+
+    /// Rule C29.
+    #[test]
+    fn oom_scores_can_be_restricted() {
+        assert_eq!(oom_score_adj(-997, i32::MIN), Some(-997));
+        assert_eq!(oom_score_adj(-997, -500), Some(-500));
+        assert_eq!(oom_score_adj(-997, 0), None);
+        assert_eq!(oom_score_adj(1000, 0), Some(1000));
     }
 
     /// Rule C21.

@@ -27,13 +27,29 @@ const OWN_GROUPS: &str = "0 65535";
 pub(crate) struct Host {
     /// Content of /etc/resolv.conf.
     pub(crate) resolv_conf: String,
+    /// Host name; empty if executord would refuse it.
+    pub(crate) hostname: String,
 }
 
 impl Host {
     /// Reads the settings.
     pub(crate) fn read() -> Self {
-        Self { resolv_conf: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default() }
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let hostname = read("/proc/sys/kernel/hostname").trim().to_owned();
+        let hostname = if is_host_name(&hostname) { hostname } else { String::new() };
+        Self { resolv_conf: read("/etc/resolv.conf"), hostname }
     }
+}
+
+/// Returns true for a host name of RFC 1123, section 2.1. A host can have other names, such as those with an underscore.
+fn is_host_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.split('.').all(is_label)
 }
 
 /// Returns the namespace options of a sandbox. Without options, everything is shared in the pod.
@@ -93,8 +109,11 @@ pub(crate) fn lower(
     let cni = network::options(id, config, &mut violations);
     violations.check()?;
 
-    // On the host's network the name is the host's, too.
-    let hostname = if is_host { String::new() } else { config.hostname.clone() };
+    // The kubelet sends no name for a pod on the host's network: the name is the host's, too (rule C19).
+    let hostname = match is_host && config.hostname.is_empty() {
+        true => host.hostname.clone(),
+        false => config.hostname.clone(),
+    };
     Ok(CreatePodRequest {
         id: id.to_owned(),
         labels: HashMap::from([(LABEL.to_owned(), digest(config))]),
@@ -224,7 +243,7 @@ mod tests {
 
     fn host() -> Host {
         let resolv_conf = "# c\nnameserver 192.0.2.1\nsearch a b\nsearch c d\noptions ndots:5\n".into();
-        Host { resolv_conf }
+        Host { resolv_conf, hostname: "node-1.example".into() }
     }
 
     fn lowered(config: &PodSandboxConfig) -> Result<CreatePodRequest, String> {
@@ -246,9 +265,18 @@ mod tests {
         assert_eq!((pod.network(), pod.user_namespace()), (Network::Cni, UserNamespace::Host));
         let node = NamespaceMode::Node.into();
         let options = NamespaceOption { network: node, pid: node, ipc: node, ..Default::default() };
-        let pod = lowered(&config(options)).unwrap();
+        let mut config = config(options);
+        config.hostname.clear();
+        let pod = lowered(&config).unwrap();
         assert!(!pod.share_processes && pod.host_pid && pod.host_ipc && pod.sysctls.is_empty() && !pod.egress);
-        assert_eq!((pod.network(), &*pod.hostname), (Network::Host, ""));
+        assert_eq!((pod.network(), &*pod.hostname), (Network::Host, "node-1.example"));
+    }
+
+    #[test]
+    fn unusual_host_names_are_left_out() {
+        for (name, is_valid) in [("Node-1.a", true), ("", false), ("a_b", false), ("a..b", false), ("-a", false)] {
+            assert_eq!(is_host_name(name), is_valid, "{name}");
+        }
     }
 
     /// Rule C18.

@@ -48,7 +48,7 @@ pub(super) fn check(
     egress::check(&connectivity.egress_rules, report);
     check_network_name(&connectivity.network_name, report);
     check_ports(connectivity, policy, report);
-    check_hostname(&connectivity.hostname, network, report);
+    check_hostname(&connectivity.hostname, report);
     check_aliases(&connectivity.network_aliases, report);
     check_dns(connectivity, report);
     check_network_namespace(&connectivity.network_namespace, network, policy, report);
@@ -181,12 +181,9 @@ fn check_network_name(name: &str, report: &mut Report) {
     }
 }
 
-fn check_hostname(hostname: &str, network: Network, report: &mut Report) {
+fn check_hostname(hostname: &str, report: &mut Report) {
     if hostname.is_empty() {
         return;
-    }
-    if network == Network::Host {
-        report.add("hostname", Conflict.because("cannot be set with the host's network"));
     }
     if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(is_label) {
         let why = format!("\"{}\" is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));

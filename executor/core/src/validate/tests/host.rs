@@ -159,6 +159,14 @@ fn a_network_has_what_belongs_to_it() {
     assert_eq!(fields(&wrong), expected);
 }
 
+/// The host name is the container's own, also with the host's network.
+#[test]
+fn host_network_allows_a_hostname() {
+    let connectivity = Connectivity { hostname: "node-1".into(), ..Default::default() };
+    let asked = Draft { network: Some(Network::Host), connectivity, ..draft() };
+    assert_eq!(fields(&asked), ["network"]);
+}
+
 #[test]
 fn network_aliases_are_distinct_labels() {
     let asked = |aliases: &[&str]| {
