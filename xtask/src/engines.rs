@@ -1,4 +1,5 @@
-//! `cargo xtask engines-test`: runs critest, the conformance tests of the Kubernetes runtime interface (CRI).
+//! `cargo xtask engines-test`: runs critest, the conformance tests of the Kubernetes runtime interface (CRI). A kubelet is
+//! run by `cargo xtask kubelet-test` ([`kubelet`]).
 //!
 //! critest judges executor-cri and Debian's containerd, whose results are the yardstick in docs/cri.md. Everything runs in
 //! namespaces of its own ([`room`]), with the images that critest pulls made and served locally ([`supplies`]).
@@ -7,11 +8,11 @@ mod benchmark;
 mod containerd;
 mod executor;
 mod guide;
+pub(crate) mod kubelet;
 mod report;
 mod room;
 mod supplies;
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -90,6 +91,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     }
     ensure!(is_root(), "containerd needs root");
     needs::require(&needs::ENGINES_RUN)?;
+    let critest = supplies::critest(workspace)?;
     let supplies = Supplies::prepare(workspace)?;
     if options.benchmark.is_none() && options.focus.is_none() && options.runtime != Some(Kind::Containerd) {
         step("Testing executor-streams with client-go");
@@ -99,9 +101,9 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     }
     let directory = tempfile::Builder::new().prefix("executor-engines-").tempdir()?;
     if let Some(rounds) = options.benchmark {
-        return benchmark(workspace, options, &supplies, directory.path(), rounds.into());
+        return benchmark(workspace, options, (&supplies, &critest), directory.path(), rounds.into());
     }
-    let stage = Stage::prepare(&supplies, directory.path())?;
+    let stage = Stage::prepare(&supplies, &critest, directory.path())?;
     let mut reports = Vec::new();
     for kind in [Kind::Containerd, Kind::Executor] {
         if options.runtime.is_none_or(|only| only == kind) {
@@ -125,21 +127,22 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
 /// Where runtimes run: namespaces of their own, with a registry that serves the images.
 struct Stage<'a> {
     supplies: &'a Supplies,
+    critest: &'a Path,
     directory: PathBuf,
     registry: Registry,
     room: Room,
 }
 
 impl<'a> Stage<'a> {
-    fn prepare(supplies: &'a Supplies, directory: &Path) -> anyhow::Result<Self> {
+    fn prepare(supplies: &'a Supplies, critest: &'a Path, directory: &Path) -> anyhow::Result<Self> {
         // Users of the host must not reach set-user-id programs that a container leaves in a mounted directory.
         let work = directory.join(CRITEST);
         std::fs::create_dir_all(&work)?;
-        std::fs::set_permissions(work.parent().unwrap_or(&work), std::fs::Permissions::from_mode(0o700))?;
-        let room = Room::open(directory)?;
+        room::make_private(work.parent().unwrap_or(&work))?;
+        let room = Room::open(directory, room::EMPTY_DIRECTORIES, executor::CGROUP)?;
         step("Serving the images of critest");
         let registry = supplies.serve(&room, directory)?;
-        Ok(Self { supplies, directory: directory.to_owned(), registry, room })
+        Ok(Self { supplies, critest, directory: directory.to_owned(), registry, room })
     }
 
     /// Returns the working directory of critest.
@@ -180,13 +183,14 @@ fn run_on(workspace: &Workspace, kind: Kind, options: &Options, stage: &Stage<'_
 fn benchmark(
     workspace: &Workspace,
     options: &Options,
-    supplies: &Supplies,
+    (supplies, critest): (&Supplies, &Path),
     directory: &Path,
     rounds: usize,
 ) -> anyhow::Result<ExitCode> {
     let mut contestants = Vec::new();
-    for (name, kind) in [("containerd", Kind::Containerd), ("executor", Kind::Executor)] {
-        let stage = Stage::prepare(supplies, &directory.join(name))?;
+    // The first room that ends removes the cgroups of executord.
+    for (name, kind) in [("executor", Kind::Executor), ("containerd", Kind::Containerd)] {
+        let stage = Stage::prepare(supplies, critest, &directory.join(name))?;
         let runtime = stage.start(workspace, kind, options)?;
         contestants.push((stage, runtime));
     }
@@ -226,7 +230,7 @@ fn critest(options: &Options, stage: &Stage<'_>, runtime: &Runtime) -> anyhow::R
                   webServerTestImage: registry.k8s.io/e2e-test-images/nginx:1.14-2\n";
     std::fs::write(&list, images)?;
     let endpoint = format!("unix://{}", runtime.socket.display());
-    let mut command = stage.room.command(&stage.supplies.critest);
+    let mut command = stage.room.command(stage.critest);
     command.args(["-runtime-endpoint", &endpoint, "-image-endpoint", &endpoint, "-ginkgo.no-color"]);
     command.arg("-test-images-file").arg(&list).arg("-ginkgo.json-report").arg(&json);
     for (flag, value) in [("-ginkgo.focus", &options.focus), ("-ginkgo.skip", &options.skip)] {

@@ -65,6 +65,8 @@ enum Command {
     Adversary(adversary::Options),
     /// Run the conformance tests of the Kubernetes runtime interface (critest) against containerd
     EnginesTest(engines::Options),
+    /// Run a kubelet with static pods on executor-cri, and judge it
+    KubeletTest(engines::kubelet::Options),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),
     /// Build the Debian package in target/deb/
@@ -108,6 +110,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Soak(options) => soak::run(&workspace, options),
         Command::Adversary(options) => adversary::run(&workspace, options),
         Command::EnginesTest(options) => engines::run_command(&workspace, options),
+        Command::KubeletTest(options) => engines::kubelet::run_command(&workspace, options),
         Command::Sanitize(options) => sanitize::run(&workspace, options),
         Command::Deb(options) => deb::run_command(&workspace, options),
         Command::VmTest(options) => vm::run(&workspace, options),

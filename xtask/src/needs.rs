@@ -146,9 +146,24 @@ pub(crate) const VM: [Need; 5] = [
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 
-/// Needed by `cargo xtask engines-test`.
+/// Needed by `cargo xtask engines-test` and `kubelet-test`.
 pub(crate) const ENGINES: [Need; 1] =
-    [Need { package: "golang", reason: "builds critest, 1.21 or later", sign: Sign::Program("go") }];
+    [Need { package: "golang", reason: "builds critest and the kubelet, 1.21 or later", sign: Sign::Program("go") }];
+
+/// Needed by `cargo xtask kubelet-test`.
+pub(crate) const KUBELET: [Need; 11] = [
+    Need { package: "make", reason: "builds busybox", sign: Sign::Program("make") },
+    Need { package: "gcc", reason: "builds busybox", sign: Sign::Program("cc") },
+    Need { package: "bzip2", reason: "unpacks the source of busybox", sign: Sign::Program("bzip2") },
+    Need { package: "uidmap", reason: "the kubelet asks getsubids for ids", sign: Sign::Program("getsubids") },
+    Need { package: "e2fsprogs", reason: "makes the disk of the node", sign: Sign::Program("mke2fs") },
+    CURL,
+    MMDEBSTRAP,
+    KEYRING,
+    IPROUTE,
+    IPTABLES,
+    PLUGINS,
+];
 
 /// Needed by `cargo xtask engines-test` to run critest.
 pub(crate) const ENGINES_RUN: [Need; 11] = [

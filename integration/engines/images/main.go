@@ -1,4 +1,4 @@
-// Images makes the images that critest pulls, and serves them on loopback until its standard input ends.
+// Images makes the images that critest and the pods of the kubelet pull, and serves them on loopback until its standard input ends.
 //
 // It serves the repositories of every registry under one address: a runtime is configured to ask this address in place of
 // registry.k8s.io, k8s.gcr.io and gcr.io.
@@ -40,6 +40,7 @@ func main() {
 	web := flag.String("web", "", "`file`: archive of a root file system with nginx and apache2")
 	noNewPrivs := flag.String("nonewprivs", "", "`file`: the program that prints its effective user id")
 	pause := flag.String("pause", "", "`file`: the program that waits")
+	health := flag.String("health", "", "`file`: the program that serves gRPC's health service")
 	flag.Parse()
 
 	listener, err := net.Listen("tcp", *listen)
@@ -58,6 +59,7 @@ func main() {
 	put("pause:3.9", image(v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}, files(program("pause", *pause, 0o755))))
 	put(e2e+"nonewprivs:1.3",
 		image(v1.Config{Entrypoint: []string{"/nonewprivs"}}, files(program("nonewprivs", *noNewPrivs, 0o4755))))
+	put(e2e+"health:1", image(v1.Config{Entrypoint: []string{"/health"}}, files(program("health", *health, 0o755))))
 	for repository, user := range map[string]string{
 		"user-uid": "1002", "user-uid-group": "1003:1004", "user-username": "www-data", "user-username-group": "www-data:1004",
 		"predefined-group": "1000",

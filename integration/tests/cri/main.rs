@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
-mod errors;
-mod images;
 mod bad_input;
 mod churn;
 mod dead_mounts;
+mod errors;
+mod images;
 mod lifecycle;
 mod logs;
 mod network;
@@ -15,7 +15,7 @@ mod reboot;
 mod restarts;
 mod stalls;
 mod stats;
+mod streaming;
 mod streams;
 mod times;
-mod streaming;
 mod values;

@@ -112,7 +112,7 @@ fn critest(stage: &Stage<'_>, runtime: &Runtime, parallel: usize) -> anyhow::Res
     );
     fs::write(&parameters, text)?;
     let endpoint = format!("unix://{}", runtime.socket.display());
-    let mut command = stage.room.command(&stage.supplies.critest);
+    let mut command = stage.room.command(stage.critest);
     command.args(["-benchmark", "-runtime-endpoint", &endpoint, "-image-endpoint", &endpoint, "-ginkgo.no-color"]);
     command.arg("-benchmarking-params-file").arg(&parameters).arg("-benchmarking-output-dir").arg(output.path());
     command.args(["-ginkgo.skip", "benchmark about (start a container from scratch|.*[iI]mages)"]);

@@ -10,6 +10,9 @@ use super::room::{self, Room};
 use crate::dist;
 use crate::workspace::output;
 
+/// Name of the cgroup of all containers.
+pub(super) const CGROUP: &str = "executor-engines";
+
 /// Starts executord, which starts its launcher, and executor-cri. They end with the room.
 /// Pods may have the paths below `paths`.
 pub(super) fn start(
@@ -24,7 +27,7 @@ pub(super) fn start(
     fs::create_dir_all(&networks)?;
     fs::write(networks.join("10-engines.conflist"), network(&directory).to_string())?;
     let configuration = directory.join("executor.toml");
-    fs::write(&configuration, settings(&directory, paths, registry, &room.cgroup))?;
+    fs::write(&configuration, settings(&directory, paths, registry))?;
     let executord = directory.join("run/executor.sock");
     let mut command = room.command(programs.join(dist::DAEMON));
     command.arg("--config").arg(&configuration);
@@ -39,7 +42,7 @@ pub(super) fn start(
 }
 
 /// Returns the configuration of a node that allows what Kubernetes asks for.
-fn settings(directory: &Path, paths: &Path, registry: &str, cgroup: &str) -> String {
+fn settings(directory: &Path, paths: &Path, registry: &str) -> String {
     let (directory, paths) = (directory.display(), paths.display());
     let mirrors =
         REGISTRIES.map(|name| format!("[[images.mirrors]]\nregistry = \"{name}\"\nmirrors = [\"{registry}\"]\n"));
@@ -74,7 +77,7 @@ ports_allowed = ["1-65535"]
 cni_conf_dir = "{directory}/cni"
 cni_bin_dirs = ["/usr/lib/cni"]
 [launcher]
-cgroup_parent = "{cgroup}"
+cgroup_parent = "{CGROUP}"
 {mirrors}"#,
         mirrors = mirrors.concat()
     )

@@ -5,23 +5,27 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
-/// `$1` is the directory of the run, `$2` the name of the executor's cgroups. containerd also uses two fixed directories, which are replaced by empty ones. Only
-/// cgroups that are newer than the run are removed.
+/// `$1` is the directory of the run, `$2` a script that prepares the namespaces, and `$3` a part of the names of cgroups.
+/// Only cgroups that are newer than the run are removed.
 const SCRIPT: &str = r#"trap '' INT TERM HUP
 : >"$1/began"
-unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private \
-    sh -c 'for dir in /run/netns /run/containerd; do mkdir -p $dir && mount -t tmpfs none $dir || exit 1; done
-    ip link set lo up && echo ready && exec cat'
-find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/$2*" -o -path '*/engines' -o -path '*/engines/*' \) \
+unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private sh -ec "$2"'
+ip link set lo up; echo ready; exec cat' sh "$1"
+find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/*$3*" \
+    -o -path '*/engines' -o -path '*/engines/*' \) \
     -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;
+/// containerd uses two fixed directories, which are replaced by empty ones.
+pub(super) const EMPTY_DIRECTORIES: &str =
+    "for dir in /run/netns /run/containerd; do mkdir -p $dir; mount -t tmpfs none $dir; done\n";
 
 /// Time limit for the start of a program.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,23 +33,25 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Room {
     shell: Child,
     init: u32,
-    /// Name of the executor's cgroups. Runs at the same time have different names.
-    pub(super) cgroup: String,
 }
 
 impl Room {
-    /// Creates the namespaces. The directory is removed when the run ends.
-    pub(super) fn open(directory: &Path) -> anyhow::Result<Self> {
-        let path = directory.to_string_lossy();
-        let unique = path.rsplit('-').next().unwrap_or_default().replace('/', "-");
-        let cgroup = format!("executor-engines-{unique}");
+    /// Creates the namespaces, and runs a script in them, whose `$1` is the directory. When the run ends, the directory is
+    /// removed, and cgroups whose names contain `cgroup`.
+    pub(super) fn open(directory: &Path, script: &str, cgroup: &str) -> anyhow::Result<Self> {
         let mut command = Command::new("sh");
-        command.args(["-c", SCRIPT, "sh"]).arg(directory).arg(&cgroup).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-c", SCRIPT, "sh"])
+            .arg(directory)
+            .args([script, cgroup])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut shell = command.spawn().context("sh")?;
         let mut line = String::new();
         BufReader::new(shell.stdout.take().context("a pipe")?).read_line(&mut line)?;
-        let init = child_of(shell.id()).and_then(child_of).context("the namespaces cannot be made")?;
-        Ok(Self { shell, init, cgroup })
+        ensure!(line == "ready\n", "the namespaces cannot be made");
+        let init = child_of(shell.id()).and_then(child_of).context("the namespaces have no process")?;
+        Ok(Self { shell, init })
     }
 
     /// Returns a command that runs a program in the namespaces.
@@ -68,9 +74,9 @@ impl Drop for Room {
     }
 }
 
-/// Starts a program, and waits until it serves a socket.
-pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<()> {
-    let file = File::create(log)?;
+/// Starts a program, and waits until it serves a socket. Returns the process of nsenter.
+pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<Child> {
+    let file = File::options().append(true).create(true).open(log)?;
     let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("nsenter")?;
     let deadline = Instant::now() + PATIENCE;
     while UnixStream::connect(socket).is_err() {
@@ -79,10 +85,15 @@ pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::
         }
         std::thread::sleep(Duration::from_millis(50)); // between two attempts
     }
-    Ok(())
+    Ok(program)
+}
+
+/// Makes a directory accessible to root alone.
+pub(super) fn make_private(directory: &Path) -> anyhow::Result<()> {
+    Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?)
 }
 
 /// Returns the only child of a process.
-fn child_of(pid: u32) -> Option<u32> {
+pub(super) fn child_of(pid: u32) -> Option<u32> {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
 }

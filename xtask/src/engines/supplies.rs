@@ -1,5 +1,5 @@
-//! Builds what a run of critest needs, in `target/engines/`: critest and crictl from their Go modules, and the contents
-//! of the images that critest pulls. What exists is used again.
+//! Builds what the runs need, in `target/engines/`: critest, crictl and the kubelet from their Go modules, and the contents
+//! of the images that are pulled. What exists is used again.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -31,8 +31,10 @@ const WEB: [&str; 6] = [
     "--dpkgopt=path-exclude=/usr/share/locale/*",
 ];
 
+/// Version of the kubelet: that of the module k8s.io/kubernetes in go.mod.
+const KUBERNETES: &str = "v1.37.0";
+
 pub(super) struct Supplies {
-    pub(super) critest: PathBuf,
     directory: PathBuf,
 }
 
@@ -46,9 +48,10 @@ pub(super) fn critest(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 }
 
 /// Packages of the module with programs of these names.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
     ("density", "./density"),
+    ("health", "./health"),
     ("images", "./images"),
     ("nonewprivs", "./nonewprivs"),
     ("pause", "./pause"),
@@ -65,15 +68,25 @@ pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathB
     Ok(path)
 }
 
+/// Builds the kubelet, and returns its path.
+pub(super) fn kubelet(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let kubelet = directory(workspace)?.join("kubelet");
+    step("Building the kubelet (8 minutes from nothing)");
+    // Without a version, checks of the version fail.
+    let version = format!("-X k8s.io/component-base/version.gitVersion={KUBERNETES}");
+    let mut command = go(workspace, &["build", "-ldflags", &version, "-o"])?;
+    run(command.arg(&kubelet).arg("k8s.io/kubernetes/cmd/kubelet"))?;
+    Ok(kubelet)
+}
+
 impl Supplies {
     pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<Self> {
-        let critest = critest(workspace)?;
         let directory = directory(workspace)?;
         step("Building crictl, and the programs of the images");
         for (name, _) in PROGRAMS {
             program(workspace, name)?;
         }
-        let supplies = Self { critest, directory };
+        let supplies = Self { directory };
         supplies.busybox()?;
         supplies.web()?;
         Ok(supplies)
@@ -119,9 +132,13 @@ impl Supplies {
     /// Serves the images in the room. Returns the registry's address and port.
     pub(super) fn serve(&self, room: &Room, logs: &Path) -> anyhow::Result<Registry> {
         let mut command = room.command(self.directory.join("images"));
-        for (flag, name) in
-            [("-busybox", "busybox"), ("-web", "web.tar"), ("-nonewprivs", "nonewprivs"), ("-pause", "pause")]
-        {
+        for (flag, name) in [
+            ("-busybox", "busybox"),
+            ("-web", "web.tar"),
+            ("-nonewprivs", "nonewprivs"),
+            ("-pause", "pause"),
+            ("-health", "health"),
+        ] {
             command.arg(flag).arg(self.directory.join(name));
         }
         let log = logs.join("images.log");

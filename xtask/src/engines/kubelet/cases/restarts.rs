@@ -1,0 +1,108 @@
+//! Cases that run alone: the programs end, or the disk is full.
+
+use anyhow::ensure;
+use serde_json::json;
+
+use crate::engines::kubelet::node::Node;
+use crate::engines::kubelet::pods::{WAIT, container, run};
+
+/// Parts of the kubelet's lines about errors that every runtime has: what this host lacks, what is not configured without
+/// an API server, and what the cases cause.
+const KNOWN: [&str; 22] = [
+    // What this host lacks.
+    "Failed to set rlimit on max file handles",
+    "Failed to ensure process in container with oom score",
+    // The first start, and no API server.
+    "Flexvolume plugin directory",
+    "kubeclient not set",
+    "running in standalone mode",
+    "container runtime status check may not have completed yet",
+    "Stats initialization may not have completed yet",
+    "checkpoint is not found",
+    "no imagefs label for configured runtime",
+    "failed to check if node is newer",
+    // What the cases cause.
+    "CrashLoopBackOff",
+    "ImagePullBackOff",
+    "exec /missing: No such file or directory",
+    "e2e-test-images/none:1",
+    "{Addr: \"10.88.", // the control of the gRPC probe
+    "Error proxying data from client to backend",
+    "use of closed network connection",
+    "context canceled",
+    "container not running",
+    "Probe errored",
+    // A container that the kubelet has just removed.
+    "rpc error: code = NotFound desc = there is no container with the id",
+    // cAdvisor watches the cgroups of executed processes, which end soon.
+    "inotify_add_watch",
+];
+
+/// Lines about errors and warnings in the kubelet's log are known.
+pub(super) fn log_has_known_errors(node: &Node) -> anyhow::Result<()> {
+    let log = node.log()?;
+    let is_problem = |line: &&str| {
+        let mut bytes = line.bytes();
+        matches!(bytes.next(), Some(b'E' | b'F' | b'W')) && bytes.take(4).all(|byte| byte.is_ascii_digit())
+    };
+    let problems = log.lines().filter(is_problem);
+    let unknown: Vec<&str> = problems.filter(|line| !KNOWN.iter().any(|known| line.contains(known))).collect();
+    ensure!(unknown.is_empty(), "{} lines:\n{}", unknown.len(), unknown.join("\n"));
+    Ok(())
+}
+
+fn pods(node: &Node, mut disturb: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    let spec = json!({
+        "containers": [container("a", WAIT, json!({"livenessProbe": probe})), container("b", WAIT, json!({}))],
+    });
+    let pod = run(node, "stable", spec)?;
+    let before = pod.until_ready()?.ids();
+    disturb()?;
+    let list = || Ok(node.crictl(&["pods", "--quiet"]).ok());
+    node.until("the runtime lists its pods", list)?;
+    let after = pod.until_ready()?.ids();
+    ensure!(before == after, "the containers were\n{before}and are\n{after}");
+    ensure!(pod.execute("a", "echo runs")? == "runs\n", "no command can be executed");
+    pod.remove()
+}
+
+pub(super) fn kubelet_finds_its_pods(node: &Node) -> anyhow::Result<()> {
+    pods(node, || {
+        node.kill_kubelet()?;
+        node.start_kubelet()
+    })
+}
+
+pub(super) fn executor_cri_is_killed(node: &Node) -> anyhow::Result<()> {
+    pods(node, || {
+        node.kill_cri()?;
+        node.start_cri()
+    })
+}
+
+pub(super) fn executord_is_killed(node: &Node) -> anyhow::Result<()> {
+    pods(node, || {
+        node.kill_executord()?;
+        node.start_executord()
+    })
+}
+
+/// The kubelet removes unused images. It evicts no static pod.
+pub(super) fn full_disk_collects_images(node: &Node) -> anyhow::Result<()> {
+    let unused = "registry.k8s.io/e2e-test-images/nonewprivs:1.3";
+    node.crictl(&["pull", unused])?;
+    let fields = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    let fill = "fallocate -l $(($(df -k /v | awk 'END {print $4}') - 20480))k /v/x";
+    let spec = json!({
+        "containers": [container("a", &format!("{fill}; {WAIT}"), fields)],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    });
+    let pod = run(node, "disk", spec)?;
+    let before = pod.until_ready()?.ids();
+    let is_removed = || Ok((!node.crictl(&["images", "--output", "json"])?.contains(unused)).then_some(()));
+    node.until("the unused image is removed", is_removed)?;
+    let after = pod.until_ready()?.ids();
+    ensure!(before == after, "the containers were\n{before}and are\n{after}");
+    pod.remove()
+}

@@ -1,0 +1,297 @@
+//! A node: executord, executor-cri and a kubelet in a room, and the kubelet's HTTP endpoints.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::view::Pod;
+use crate::dist;
+use crate::engines::containerd::{REGISTRIES, network};
+use crate::engines::room::{self, Room, child_of};
+use crate::engines::supplies::{Registry, Supplies};
+use crate::workspace::{Workspace, output};
+
+const GUIDE: &str = "docs/guides/kubernetes-node.md";
+/// Time limit of a condition. The kubelet itself is slow: it looks at static pods, probes and limits in intervals.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// Interval between two looks at a condition.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Address of the node in the room.
+const ADDRESS: &str = "192.0.2.2";
+
+/// Prepares the room: the kubelet's directories and executord's state are on a disk of 2 GiB, the user `kubelet` has ids,
+/// and the node has an address and a default route. `$1` is the directory of the run.
+pub(super) const PREPARE: &str = r#"mount --make-rshared /
+for dir in /run/netns /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
+mkdir "$1/disk"
+truncate --size 2G "$1/disk.img"
+mke2fs -q -t ext4 -m 0 "$1/disk.img"
+mount -o loop "$1/disk.img" "$1/disk"
+mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/log/pods
+mount --bind "$1/disk/kubelet" /var/lib/kubelet
+mount --bind "$1/disk/logs" /var/log/pods
+(cat /etc/passwd; echo kubelet:x:999:999::/:/usr/sbin/nologin) >"$1/passwd"
+mount --bind "$1/passwd" /etc/passwd
+echo kubelet:2013265920:7208960 >"$1/ids"
+for file in /etc/subuid /etc/subgid; do mount --bind "$1/ids" $file; done
+ip link add node0 type veth peer name node1
+ip address add 192.0.2.2/24 dev node0
+for link in node0 node1; do ip link set $link up; done
+ip route add default via 192.0.2.1
+if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir "/sys/fs/cgroup/kubelet-test"; else
+    for dir in /sys/fs/cgroup/*; do [ ! -e $dir/cgroup.procs ] || mkdir -p $dir/kubelet-test; done
+    for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >/sys/fs/cgroup/cpuset/kubelet-test/$file; done
+fi
+"#;
+/// Starts the kubelet (`$1` and its arguments). It sets these kernel parameters of the host, which are files here.
+const START_KUBELET: &str = r#"mount --make-rprivate /proc
+for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
+    kernel/keys/root_maxbytes; do
+    file="$0/$(basename $name)"; cat /proc/sys/$name >"$file"; mount --bind "$file" /proc/sys/$name
+done
+exec "$@""#;
+
+pub(super) struct Node {
+    directory: PathBuf,
+    programs: PathBuf,
+    kubelet: PathBuf,
+    pub(super) streams: PathBuf,
+    pub(super) crictl: PathBuf,
+    /// Registry with the images.
+    _registry: Registry,
+    /// Processes of nsenter, whose only child is the program.
+    executord: Mutex<Option<Child>>,
+    cri: Mutex<Option<Child>>,
+    running_kubelet: Mutex<Option<Child>>,
+    room: Arc<Room>,
+}
+
+impl Node {
+    pub(super) fn start(
+        workspace: &Workspace,
+        supplies: &Supplies,
+        room: &Arc<Room>,
+        kubelet: PathBuf,
+        programs: PathBuf,
+        directory: &Path,
+    ) -> anyhow::Result<Self> {
+        for name in ["executor/cni", "pods", "root/paths", "kernel"] {
+            fs::create_dir_all(directory.join(name))?;
+        }
+        // Users of the host must not reach set-user-id programs that a container leaves there.
+        room::make_private(&directory.join("root"))?;
+        let registry = supplies.serve(room, directory)?;
+        let guide = fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
+        fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory).to_string())?;
+        fs::write(directory.join("executor.toml"), settings(&guide, directory, &registry.address)?)?;
+        fs::write(directory.join("kubelet.yaml"), kubelet_settings(directory))?;
+        let node = Self {
+            directory: directory.to_owned(),
+            programs,
+            kubelet,
+            streams: supplies.streams(),
+            crictl: supplies.programs().join("crictl"),
+            _registry: registry,
+            executord: Mutex::default(),
+            cri: Mutex::default(),
+            running_kubelet: Mutex::default(),
+            room: Arc::clone(room),
+        };
+        node.start_executord()?;
+        node.start_cri()?;
+        node.start_kubelet()?;
+        Ok(node)
+    }
+
+    /// Returns a path in the directory of the run.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub(super) fn start_executord(&self) -> anyhow::Result<()> {
+        let mut command = self.room.command(self.programs.join(dist::DAEMON));
+        command.arg("--config").arg(self.path("executor.toml"));
+        let child = room::serve(command, &self.path("executord.log"), &self.path("executor/run/executor.sock"))?;
+        set(&self.executord, child)
+    }
+
+    pub(super) fn start_cri(&self) -> anyhow::Result<()> {
+        let mut command = self.room.command(self.programs.join(dist::CRI));
+        command.args(["--restrict-oom-score-adj", "--socket"]).arg(self.path("cri.sock"));
+        command.arg("--executor").arg(self.path("executor/run/executor.sock"));
+        command.arg("--state-dir").arg(self.path("cri"));
+        let child = room::serve(command, &self.path("executor-cri.log"), &self.path("cri.sock"))?;
+        set(&self.cri, child)
+    }
+
+    pub(super) fn start_kubelet(&self) -> anyhow::Result<()> {
+        let log = fs::File::options().append(true).create(true).open(self.path("kubelet.log"))?;
+        let mut command = self.room.command("unshare");
+        command.args(["--mount", "--propagation", "unchanged", "sh", "-ec", START_KUBELET]).arg(self.path("kernel"));
+        command.arg(&self.kubelet).arg("--config").arg(self.path("kubelet.yaml"));
+        command.args(["--hostname-override", "node", "--node-ip", ADDRESS, "--v", "2"]);
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn().context("nsenter")?;
+        set(&self.running_kubelet, child)?;
+        let list = || Ok(self.pods().ok().map(drop));
+        self.until("the kubelet lists its pods", list)
+    }
+
+    /// Kills executord with SIGKILL.
+    pub(super) fn kill_executord(&self) -> anyhow::Result<()> {
+        kill(&self.executord)
+    }
+
+    /// Kills executor-cri with SIGKILL.
+    pub(super) fn kill_cri(&self) -> anyhow::Result<()> {
+        kill(&self.cri)
+    }
+
+    /// Kills the kubelet with SIGKILL.
+    pub(super) fn kill_kubelet(&self) -> anyhow::Result<()> {
+        kill(&self.running_kubelet)
+    }
+
+    /// Runs a program in the room, and returns its standard output.
+    pub(super) fn output<'a>(
+        &self,
+        program: &Path,
+        arguments: impl IntoIterator<Item = &'a str>,
+    ) -> anyhow::Result<String> {
+        output(self.room.command(program).args(arguments))
+    }
+
+    /// Returns a command in the room.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        self.room.command(program)
+    }
+
+    /// Runs crictl, and returns its standard output.
+    pub(super) fn crictl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let endpoint = format!("unix://{}", self.path("cri.sock").display());
+        self.output(&self.crictl, ["--runtime-endpoint", &endpoint].into_iter().chain(arguments.iter().copied()))
+    }
+
+    /// Sends a request, and returns the body of a successful answer.
+    pub(super) fn http(&self, method: &str, url: &str) -> anyhow::Result<String> {
+        let options = ["--silent", "--show-error", "--fail-with-body", "--insecure", "--max-time", "20", "--request"];
+        self.output(Path::new("curl"), options.into_iter().chain([method, url]))
+    }
+
+    /// Calls the kubelet's API, which needs no certificate here.
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<String> {
+        self.http("GET", &format!("https://127.0.0.1:10250{path}"))
+    }
+
+    /// Returns all pods of the kubelet.
+    pub(super) fn pods(&self) -> anyhow::Result<Vec<Pod>> {
+        let mut list: Value = serde_json::from_str(&self.http("GET", "http://127.0.0.1:10255/pods")?)?;
+        let Value::Array(items) = list["items"].take() else { return Ok(Vec::new()) };
+        Ok(items.into_iter().map(Pod).collect())
+    }
+
+    /// Returns the kubelet's log.
+    pub(super) fn log(&self) -> anyhow::Result<String> {
+        Ok(fs::read_to_string(self.path("kubelet.log"))?)
+    }
+
+    /// Waits until `poll` returns a value.
+    pub(super) fn until<T>(
+        &self,
+        what: &str,
+        mut poll: impl FnMut() -> anyhow::Result<Option<T>>,
+    ) -> anyhow::Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(value) = poll().with_context(|| what.to_owned())? {
+                return Ok(value);
+            }
+            if Instant::now() > deadline {
+                bail!("after {} s not yet: {what}", PATIENCE.as_secs());
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+}
+
+fn set(place: &Mutex<Option<Child>>, child: Child) -> anyhow::Result<()> {
+    *place.lock().ok().context("a case panicked")? = Some(child);
+    Ok(())
+}
+
+fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
+    let mut nsenter = place.lock().ok().context("a case panicked")?.take().context("the program does not run")?;
+    let pid = child_of(nsenter.id()).and_then(|pid| Pid::from_raw(pid.cast_signed())).context("no program")?;
+    kill_process(pid, Signal::KILL)?;
+    nsenter.wait()?;
+    Ok(())
+}
+
+/// Returns the configuration of the guide, with the places of this run.
+fn settings(guide: &str, directory: &Path, registry: &str) -> anyhow::Result<String> {
+    let policy = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).context(GUIDE)?;
+    let directory = directory.display();
+    let paths = format!("host_paths = [\n    {{ path = \"{directory}/root/paths\" }},");
+    let mut settings = format!(
+        "run_dir = \"{directory}/executor/run\"\nstate_dir = \"{directory}/disk/executor\"\nkeep_root = true\n\
+         listen = \"unix://{directory}/executor/run/executor.sock\"\n{policy}"
+    );
+    for (from, to) in [("host_paths = [", &*paths), ("[\"/kubepods\"]", "[\"/kubelet-test/kubepods\"]")] {
+        ensure!(settings.contains(from), "{GUIDE}: no {from}");
+        settings = settings.replace(from, to);
+    }
+    let mirrors =
+        REGISTRIES.map(|name| format!("[[images.mirrors]]\nregistry = \"{name}\"\nmirrors = [\"{registry}\"]\n"));
+    Ok(format!(
+        "{settings}cni_conf_dir = \"{directory}/executor/cni\"\ncni_bin_dirs = [\"/usr/lib/cni\"]\n\
+         [launcher]\ncgroup_parent = \"executor-kubelet-test\"\n{}",
+        mirrors.concat()
+    ))
+}
+
+/// Returns the kubelet's configuration: defaults, but for intervals and limits that would make the cases slow.
+fn kubelet_settings(directory: &Path) -> String {
+    let directory = directory.display();
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: {directory}/pods
+containerRuntimeEndpoint: unix://{directory}/cri.sock
+volumePluginDir: {directory}/plugins
+cgroupRoot: /kubelet-test
+failCgroupV1: false
+failSwapOn: false
+seccompDefault: true
+address: 127.0.0.1
+readOnlyPort: 10255
+authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}
+authorization: {{mode: AlwaysAllow}}
+containerLogMaxSize: 1Mi
+containerLogMonitorInterval: 3s
+fileCheckFrequency: 1s
+syncFrequency: 5s
+evictionPressureTransitionPeriod: 1s
+imageMinimumGCAge: 1s
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guide_has_the_configuration() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let guide = fs::read_to_string(root.join(GUIDE)).unwrap();
+        let text = settings(&guide, Path::new("/d"), "127.0.0.1:5").unwrap();
+        let settings: toml::Table = text.parse().unwrap();
+        assert_eq!(settings["policy"]["cgroup_parents"][0].as_str(), Some("/kubelet-test/kubepods"));
+        assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 2);
+    }
+}
