@@ -87,6 +87,11 @@ impl Client {
 }
 
 impl Attach {
+    /// Byte offset in the output after the last event, if it is known.
+    pub fn offset(&self) -> Option<u64> {
+        self.place
+    }
+
     /// Returns the input of the process.
     pub fn input(&self) -> Input {
         self.input.clone()

@@ -118,8 +118,8 @@ async fn execute(node: &Node, start: ExecStart, process: Process) -> Result<Outc
     }
 }
 
-/// Connects a client to the process of a container. With input every byte of output is delivered, and the process waits
-/// for the client; without input, a client that is too slow misses output.
+/// Connects a client to the process of a container. With input the process waits for the client. Without input it does
+/// not: what a slow client misses is read from the log.
 async fn follow(node: &Node, container: &Container, process: Process) -> Result<Outcome, Status> {
     let client = node.own_client().await?;
     let Process { stdin, mut stdout, mut stderr, resizes } = process;
@@ -137,7 +137,7 @@ async fn follow(node: &Node, container: &Container, process: Process) -> Result<
     };
     let Some(attach) = &mut attached.attach else { return Ok(Outcome::Exited(0)) };
     let input = attach.input();
-    let output = outputs(&client, &record.id, attach, &mut stdout, &mut stderr);
+    let output = outputs(&client, &record.id, (attach, has_input), &mut stdout, &mut stderr);
     tokio::select! {
         ended = output => ended.map(|()| Outcome::Exited(0)),
         never = feed(stdin.filter(|_| has_input), &input, record.config.stdin_once) => match never {},
@@ -168,7 +168,7 @@ impl Drop for Attachment {
 async fn outputs(
     client: &Client,
     id: &str,
-    attach: &mut Attach,
+    (attach, is_lossless): (&mut Attach, bool),
     stdout: &mut Option<Output>,
     stderr: &mut Option<Output>,
 ) -> Result<(), Status> {
@@ -176,18 +176,31 @@ async fn outputs(
         match event {
             Attached::Stdout(bytes) => write(stdout, &bytes).await?,
             Attached::Stderr(bytes) => write(stderr, &bytes).await?,
-            Attached::Missed(_) => {}
-            Attached::RestInLog(offset) => {
-                let mut log = client.logs(rest_of_log(id, offset));
-                while let Some(entry) = log.next().await.map_err(failure::status)? {
-                    match entry.stream() {
-                        LogStream::Stdout => write(stdout, &entry.data).await?,
-                        LogStream::Stderr => write(stderr, &entry.data).await?,
-                        LogStream::Executor | LogStream::Unspecified => {}
-                    }
+            Attached::Missed(bytes) => {
+                if let Some(offset) = attach.offset().filter(|_| !is_lossless) {
+                    return from_log(client, id, offset.saturating_sub(bytes), stdout, stderr).await;
                 }
-                return Ok(());
             }
+            Attached::RestInLog(offset) => return from_log(client, id, offset, stdout, stderr).await,
+        }
+    }
+    Ok(())
+}
+
+/// Writes the log from a byte offset of the output until the container has ended.
+async fn from_log(
+    client: &Client,
+    id: &str,
+    offset: u64,
+    stdout: &mut Option<Output>,
+    stderr: &mut Option<Output>,
+) -> Result<(), Status> {
+    let mut log = client.logs(rest_of_log(id, offset));
+    while let Some(entry) = log.next().await.map_err(failure::status)? {
+        match entry.stream() {
+            LogStream::Stdout => write(stdout, &entry.data).await?,
+            LogStream::Stderr => write(stderr, &entry.data).await?,
+            LogStream::Executor | LogStream::Unspecified => {}
         }
     }
     Ok(())

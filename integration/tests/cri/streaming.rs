@@ -46,6 +46,18 @@ fn whole_output_reaches_every_client() {
     let attached = attached.end().unwrap();
     assert_eq!(attached.stdout.len(), OUTPUT);
     assert!(attached.stdout == expected());
+    // Without input the process does not wait for the client, which misses nothing, though it reads late.
+    let waits = format!("while [ ! -e /tmp/go ]; do sleep 0.05; done; {PRINT}");
+    let id = node.started(&sandbox, &node.script("watched", &waits));
+    let request = AttachRequest { container_id: id.clone(), stdout: true, stderr: true, ..AttachRequest::default() };
+    let url = node.block_on(runtime.attach(request)).unwrap().into_inner().url;
+    let watcher = Channels::open(&url);
+    std::thread::sleep(std::time::Duration::from_millis(500)); // there is no sign that it is attached
+    node.exec(&id, &["touch", "/tmp/go"], 10).unwrap();
+    node.until_ended(&id);
+    let watched = watcher.end().unwrap();
+    assert_eq!(watched.stdout.len(), OUTPUT);
+    assert!(watched.stdout == expected());
     let id = node.started(&sandbox, &node.script("sleeps", "exec sleep 100000"));
     for code in [0, 7] {
         let cmd = ["sh", "-c", &format!("{PRINT}; exit {code}")].map(String::from).to_vec();
