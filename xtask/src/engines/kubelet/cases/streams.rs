@@ -10,26 +10,34 @@ use serde_json::json;
 use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{StaticPod, WAIT, container, run};
 
-/// Lines that the container writes, of 100 bytes: 3 MB in 3 files.
-const LINES: usize = 30_000;
+/// Lines of a part of the log, of 135 bytes in the file: a part is larger than the kubelet's limit of 1 MiB.
+const LINES: usize = 10_000;
+/// Parts of the log. The kubelet keeps five files.
+const PARTS: usize = 3;
 
 pub(super) fn rotation_loses_nothing(node: &Node) -> anyhow::Result<()> {
     let text = "x".repeat(90);
     let script = format!(
-        "i=0; while [ $i -lt {LINES} ]; do echo $i {text}; i=$((i+1)); [ $((i % 3000)) != 0 ] || sleep 1; done; {WAIT}"
+        "i=0; for part in $(seq {PARTS}); do end=$((i + {LINES})); while [ $i -lt $end ]; do echo $i {text}; \
+         i=$((i+1)); done; until [ -e /go$part ]; do sleep 0.1; done; done; {WAIT}"
     );
     let pod = run(node, "rotation", json!({"containers": [container("a", &script, json!({}))]}))?;
     pod.until_ready()?;
-    let last = format!("{} x", LINES - 1);
-    let is_written = || Ok(pod.log("a").is_ok_and(|log| log.contains(&last)).then_some(()));
-    node.until("the last line is written", is_written)?;
-    let script = "cd /var/log/pods/default_rotation-node_*/a && ls -l 1>&2 && for file in 0.log.*; do \
-                  case $file in *.gz) zcat $file;; *) cat $file;; esac; done && cat 0.log; ls | wc -l";
-    let text = node.output(Path::new("sh"), ["-c", script])?;
-    let mut lines: Vec<&str> = text.lines().collect();
-    let files: usize = lines.pop().and_then(|line| line.parse().ok()).context("the number of files")?;
-    ensure!(files > 2, "{files} files");
-    ensure!(lines.len() == LINES, "{} lines of {LINES} are in the files", lines.len());
+    let shell = |script: &str| {
+        let script = format!("cd /var/log/pods/default_rotation-node_*/a && {script}");
+        node.output(Path::new("sh"), ["-c", &script])
+    };
+    for part in 1..=PARTS {
+        let files = format!("{}\n", part + 1);
+        let is_rotated = || Ok((shell("ls | grep -vc tmp")? == files).then_some(()));
+        node.until(&format!("the log is rotated {part} times"), is_rotated)?;
+        pod.execute("a", &format!("touch /go{part}"))?;
+    }
+    ensure!(shell("ls")?.contains(".gz"), "no file is compressed:\n{}", shell("ls -l")?);
+    let read = "for file in 0.log.*; do case $file in *.gz) zcat $file;; *) cat $file;; esac; done && cat 0.log";
+    let all = shell(read)?;
+    let lines: Vec<&str> = all.lines().collect();
+    ensure!(lines.len() == PARTS * LINES, "{} lines of {} are in the files", lines.len(), PARTS * LINES);
     for (number, line) in lines.iter().enumerate() {
         ensure!(line.contains(&format!(" stdout F {number} x")), "line {number} is {line:?}");
     }
