@@ -171,7 +171,8 @@ fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
     let line = text.lines().find_map(|line| line.strip_prefix("kubelet:"))?;
     let (first, length) = line.split_once(':')?;
     let (first, length): (u32, u32) = (first.parse().ok()?, length.trim().parse().ok()?);
-    Some([first, first.checked_add(length)?.checked_sub(IDS_OF_A_POD)?])
+    let end = first.checked_add(length)?;
+    Some([first, end.checked_sub(IDS_OF_A_POD).filter(|&last| last >= first)?])
 }
 
 /// Joins the violations that one line corrects.
