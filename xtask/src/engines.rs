@@ -124,7 +124,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     Ok(if is_whole && reports.iter().any(differs) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Where runtimes run: namespaces of their own, with a registry that serves the images.
+/// Namespaces in which a runtime runs, with a registry that serves the images.
 struct Stage<'a> {
     supplies: &'a Supplies,
     critest: &'a Path,

@@ -20,7 +20,6 @@ use tonic::Status;
 
 use crate::lower::container::{self, Origin};
 use crate::lower::sandbox::{self, Host};
-use crate::node;
 use crate::options::Options;
 
 /// Ids of a pod's users.
@@ -61,7 +60,7 @@ const LINES: [(&str, &str); 24] = [
 ];
 
 /// File with the ids that the kubelet gives to pods with `hostUsers: false`.
-const IDS: &str = "/etc/subuid";
+const IDS: [&str; 2] = ["/etc/subuid", "/etc/subgid"];
 /// Line of [`IDS`] for 110 pods, above the pool of executord.
 const IDS_LINE: &str = "kubelet:2013265920:7208960";
 /// `oom_score_adj` of the QoS class Guaranteed and of critical pods.
@@ -94,7 +93,7 @@ struct Kubelet {
 /// Returns an error if executord does not answer.
 pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack>, Error> {
     let (socket, kubelet) = (&options.socket, &options.kubelet_config);
-    let oom_score_adj_min = node::oom_score_adj_min(options);
+    let oom_score_adj_min = options.oom_score_adj_min;
     let info = client.info().await?;
     let mut lacks = Vec::new();
     let mut add = |what: &str, line: &str| {
@@ -108,10 +107,14 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack
     let mut pods = vec![(ordinary(), true), (system(), false)];
     if let Some(text) = read(kubelet) {
         lacks.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
-        match ids_of_kubelet(&read(Path::new(IDS)).unwrap_or_default()) {
+        let [users, groups] = IDS.map(|file| ids_of_kubelet(&read(Path::new(file)).unwrap_or_default()));
+        match users.filter(|_| users == groups) {
             Some([first, last]) => pods.extend([(with_ids(first), false), (with_ids(last), false)]),
             None => lacks.push(Lack {
-                what: format!("{IDS} and /etc/subgid have no ids for the user kubelet, who then takes those of others"),
+                what: format!(
+                    "{} have no equal ids for the user kubelet: the kubelet then uses ids of others",
+                    IDS.join(" and ")
+                ),
                 line: IDS_LINE.to_owned(),
                 is_needed: false,
             }),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_client::v1::UpdateLimitsRequest;
+use executor_client::v1::{Limits, UpdateLimitsRequest};
 use executor_client::{Code, Run};
 use executor_core::limits::GRACE_MAX;
 use executor_cri_api::v1::{
@@ -261,18 +261,14 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
     let Some(changed) = changed else { return Ok(()) };
     let record = &container.record;
     let mut violations = Violations::default();
-    let mut limits = resources::change(&changed, &mut violations);
+    let limits = resources::change(&changed, &mut violations);
     violations.check()?;
-    // What is as it was needs no change: the kubelet sends all resources each time.
-    if limits.cpuset_cpus == record.resources.cpuset_cpus {
-        limits.cpuset_cpus.clear();
+    // executord refuses an update without limits, and the kubelet may send one.
+    if limits != Limits::default() {
+        let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
+        let run = node.client.update_limits(request).await.map_err(failure::status)?;
+        events::learn(node, run);
     }
-    if limits.cpuset_mems == record.resources.cpuset_mems {
-        limits.cpuset_mems.clear();
-    }
-    let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
-    let run = node.client.update_limits(request).await.map_err(failure::status)?;
-    events::learn(node, run);
     let note = |record: &mut ContainerRecord| {
         record.resources = resources::merged(&record.resources, &changed);
         true

@@ -45,7 +45,7 @@ impl Node {
             store,
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
-            oom_score_adj_min: oom_score_adj_min(options),
+            oom_score_adj_min: options.oom_score_adj_min,
             streams,
             names: Mutex::default(),
             image_users: Mutex::default(),
@@ -114,15 +114,6 @@ impl Node {
     pub(crate) fn keep_image_users(&self, is_listed: impl Fn(&str) -> bool) {
         locked(&self.image_users).retain(|id, _| is_listed(id));
     }
-}
-
-/// Returns the least `oom_score_adj` of containers: that of this process if it is restricted.
-pub(crate) fn oom_score_adj_min(options: &Options) -> i32 {
-    if !options.restrict_oom_score_adj {
-        return i32::MIN;
-    }
-    let text = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
 }
 
 /// Returns the time in nanoseconds since 1970.

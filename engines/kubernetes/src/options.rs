@@ -24,11 +24,19 @@ pub(crate) struct Options {
     /// Images that the kubelet must not remove, by reference
     #[arg(long = "pinned-image", value_name = "REFERENCE")]
     pub(crate) pinned_images: Vec<String>,
-    /// Start no container with a lower `oom_score_adj` than this process has, for a launcher without CAP_SYS_RESOURCE
+    /// Lowest `oom_score_adj` of a container: that of a launcher without CAP_SYS_RESOURCE
     ///
-    /// Such a launcher refuses containers of the QoS class Guaranteed, and those of critical pods.
-    #[arg(long)]
-    pub(crate) restrict_oom_score_adj: bool,
+    /// Lower scores are raised to it. Such a launcher refuses them: those of containers of the QoS class Guaranteed, and of
+    /// critical pods.
+    #[arg(
+        long,
+        env = "EXECUTOR_CRI_OOM_SCORE_ADJ_MIN",
+        value_name = "N",
+        default_value_t = -1000,
+        value_parser = clap::value_parser!(i32).range(-1000..=1000),
+        allow_negative_numbers = true
+    )]
+    pub(crate) oom_score_adj_min: i32,
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,

@@ -174,7 +174,7 @@ fn call(
             Some(limit) => match timeout(limit, routes.call(request)).await {
                 Ok(response) => response,
                 Err(_) => {
-                    let late = format!("executord has not answered within {} ms", limit.as_millis());
+                    let late = format!("the call has not ended within {} ms", limit.as_millis());
                     Ok(Status::deadline_exceeded(late).into_http())
                 }
             },

@@ -14,7 +14,7 @@ use executor_client::v1::{ExecStart, LogStream, WindowSize};
 use executor_client::{Attach, AttachOptions, Attached, Client, Executed, Input, Received, rest_of_log};
 use executor_cri_api::v1::{AttachRequest, ContainerState, ExecRequest, PortForwardRequest};
 use executor_streams::{
-    BoxFuture, Connect, Connection, Outcome, Output, Process, RegisterError, Resizes, Size, Wanted,
+    BoxFuture, Connect, Connection, Outcome, Output, Process, RegisterError, Resizes, Size, Streams, Wanted,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::task::JoinHandle;
@@ -43,7 +43,20 @@ pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Sta
         let node = Arc::clone(node);
         move |process| async move { finish(execute(&node, start, process).await) }
     };
-    streams.exec(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
+    let url = streams.exec(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))?;
+    valid(&streams, &request.container_id, url, || running(node, &request.container_id).map(drop))
+}
+
+/// Returns the URL if its object still exists. An object that was removed before the request was registered has revoked
+/// nothing.
+fn valid(
+    streams: &Streams,
+    owner: &str,
+    url: String,
+    exists: impl FnOnce() -> Result<(), Status>,
+) -> Result<String, Status> {
+    exists().inspect_err(|_| streams.revoke(owner))?;
+    Ok(url)
 }
 
 /// Registers a client for the process of a container, and returns its URL.
@@ -58,7 +71,8 @@ pub(crate) fn attach(node: &Arc<Node>, request: &AttachRequest) -> Result<String
         let node = Arc::clone(node);
         move |process| async move { finish(follow(&node, &container, process).await) }
     };
-    streams.attach(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))
+    let url = streams.attach(Wanted { stdin, stdout, stderr, tty }, handler).map_err(|error| refused(&error))?;
+    valid(&streams, &request.container_id, url, || running(node, &request.container_id).map(drop))
 }
 
 /// Registers a client for ports of a sandbox, and returns its URL.
@@ -71,7 +85,9 @@ pub(crate) fn port_forward(node: &Arc<Node>, request: &PortForwardRequest) -> Re
         return Err(Status::failed_precondition("the sandbox is not ready"));
     }
     let ports = Arc::new(Ports { node: Arc::clone(node), pod: sandbox.record.id.clone() });
-    node.streams.owned_by(&sandbox.record.id).port_forward(ports).map_err(|error| refused(&error))
+    let streams = node.streams.owned_by(&sandbox.record.id);
+    let url = streams.port_forward(ports).map_err(|error| refused(&error))?;
+    valid(&streams, &request.pod_sandbox_id, url, || node.sandbox(&request.pod_sandbox_id).map(drop))
 }
 
 fn running(node: &Node, id: &str) -> Result<Container, Status> {
@@ -119,7 +135,7 @@ async fn execute(node: &Node, start: ExecStart, process: Process) -> Result<Outc
 }
 
 /// Connects a client to the process of a container. With input the process waits for the client. Without input it does
-/// not: what a slow client misses is read from the log.
+/// not: output that a slow client misses is read from the log.
 async fn follow(node: &Node, container: &Container, process: Process) -> Result<Outcome, Status> {
     let client = node.own_client().await?;
     let Process { stdin, mut stdout, mut stderr, resizes } = process;
@@ -201,6 +217,10 @@ async fn from_log(
             LogStream::Stdout => write(stdout, &entry.data).await?,
             LogStream::Stderr => write(stderr, &entry.data).await?,
             LogStream::Executor | LogStream::Unspecified => {}
+        }
+        if let Some(gap) = entry.gap {
+            let why = format!("the client is too slow: the log has lost {} bytes of output", gap.dropped_bytes);
+            return Err(Status::data_loss(why));
         }
     }
     Ok(())

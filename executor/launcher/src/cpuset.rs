@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use executor_core::cpulist::CpuList;
 use executor_core::plan::HostOptions;
+use executor_core::validate::Violation;
+use executor_core::validate::ViolationReason::OutOfRange;
 use executor_sys::mount::open_dir;
 use executor_sys::mountinfo::{self, Mount};
 
@@ -163,6 +165,20 @@ impl AsFd for Cpusets {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
+}
+
+/// Returns a violation for each list with a number that is not among the available CPUs or memory nodes.
+pub(crate) fn unavailable(options: &HostOptions, [cpus, mems]: &[CpuList; 2]) -> Vec<Violation> {
+    let asked = [
+        ("limits.cpuset_cpus", "processor", &options.cpus, cpus),
+        ("limits.cpuset_mems", "memory node", &options.memory_nodes, mems),
+    ];
+    let fault = |(field, what, list, available): (&str, &str, &String, &CpuList)| {
+        let missing = list.parse::<CpuList>().ok()?.first_missing_in(available)?;
+        let why = format!("{what} {missing} is not available to containers on this host; available: {available}");
+        Some(Violation::new(field, OutOfRange.because(why)))
+    };
+    asked.into_iter().filter_map(fault).collect()
 }
 
 fn about(what: &str, error: &io::Error) -> io::Error {

@@ -32,34 +32,39 @@ same 1 $code 'the check before the node is set up'
 has "$missing" 'allow_no_limits = true'
 has "$missing" 'cgroup_parents = \["/kubepods"\]'
 
+# The policy of docs/guides/kubernetes-node.md.
 mkdir -p /var/log/pods /var/lib/kubelet
-sed -i '/^\[policy\]/,/^\[/{/^\[policy\]/d}' $config
-cat >>$config <<END
-
-[policy]
+cat >"$made/policy" <<END
 allow_host_userns = true
 allow_no_limits = true
 allow_no_seccomp = true
 allow_new_privileges = true
 allow_unmasked = true
 allow_egress = true
-allow_connect = true
 host_ids_sysctls = true
 capabilities_allowed = ["ALL"]
 cgroup_parents = ["/kubepods"]
 log_dirs = ["/var/log/pods"]
 cni_args = true
 keep_until_deleted_max = 1000
+oom_score_adj_min = -997
+allow_connect = true
 ports_allowed = ["1-65535"]
 host_paths = [
-    { path = "/var/lib/kubelet", propagation = "bidirectional", suid = true },
-    { path = "/etc/hosts", read_only = true },
+    { path = "/var/lib/kubelet", propagation = "bidirectional", suid = true, dev = true },
 ]
-given_id_ranges = ["65536-1000000000"]
+allow_privileged = true
+allow_host_network = true
+allow_host_pid = true
+allow_host_ipc = true
+device_paths = ["/dev"]
+given_id_ranges = ["2013265920-2020474879"]
 END
+sed -i -e '/^ports_allowed/d' -e "/^\[policy\]/r $made/policy" $config
 restarted
 systemctl start executor-cri
 eventually 60 crictl info
+executor-cri --check || fail 'the check after the node is set up'
 same 'srw-rw---- root root' "$(stat -c '%A %U %G' /run/executor-cri/cri.sock)" 'the socket'
 has "$(crictl version)" 'RuntimeName: +executor'
 at 'executor-cri serves'

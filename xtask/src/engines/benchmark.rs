@@ -62,7 +62,7 @@ struct Datapoint {
     operations_durations_ns: Vec<f64>,
 }
 
-/// What the program `density` prints.
+/// Output of the program `density`.
 #[derive(Deserialize)]
 struct Density {
     starts: Vec<f64>,

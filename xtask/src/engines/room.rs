@@ -19,8 +19,7 @@ const SCRIPT: &str = r#"trap '' INT TERM HUP
 : >"$1/began"
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private sh -ec "$2"'
 ip link set lo up; echo ready; exec cat' sh "$1"
-find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/*$3*" \
-    -o -path '*/engines' -o -path '*/engines/*' \) \
+find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/*$3*" \) \
     -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;
 /// containerd uses two fixed directories, which are replaced by empty ones.

@@ -90,9 +90,8 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
     handle.facts().ok_or_else(gone)
 }
 
-/// Returns a violation for each limit in the request that cannot change while the container runs.
+/// Returns a violation if the request has a disk limit, which cannot change while the container runs.
 fn fixed(limits: &v1::Limits) -> Vec<Violation> {
-    let given = [("limits.disk_bytes", limits.disk_bytes != 0)];
-    let why = || ViolationReason::Unsuitable.because("cannot be changed while the container runs");
-    given.into_iter().filter(|(_, is_given)| *is_given).map(|(field, _)| Violation::new(field, why())).collect()
+    let why = ViolationReason::Unsuitable.because("cannot be changed while the container runs");
+    if limits.disk_bytes == 0 { Vec::new() } else { vec![Violation::new("limits.disk_bytes", why)] }
 }

@@ -29,7 +29,9 @@ impl Replaced {
     pub(crate) fn undo(self) -> io::Result<()> {
         let mut result = Ok(());
         for (file, value) in self.0.into_iter().rev() {
-            result = result.and(fs::write(&file, value.trim_end()).map_err(|error| at(&file, &error)));
+            // Nothing is written for an empty value: a newline empties a list.
+            let value = if value.trim_end().is_empty() { "\n" } else { value.trim_end() };
+            result = result.and(fs::write(&file, value).map_err(|error| at(&file, &error)));
         }
         result
     }

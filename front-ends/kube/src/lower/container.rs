@@ -21,7 +21,7 @@ use crate::names::is_qualified;
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
 
 /// Longest grace period of executord, in seconds.
-const GRACE_MAX: i64 = 7 * 24 * 3600;
+const GRACE_MAX: i64 = executor_core::limits::GRACE_MAX.as_secs().cast_signed();
 
 /// Variable with the index of a pod in an Indexed job.
 const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";

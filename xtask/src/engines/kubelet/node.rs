@@ -18,9 +18,9 @@ use crate::engines::supplies::{Registry, Supplies};
 use crate::workspace::{Workspace, output};
 
 const GUIDE: &str = "docs/guides/kubernetes-node.md";
-/// Time limit of a condition. The kubelet itself is slow: it looks at static pods, probes and limits in intervals.
+/// Time limit of a condition. The kubelet itself is slow: it checks static pods, probes and limits in intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
-/// Interval between two looks at a condition.
+/// Interval between two checks of a condition.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Address of the node in the room.
 const ADDRESS: &str = "192.0.2.2";
@@ -44,7 +44,7 @@ ip link add node0 type veth peer name node1
 ip address add 192.0.2.2/24 dev node0
 for link in node0 node1; do ip link set $link up; done
 ip route add default via 192.0.2.1
-if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir "/sys/fs/cgroup/kubelet-test"; else
+if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir -p /sys/fs/cgroup/kubelet-test; else
     for dir in /sys/fs/cgroup/*; do [ ! -e $dir/cgroup.procs ] || mkdir -p $dir/kubelet-test; done
     for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >/sys/fs/cgroup/cpuset/kubelet-test/$file; done
 fi
@@ -123,7 +123,9 @@ impl Node {
 
     pub(super) fn start_cri(&self) -> anyhow::Result<()> {
         let mut command = self.room.command(self.programs.join(dist::CRI));
-        command.args(["--restrict-oom-score-adj", "--socket"]).arg(self.path("cri.sock"));
+        // The launcher's score, which it may lack the privilege to lower.
+        let score = fs::read_to_string("/proc/self/oom_score_adj")?;
+        command.args(["--oom-score-adj-min", score.trim(), "--socket"]).arg(self.path("cri.sock"));
         command.arg("--executor").arg(self.path("executor/run/executor.sock"));
         command.arg("--state-dir").arg(self.path("cri"));
         let child = room::serve(command, &self.path("executor-cri.log"), &self.path("cri.sock"))?;
@@ -212,7 +214,7 @@ impl Node {
                 return Ok(value);
             }
             if Instant::now() > deadline {
-                bail!("after {} s not yet: {what}", PATIENCE.as_secs());
+                bail!("still not true after {} s: {what}", PATIENCE.as_secs());
             }
             std::thread::sleep(INTERVAL);
         }

@@ -95,7 +95,7 @@ impl StaticPod<'_> {
         format!("https://127.0.0.1:10250/{kind}/default/{}{slash}{container}?{query}", self.full_name())
     }
 
-    /// Returns a file in the pod's cgroup, and in that of its only container if `of_container`.
+    /// Returns the content of a file of the pod's cgroup, or of the cgroup of a container.
     pub(super) fn cgroup(
         &self,
         controller: &str,

@@ -15,12 +15,12 @@ use executor_core::validate::{Unenforceable, Violation, validate_limits};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::cgroup::page_pool;
+use crate::cpuset::unavailable;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
-use crate::shim::setup::host_options::unavailable;
 
 /// Number of descriptors that a shim needs in addition to the container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;

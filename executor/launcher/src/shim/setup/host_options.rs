@@ -4,15 +4,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use executor_core::cpulist::CpuList;
 use executor_core::plan::{HostOptions, Plan};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::DeviceNode;
-use executor_core::validate::ViolationReason::{NotAllowed, OutOfRange, Unsupported};
+use executor_core::validate::ViolationReason::{NotAllowed, Unsupported};
 use executor_core::validate::{Unenforceable, Violation};
 use executor_sys::process;
 
-use crate::cpuset::SHOWN;
+use crate::cpuset::{SHOWN, unavailable};
 use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::{apparmor, devices, ulimits};
@@ -80,20 +79,6 @@ fn cpusets(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<V
     };
     let available = cpusets.available(&host.cgroup_of(plan)).map_err(|error| failed("cpuset", &error))?;
     Ok(unavailable(options, &available))
-}
-
-/// Returns a violation for each list with a number that is not among the available CPUs or memory nodes.
-pub(crate) fn unavailable(options: &HostOptions, [cpus, mems]: &[CpuList; 2]) -> Vec<Violation> {
-    let asked = [
-        ("limits.cpuset_cpus", "processor", &options.cpus, cpus),
-        ("limits.cpuset_mems", "memory node", &options.memory_nodes, mems),
-    ];
-    let fault = |(field, what, list, available): (&str, &str, &String, &CpuList)| {
-        let missing = list.parse::<CpuList>().ok()?.first_missing_in(available)?;
-        let why = format!("{what} {missing} is not available to containers on this host; available: {available}");
-        Some(Violation::new(field, OutOfRange.because(why)))
-    };
-    asked.into_iter().filter_map(fault).collect()
 }
 
 /// Returns the cgroup in the cpuset hierarchy that a container sees. Creates it if it belongs to this container alone.
