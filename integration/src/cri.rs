@@ -1,6 +1,7 @@
 //! A node for Kubernetes: executord and its launcher, and executor-cri with clients of its interface.
 
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +15,7 @@ use executor_cri_api::v1::{
     PodSandboxStatus, PodSandboxStatusRequest, PullImageRequest, RemoveContainerRequest, RemovePodSandboxRequest,
     RunPodSandboxRequest, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
 };
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::Status;
@@ -22,7 +24,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::daemon::{Daemon, Setup};
 use crate::dist;
-use crate::images::{HandmadeLayer, HandmadeLayout};
+use crate::images::{Endpoint as Server, HandmadeLayer, HandmadeLayout};
 use crate::wait;
 
 /// Keys of `[policy]` that a node for Kubernetes needs.
@@ -51,6 +53,27 @@ impl Drop for KubernetesNode {
             let log = fs::read_to_string(self.daemon.setup().home().join("cri.log"));
             eprintln!("--- log of executor-cri:\n{}", log.unwrap_or_default());
         }
+    }
+}
+
+/// A port of 127.0.0.1 that refuses connections: its socket does not listen. No other process gets the port while this
+/// value exists.
+pub struct RefusingPort(TcpListener);
+
+impl RefusingPort {
+    /// Binds a free port.
+    pub fn bind() -> Self {
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+        bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
+        // The type has `local_addr`; the conversion does not call `listen`.
+        Self(TcpListener::from(socket))
+    }
+}
+
+impl Server for RefusingPort {
+    fn port(&self) -> u16 {
+        self.0.local_addr().expect("an address").port()
     }
 }
 

@@ -9,12 +9,23 @@ use std::net::TcpStream;
 
 use crate::wait::PATIENCE;
 
-/// Connects to a URL and requests another protocol. Returns the connection and the head of the response.
-fn upgrade(url: &str, method: &str, headers: &str) -> (TcpStream, String) {
+/// Shell command that prints lines until /tmp/go exists. A client that receives a line is attached.
+pub const UNTIL_GO: &str = "until [ -e /tmp/go ]; do echo ready; sleep 0.05; done";
+
+/// Returns the output that follows the lines of [`UNTIL_GO`].
+pub fn after_go(mut output: &[u8]) -> &[u8] {
+    while let Some(rest) = output.strip_prefix(b"ready\n") {
+        output = rest;
+    }
+    output
+}
+
+/// Connects to a URL and sends a request. Returns the connection and the head of the response.
+fn request(url: &str, method: &str, headers: &str) -> (TcpStream, String) {
     let (host, path) = url.strip_prefix("http://").and_then(|url| url.split_once('/')).expect("a URL");
     let mut stream = TcpStream::connect(host).expect("the server");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let request = format!("{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n{headers}\r\n");
+    let request = format!("{method} /{path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).expect("the request is sent");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -23,6 +34,25 @@ fn upgrade(url: &str, method: &str, headers: &str) -> (TcpStream, String) {
         head.push(byte[0]);
     }
     (stream, String::from_utf8_lossy(&head).into_owned())
+}
+
+/// Connects to a URL and requests another protocol. Returns the connection.
+///
+/// # Panics
+/// Panics if the upgrade is refused.
+fn upgrade(url: &str, method: &str, headers: &str) -> TcpStream {
+    let (stream, head) = request(url, method, &format!("Connection: Upgrade\r\n{headers}"));
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    stream
+}
+
+/// Opens a URL without an upgrade, which invalidates the token of the URL. Returns the code of the response.
+///
+/// # Panics
+/// Panics if there is no response.
+pub fn response_code(url: &str) -> String {
+    let (_, head) = request(url, "GET", "Connection: close\r\n");
+    head.split(' ').nth(1).expect("a status line").to_owned()
 }
 
 /// A client of exec or attach with protocol `v5.channel.k8s.io`.
@@ -42,8 +72,7 @@ impl Channels {
     pub fn open(url: &str) -> Self {
         let headers = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n";
-        let (stream, head) = upgrade(url, "GET", headers);
-        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let stream = upgrade(url, "GET", headers);
         Self { stream, stdout: Vec::new(), stderr: Vec::new(), status: Vec::new() }
     }
 
@@ -82,6 +111,19 @@ impl Channels {
             _ => {}
         }
         Ok(true)
+    }
+
+    /// Reads until there is standard output.
+    ///
+    /// # Errors
+    /// Returns an error if the connection breaks or ends before.
+    pub fn until_output(&mut self) -> io::Result<()> {
+        while self.stdout.is_empty() {
+            if !self.read_message()? {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
     }
 
     /// Reads until the end of the connection.
@@ -138,8 +180,7 @@ impl PortForward {
     /// Panics if the upgrade is refused.
     pub fn open(url: &str) -> Self {
         let headers = "Upgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\nContent-Length: 0\r\n";
-        let (stream, head) = upgrade(url, "POST", headers);
-        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let stream = upgrade(url, "POST", headers);
         Self { stream, next: 1, has_headers: false, received: HashMap::new() }
     }
 

@@ -1,4 +1,5 @@
-//! Clients, registries and paths that do what they should not: rules C6 to C8, C24, C35 and C39.
+//! Tests slow clients, cancelled calls, oversized requests, stalled registries and swapped paths: rules C6 to C8, C24, C35
+//! and C39.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use executor_cri_api::v1::{
 use integration::cri::{KubernetesNode, POLICY, log_dir};
 use integration::daemon::Setup;
 use integration::images::{Endpoint, Holding, Image, Registry};
-use integration::kubernetes_streams::Channels;
+use integration::kubernetes_streams::{Channels, UNTIL_GO, after_go};
 use integration::race::Exchange;
+use integration::wait;
 use prost::Message;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
@@ -30,7 +32,7 @@ async fn pull(node: &KubernetesNode, name: String, deadline: Duration) -> Result
 #[test]
 fn stalled_registries_end_their_pull() {
     let setup = Setup::default();
-    let config = format!("[images]\npatience_seconds = 2\n[policy]\n{POLICY}log_dirs = [{:?}]\n", log_dir(&setup));
+    let config = format!("[images]\npatience_seconds = 10\n[policy]\n{POLICY}log_dirs = [{:?}]\n", log_dir(&setup));
     let node = KubernetesNode::with(setup.config(&config));
     let registry = Registry::start(false);
     for name in ["stalled:1", "other:1"] {
@@ -53,12 +55,18 @@ fn stalled_registries_end_their_pull() {
     });
     let late = node.block_on(pull(&node, holding.name("stalled:1"), Duration::from_secs(1))).unwrap_err();
     assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late:?}");
-    // The part that came is kept for the retry, which needs no other.
+    // The received part of the layer is kept, and the retry fetches only the rest.
     let ingest = node.daemon.setup().state_dir().join("images/ingest");
-    assert_eq!(std::fs::read_dir(&ingest).unwrap().count(), 1);
+    let parts = |expected: usize| {
+        wait::until_ok("partial downloads", || match std::fs::read_dir(&ingest).unwrap().count() {
+            count if count == expected => Ok(()),
+            count => Err(format!("{count}, not {expected}")),
+        });
+    };
+    parts(1);
     holding.release();
     node.block_on(pull(&node, holding.name("stalled:1"), Duration::from_secs(60))).unwrap();
-    assert_eq!(std::fs::read_dir(&ingest).unwrap().count(), 0);
+    parts(0);
 }
 
 /// Rules C6, C8, C12: 10,000 small labels and annotations are kept unchanged; 10 MiB of them are refused with the limit and
@@ -239,37 +247,37 @@ fn swapped_paths_never_give_another() {
     assert!(matches!(seen[..], [(1.., 1.., 0), (_, _, 1..)]), "{seen:?}");
 }
 
-/// Rule C35: clients of exec and attach that read nothing hold up neither the container nor other clients.
+/// Rule C35: clients of exec and attach that stop reading delay neither the container nor other clients. Those receive
+/// the whole output.
 #[test]
 fn slow_clients_hold_up_none() {
     let node = KubernetesNode::start();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
-    let print = "busybox yes | busybox head -c 8388608";
-    let id =
-        node.started(&sandbox, &node.script("c", &format!("while [ ! -e /tmp/go ]; do sleep 0.05; done; {print}")));
-    let mut runtime = node.runtime();
-    let exec = ExecRequest {
-        container_id: id.clone(),
-        cmd: ["sh", "-c", "busybox yes"].map(String::from).to_vec(),
-        stdout: true,
-        ..ExecRequest::default()
+    let print = "busybox yes 123456789012345678901234567890123456789012345678901234567890123 | busybox head -c 8388608";
+    let id = node.started(&sandbox, &node.script("c", &format!("{UNTIL_GO}; {print}")));
+    let exec = |script: &str| {
+        let cmd = ["sh", "-c", script].map(String::from).to_vec();
+        let request = ExecRequest { container_id: id.clone(), cmd, stdout: true, ..ExecRequest::default() };
+        let mut runtime = node.runtime();
+        Channels::open(&node.block_on(runtime.exec(request)).unwrap().into_inner().url)
     };
-    let attach = AttachRequest { container_id: id.clone(), stdout: true, stderr: true, ..AttachRequest::default() };
-    let slow = [
-        node.block_on(runtime.exec(exec)).unwrap().into_inner().url,
-        node.block_on(runtime.attach(attach)).unwrap().into_inner().url,
-    ]
-    .map(|url| Channels::open(&url));
-    let fast = ExecRequest {
-        container_id: id.clone(),
-        cmd: ["sh", "-c", print].map(String::from).to_vec(),
-        stdout: true,
-        ..ExecRequest::default()
+    let attach = || {
+        let request =
+            AttachRequest { container_id: id.clone(), stdout: true, stderr: true, ..AttachRequest::default() };
+        let mut runtime = node.runtime();
+        Channels::open(&node.block_on(runtime.attach(request)).unwrap().into_inner().url)
     };
-    let url = node.block_on(runtime.exec(fast)).unwrap().into_inner().url;
-    assert_eq!(Channels::open(&url).end().unwrap().stdout.len(), 8 << 20);
+    let (mut slow_exec, mut slow_attach, mut fast_attach) = (exec("busybox yes"), attach(), attach());
+    for client in [&mut slow_exec, &mut slow_attach, &mut fast_attach] {
+        client.until_output().unwrap();
+    }
+    // From here on the slow clients are connected and read nothing.
+    let fast_attach = std::thread::spawn(move || fast_attach.end().unwrap().stdout);
+    assert_eq!(exec(print).end().unwrap().stdout.len(), 8 << 20);
     node.exec(&id, &["touch", "/tmp/go"], 10).unwrap();
     assert_eq!(node.until_ended(&id).exit_code, 0);
-    drop(slow);
+    assert_eq!(after_go(&fast_attach.join().unwrap()).len(), 8 << 20);
+    assert!(after_go(&slow_attach.stdout).is_empty(), "the slow client has read past the lines before the output");
+    drop((slow_exec, slow_attach));
     node.remove_sandbox(&sandbox).unwrap();
 }

@@ -1,7 +1,7 @@
 //! Words by which the kubelet recognizes errors: rule C6.
 
 use executor_cri_api::v1::{ImageSpec, Mount, PullImageRequest};
-use integration::cri::{KubernetesNode, POLICY, log_dir};
+use integration::cri::{KubernetesNode, POLICY, RefusingPort, log_dir};
 use integration::daemon::Setup;
 use integration::images::{Endpoint as _, Image, Registry};
 use tonic::{Code, Status};
@@ -39,9 +39,8 @@ fn pull_errors_name_their_kind() {
     pull(&node, registry.name("other/app:1")).unwrap();
     let missing = pull(&node, registry.name("other/app:2")).unwrap_err();
     assert!(!missing.message().starts_with("RegistryUnavailable"), "{missing:?}");
-    let name = registry.name("other/app:1");
-    drop(registry);
-    let error = pull(&node, name).unwrap_err();
+    let refusing = RefusingPort::bind();
+    let error = pull(&node, refusing.name("other/app:1")).unwrap_err();
     assert_eq!(error.code(), Code::Unknown, "{error:?}");
     assert!(error.message().starts_with("RegistryUnavailable: "), "{error:?}");
 }

@@ -229,6 +229,38 @@ fn resources_change_while_running() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
+/// Rule C15, gap G7: the CPU manager of a kubelet sends the processors of every container, also unchanged ones and without
+/// other resources.
+#[test]
+fn processors_change_while_running() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let on = |cpus: &str| LinuxContainerResources { cpuset_cpus: cpus.to_owned(), ..Default::default() };
+    let mut config = node.script("c", "exec sleep 100000");
+    config.linux.get_or_insert_default().resources = Some(on("0"));
+    let id = node.started(&sandbox, &config);
+    let allowed = || {
+        let status = node.exec(&id, &["sh", "-c", "cat /proc/self/status"], 0).unwrap();
+        let text = String::from_utf8(status.stdout).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t").map(str::to_owned)).unwrap()
+    };
+    let mut runtime = node.runtime();
+    let mut update = |resources: LinuxContainerResources| {
+        let linux = Some(resources);
+        let request = UpdateContainerResourcesRequest { container_id: id.clone(), linux, ..Default::default() };
+        node.block_on(runtime.update_container_resources(request)).map(drop)
+    };
+    let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().to_owned();
+    for cpus in ["0", &all, &all, "0"] {
+        update(on(cpus)).unwrap();
+        assert_eq!(allowed(), cpus);
+    }
+    update(LinuxContainerResources::default()).unwrap();
+    assert_eq!(update(on("0,8000")).unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(allowed(), "0");
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
 /// Rule C41: counters with times, of running containers only if there is no filter.
 #[test]
 fn stats_have_times() {

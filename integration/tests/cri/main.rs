@@ -16,6 +16,5 @@ mod restarts;
 mod stalls;
 mod stats;
 mod streaming;
-mod streams;
 mod times;
 mod values;

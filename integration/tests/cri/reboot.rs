@@ -5,7 +5,7 @@ use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
 
 /// Complaint X10: after a reboot sandboxes are NOTREADY, containers EXITED with the time of their end, addresses free. The
-/// old sandboxes stay listed until they are removed, and the next attempt of the pod has the first address again. The
+/// old sandboxes stay listed until they are removed, and the next attempt of the pod has an address. The
 /// controls: before the reboot all are ready and running; an end before the reboot keeps its exit code.
 #[test]
 fn reboot_ends_every_pod() {
@@ -52,6 +52,8 @@ fn reboot_ends_every_pod() {
     let mut retried = networked;
     retried.metadata.as_mut().unwrap().attempt = 1;
     let next = node.run_sandbox(&retried).unwrap();
+    let address = node.sandbox_status(&next).unwrap().network.unwrap().ip;
+    assert!(address.starts_with("10.123.0."), "{address}");
     let id = node.started(&next, &node.script("c", "exec sleep 100000"));
     assert_eq!(node.exec(&id, &["echo", "x"], 10).unwrap().stdout, b"x\n");
     for pod in pods.iter().chain([&next]) {

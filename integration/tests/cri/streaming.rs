@@ -4,8 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
 use executor_cri_api::v1::{AttachRequest, ExecRequest, PortForwardRequest};
-use integration::cri::KubernetesNode;
-use integration::kubernetes_streams::{Channels, PortForward};
+use integration::cri::{KubernetesNode, RefusingPort};
+use integration::images::Endpoint as _;
+use integration::kubernetes_streams::{Channels, PortForward, UNTIL_GO, after_go, response_code};
 use rustix::net::sockopt::set_socket_linger;
 
 /// Size of the output, in bytes.
@@ -16,6 +17,19 @@ const PRINT: &str =
 
 fn expected() -> Vec<u8> {
     b"123456789012345678901234567890123456789012345678901234567890123\n".repeat(OUTPUT / 64)
+}
+
+/// Returns the output in a log file of the Kubernetes format.
+fn logged(path: &str) -> Vec<u8> {
+    let mut output = String::new();
+    for line in std::fs::read_to_string(path).unwrap().lines() {
+        let (tag, content) = line.splitn(3, ' ').nth(2).unwrap().split_once(' ').unwrap();
+        output.push_str(content);
+        if tag == "F" {
+            output.push('\n');
+        }
+    }
+    output.into_bytes()
 }
 
 /// Complaint X7, rules C32 and C35: all output of a process that exits at once is in its log file before it shows as
@@ -29,10 +43,9 @@ fn whole_output_reaches_every_client() {
         config.log_path = format!("{attempt}.log");
         let id = node.started(&sandbox, &config);
         let status = node.until_ended(&id);
-        let text = std::fs::read_to_string(status.log_path).unwrap();
-        let output: String = text.lines().map(|line| format!("{}\n", line.splitn(4, ' ').nth(3).unwrap())).collect();
+        let output = logged(&status.log_path);
         assert_eq!(output.len(), OUTPUT);
-        assert!(output.as_bytes() == expected());
+        assert!(output == expected());
     }
     let mut config = node.script("attached", &format!("read line; {PRINT}"));
     (config.stdin, config.stdin_once) = (true, true);
@@ -46,18 +59,21 @@ fn whole_output_reaches_every_client() {
     let attached = attached.end().unwrap();
     assert_eq!(attached.stdout.len(), OUTPUT);
     assert!(attached.stdout == expected());
-    // Without input the process does not wait for the client, which misses nothing, though it reads late.
-    let waits = format!("while [ ! -e /tmp/go ]; do sleep 0.05; done; {PRINT}");
-    let id = node.started(&sandbox, &node.script("watched", &waits));
+    // Without input the process does not wait for the client. The client reads late and receives the whole output.
+    let mut config = node.script("watched", &format!("{UNTIL_GO}; {PRINT}"));
+    config.log_path = "watched.log".into();
+    let id = node.started(&sandbox, &config);
     let request = AttachRequest { container_id: id.clone(), stdout: true, stderr: true, ..AttachRequest::default() };
     let url = node.block_on(runtime.attach(request)).unwrap().into_inner().url;
-    let watcher = Channels::open(&url);
-    std::thread::sleep(std::time::Duration::from_millis(500)); // there is no sign that it is attached
+    let mut watcher = Channels::open(&url);
+    watcher.until_output().unwrap();
     node.exec(&id, &["touch", "/tmp/go"], 10).unwrap();
-    node.until_ended(&id);
-    let watched = watcher.end().unwrap();
-    assert_eq!(watched.stdout.len(), OUTPUT);
-    assert!(watched.stdout == expected());
+    let status = node.until_ended(&id);
+    for output in [logged(&status.log_path), watcher.end().unwrap().stdout] {
+        let output = after_go(&output);
+        assert_eq!(output.len(), OUTPUT);
+        assert!(output == expected());
+    }
     let id = node.started(&sandbox, &node.script("sleeps", "exec sleep 100000"));
     for code in [0, 7] {
         let cmd = ["sh", "-c", &format!("{PRINT}; exit {code}")].map(String::from).to_vec();
@@ -87,10 +103,10 @@ fn whole_output_reaches_every_client() {
 fn failed_connections_end_alone() {
     let node = KubernetesNode::start();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
-    let [echo, reset, closed] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [echo, reset] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let refusing = RefusingPort::bind();
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-    let (to_echo, to_reset, to_closed) = (port(&echo), port(&reset), port(&closed));
-    drop(closed);
+    let (to_echo, to_reset, to_closed) = (port(&echo), port(&reset), refusing.port());
     std::thread::spawn(move || {
         for mut client in echo.incoming().flatten() {
             std::thread::spawn(move || {
@@ -152,4 +168,36 @@ fn forwarded_ports_are_the_pods() {
     session.send(pair, b"hello\n");
     session.until(pair, |received| received.bytes == b"hello\n");
     node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// Rule C33: the URLs of a removed container or pod are revoked. The control: the URLs of another container stay.
+#[test]
+fn removals_revoke_urls() {
+    let node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let (removed, other) = (
+        node.started(&sandbox, &node.script("c", "exec sleep 100000")),
+        node.started(&sandbox, &node.script("d", "exec sleep 100000")),
+    );
+    let mut runtime = node.runtime();
+    let mut urls = |id: &str| {
+        let exec =
+            ExecRequest { container_id: id.into(), cmd: vec!["true".into()], stdout: true, ..ExecRequest::default() };
+        let attach = AttachRequest { container_id: id.into(), stdout: true, ..AttachRequest::default() };
+        let exec = node.block_on(runtime.exec(exec)).unwrap().into_inner().url;
+        [exec, node.block_on(runtime.attach(attach)).unwrap().into_inner().url]
+    };
+    let (gone, kept) = (urls(&removed), urls(&other));
+    let mut runtime = node.runtime();
+    let forward = PortForwardRequest { pod_sandbox_id: sandbox.clone(), port: vec![80] };
+    let forward = node.block_on(runtime.port_forward(forward)).unwrap().into_inner().url;
+    node.remove_container(&removed).unwrap();
+    assert_eq!(gone.map(|url| response_code(&url)), ["404", "404"]);
+    for url in kept.iter().chain([&forward]) {
+        assert_ne!(response_code(url), "404", "{url}");
+    }
+    node.remove_sandbox(&sandbox).unwrap();
+    for url in kept.iter().chain([&forward]) {
+        assert_eq!(response_code(url), "404", "{url}");
+    }
 }

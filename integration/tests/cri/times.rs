@@ -11,8 +11,9 @@ const DAY: i64 = 24 * 3600;
 fn limits_of_days_are_accepted() {
     let node = KubernetesNode::start();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
-    let id = node.started(&sandbox, &node.script("c", "trap 'exit 7' TERM; while :; do sleep 0.1; done"));
-    wait::until("the trap is set", || (node.exec(&id, &["true"], DAY).ok()?.exit_code == 0).then_some(()));
+    let id =
+        node.started(&sandbox, &node.script("c", "trap 'exit 7' TERM; touch /tmp/up; while :; do sleep 0.1; done"));
+    wait::until("the trap is set", || (node.exec(&id, &["ls", "/tmp/up"], DAY).ok()?.exit_code == 0).then_some(()));
     let refused = node.exec(&id, &["true"], 7 * DAY + 1).unwrap_err();
     assert!(refused.code() == Code::InvalidArgument && refused.message().contains("at most 604800 s"), "{refused:?}");
     node.stop_container(&id, DAY).unwrap();

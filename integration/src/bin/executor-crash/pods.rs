@@ -144,12 +144,16 @@ impl Pods {
 
     /// Waits until the killed process has exited, and restarts exited processes. Waiting for a child would consume the
     /// tracer's stops, so the exit is detected through a pidfd.
+    ///
+    /// # Errors
+    /// Returns an error if the killed process or a restart takes too long.
     fn revive(&mut self, target: Serving, killed: &OwnedFd) -> Result<(), String> {
-        let has_ended = || {
-            let ready = poll(&mut [PollFd::new(killed, PollFlags::IN)], Some(&Timespec::default()));
-            ready.is_ok_and(|count| count > 0).then_some(())
+        let has_ended = || match poll(&mut [PollFd::new(killed, PollFlags::IN)], Some(&Timespec::default())) {
+            Ok(0) => Err("the killed process has not exited".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("poll of the killed process: {error}")),
         };
-        wait::until("the killed process has exited", has_ended);
+        wait::within(wait::PATIENCE, has_ended)?;
         self.node.revive()?;
         if target == Serving::Cri {
             let _ = self.cri.wait();
