@@ -40,7 +40,7 @@ func fill(ctx context.Context, runtime cri.RuntimeServiceClient, pods int, image
 		config := &cri.PodSandboxConfig{
 			Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "density"},
 			Labels:   map[string]string{"density": "true"},
-			Linux:    &cri.LinuxPodSandboxConfig{CgroupParent: "/executor-engines-pods/" + name},
+			Linux:    &cri.LinuxPodSandboxConfig{CgroupParent: "/pods-executor-engines/" + name},
 		}
 		took, err := milliseconds(func() error {
 			pod, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})

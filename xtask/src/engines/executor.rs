@@ -68,7 +68,7 @@ host_ids_sysctls = true
 cni_args = true
 keep_until_deleted_max = 1000
 capabilities_allowed = ["ALL"]
-cgroup_parents = ["/{CGROUP}-pods"]
+cgroup_parents = ["/pods-{CGROUP}"]
 host_paths = [{{ path = "{paths}", propagation = "bidirectional", dev = true }}]
 device_paths = ["/dev"]
 log_dirs = ["{paths}"]
