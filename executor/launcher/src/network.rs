@@ -402,7 +402,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
     match store::read(host, id.as_str()) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
         Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),
-        Ok(None) => store::remove_partial(host, id.as_str())
+        Ok(None) => store::remove_unrecorded(host, id.as_str())
             .map_err(|error| system("leftover network data", &error))
             .and_then(|()| cni::remove_leftovers(host, id)),
         // The file is incomplete after a power failure. The interfaces are gone too, and no plugin had been called.

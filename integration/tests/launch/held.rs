@@ -11,6 +11,7 @@ use integration::cli;
 use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::request::{RequestBuilder as _, program, sh, sleeper, update};
 use integration::streams::{self, executed};
+use integration::wait;
 use tonic::{Code, Status};
 
 const SCRIPT: &str = "cat /etc/cf-service-bindings/a; echo; echo up; exit 3";
@@ -132,8 +133,11 @@ fn it_waits_across_restarts() {
     daemon.start_again();
     waits(&daemon, "c");
     daemon.api.started(held("of-an-unknown-fate", SCRIPT));
-    kill(daemon.launcher().unwrap(), 9);
+    let launcher = daemon.launcher().unwrap();
+    kill(launcher, 9);
     daemon.kill();
+    // executord starts a launcher only if no living one has the socket.
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     daemon.start_again();
     for id in ["c", "of-an-unknown-fate"] {
         waits(&daemon, id);

@@ -127,9 +127,8 @@ fn restart(asked: &RestartPolicy, report: &mut Report) {
         }
         fits
     };
-    if delay("min_delay", *delay_min, RESTART_DELAY_MIN) {
-        delay("max_delay", *delay_max, *delay_min);
-    }
+    let least = if delay("min_delay", *delay_min, RESTART_DELAY_MIN) { *delay_min } else { RESTART_DELAY_MIN };
+    delay("max_delay", *delay_max, least);
 }
 
 fn progress(path: &str, messages: &Messages, report: &mut Report) {

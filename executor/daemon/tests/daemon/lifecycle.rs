@@ -353,7 +353,7 @@ async fn stop_signal_and_delete() {
         signal: 0,
     };
     assert_eq!(client.stop(grace(-1)).await.unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(client.stop(grace(4000)).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.stop(grace(604_801)).await.unwrap_err().code(), Code::InvalidArgument);
     let stopping = tokio::spawn({
         let mut client = client.clone();
         async move { client.stop(v1::StopRequest { id: "a".into(), grace_period: None, signal: 0 }).await }

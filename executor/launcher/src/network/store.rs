@@ -163,6 +163,20 @@ pub(super) fn remove_partial(host: &Host, id: &str) -> io::Result<()> {
     files::absent_is_fine(fs::remove_file(dir(host).join(format!("{id}{ENDING}{PARTIAL}"))))
 }
 
+/// Removes what a killed process has left of a container without a complete record: a partly written record, and files
+/// that name its published ports.
+pub(super) fn remove_unrecorded(host: &Host, id: &str) -> io::Result<()> {
+    remove_partial(host, id)?;
+    let is_own = |name: &String| name.rsplit_once('.').is_some_and(|(owner, ending)| owner == id && is_port(ending));
+    file_names(host).filter(is_own).try_for_each(|name| files::absent_is_fine(fs::remove_file(dir(host).join(name))))
+}
+
+/// Returns true if the suffix of a file name, without its dot, is that of a port.
+fn is_port(ending: &str) -> bool {
+    let (port, protocol) = ending.split_once('-').unwrap_or_default();
+    port.parse::<u16>().is_ok() && Protocol::from_name(protocol).is_some()
+}
+
 /// Removes the files that name the published ports of a container.
 pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     for path in port_paths(host, id, asked) {
@@ -177,10 +191,6 @@ pub(super) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let Ok(_lock) = lock(host) else { return }; // a file is made before its record
     let records: BTreeSet<String> = names(host).into_iter().collect();
     for name in file_names(host) {
-        let is_port = |ending: &str| {
-            let (port, protocol) = ending.split_once('-').unwrap_or_default();
-            port.parse::<u16>().is_ok() && Protocol::from_name(protocol).is_some()
-        };
         let partial = name.strip_suffix(PARTIAL).and_then(|name| name.strip_suffix(ENDING));
         if let Some(id) = partial
             && !living.iter().any(|living| living.as_str() == id)

@@ -23,7 +23,7 @@ fn every_violation_is_reported_at_once() {
         id: "../x".into(),
         limits: Some(Limits { memory_bytes: 1, pids: u64::MAX, cpu_millis: 1, ..Limits::default() }),
         rootfs: "docker".into(),
-        grace_period: Some(prost_types::Duration { seconds: 3601, nanos: 0 }),
+        grace_period: Some(prost_types::Duration { seconds: 604_801, nanos: 0 }),
         network: 1,
         volume_mounted_files: vec![File { path: "a".into(), content: b"x".into(), ..File::default() }],
         ..program("", &["nul\0"])
