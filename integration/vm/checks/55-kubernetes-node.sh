@@ -65,7 +65,7 @@ restarted
 systemctl start executor-cri
 eventually 60 crictl info
 executor-cri --check || fail 'the check after the node is set up'
-same 'srw-rw---- root root' "$(stat -c '%A %U %G' /run/executor-cri/cri.sock)" 'the socket'
+same 'srw------- root root' "$(stat -c '%A %U %G' /run/executor-cri/cri.sock)" 'the socket'
 has "$(crictl version)" 'RuntimeName: +executor'
 at 'executor-cri serves'
 

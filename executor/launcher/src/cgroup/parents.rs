@@ -67,6 +67,23 @@ impl MadeParents {
     }
 }
 
+/// Enables the controllers of version 2 that each cgroup has for its children, from the root to the parent. Without them
+/// the container's cgroup has no files of limits. A controller that cannot be enabled is reported with its limit.
+fn enable_controllers(mount: &Path, parent: &Path) {
+    let mut above: Vec<&Path> = parent.ancestors().collect();
+    above.reverse();
+    for cgroup in above {
+        let file = |name: &str| mount.join(cgroup).join(name);
+        let read = |name: &str| fs::read_to_string(file(name)).unwrap_or_default();
+        let enabled = read("cgroup.subtree_control");
+        for controller in read("cgroup.controllers").split_whitespace() {
+            if !enabled.split_whitespace().any(|name| name == controller) {
+                let _ = fs::write(file("cgroup.subtree_control"), format!("+{controller}"));
+            }
+        }
+    }
+}
+
 impl Hierarchies {
     /// Runs `make`, which creates a container's cgroup below `parent`, after the missing parents were created. `of` are
     /// the mount points of the hierarchies. With `listed_only`, `make` creates the parents, too.
@@ -110,6 +127,9 @@ impl Hierarchies {
         let parent = cgroup.parent().unwrap_or(Path::new(""));
         let of: Vec<PathBuf> = self.dirs(Path::new("")).collect();
         Self::below(dir, parent, &of, false, || {
+            if let Self::V2 { mount } = self {
+                enable_controllers(mount, parent);
+            }
             make()?;
             match self {
                 Self::V1 { .. } => Ok(()),
@@ -218,10 +238,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let v2 = Hierarchies::V2 { mount: home.path().join("v2") };
         fs::create_dir(home.path().join("v2")).unwrap();
+        let controls = |name: &str| home.path().join("v2").join(name);
+        fs::write(controls("cgroup.controllers"), "memory pids\n").unwrap();
+        fs::write(controls("cgroup.subtree_control"), "pids\n").unwrap();
         let list = home.path().join("parents");
         fs::create_dir(&list).unwrap();
         v2.make_below(&list, Path::new("a/c"), || Ok(())).unwrap();
         assert!(home.path().join("v2/a/c").exists());
+        assert_eq!(fs::read_to_string(controls("cgroup.subtree_control")).unwrap(), "+memory");
         fs::remove_dir(home.path().join("v2/a/c")).unwrap();
         v2.remove_made_parents(&list, Path::new("a/c")).unwrap();
         assert!(!home.path().join("v2/a").exists());
