@@ -155,7 +155,7 @@ pub struct PortForward {
     stream: TcpStream,
     next: u32,
     has_headers: bool,
-    /// What each stream has received.
+    /// Bytes that were received on each stream.
     received: HashMap<u32, Received>,
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
     })
 }
 
-/// Converts a time limit in seconds; 0 is none.
+/// Converts a time limit in seconds. A limit of 0 means that there is no limit.
 fn timeout(seconds: i64) -> Result<Option<Duration>, Status> {
     let longest = i64::try_from(GRACE_MAX.as_secs()).unwrap_or(i64::MAX);
     if seconds > longest {

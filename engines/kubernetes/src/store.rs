@@ -200,7 +200,7 @@ impl<R: Record, S: State> Objects<R, S> {
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
-    pub(crate) fn begin(&self, record: R) -> Result<Option<Arc<R>>, Status> {
+    pub(crate) fn insert_or_find(&self, record: R) -> Result<Option<Arc<R>>, Status> {
         self.write_with(|| {
             let name = record.name();
             if let Some(earlier) = locked(&self.known).values().find(|object| object.record.name() == name) {
@@ -226,7 +226,7 @@ impl<R: Record, S: State> Objects<R, S> {
         Ok(is_there)
     }
 
-    /// Changes a record. Returns false if there is none. `change` returns true if the record has changed.
+    /// Changes a record. Returns false if the object does not exist. `change` returns true if it changed the record.
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
@@ -245,7 +245,7 @@ impl<R: Record, S: State> Objects<R, S> {
     }
 
     /// Sets a state, unless a later one is known: a response that was sent before an event can arrive after it. Returns the
-    /// object before and after; `None` if there is none.
+    /// object before and after the change, or `None` if the object does not exist.
     pub(crate) fn advance(&self, id: &str, state: S) -> Option<[Object<R, S>; 2]> {
         let mut known = locked(&self.known);
         let object = known.get_mut(id)?;
@@ -262,7 +262,7 @@ impl<R: Record, S: State> Objects<R, S> {
         known.get_mut(id).is_some_and(|object| object.state.take_if(|state| !is_final(state)).is_some())
     }
 
-    /// Removes an object and frees its name. Returns false if there is none.
+    /// Removes an object and frees its name. Returns false if the object does not exist.
     pub(crate) fn remove(&self, id: &str) -> bool {
         self.write_with(|| {
             let is_there = locked(&self.known).remove(id).is_some();
@@ -396,10 +396,10 @@ mod tests {
     fn names_are_unique_until_removed() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        assert!(store.sandboxes.begin(record("1", "a")).unwrap().is_none());
-        assert_eq!(store.sandboxes.begin(record("2", "a")).unwrap().unwrap().id, "1");
+        assert!(store.sandboxes.insert_or_find(record("1", "a")).unwrap().is_none());
+        assert_eq!(store.sandboxes.insert_or_find(record("2", "a")).unwrap().unwrap().id, "1");
         assert!(store.sandboxes.remove("1") && !store.sandboxes.remove("1"));
-        assert!(store.sandboxes.begin(record("2", "a")).unwrap().is_none());
+        assert!(store.sandboxes.insert_or_find(record("2", "a")).unwrap().is_none());
         let id = crate::ids::new().unwrap();
         assert!(id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
@@ -409,7 +409,7 @@ mod tests {
     fn states_only_advance() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        store.sandboxes.begin(record("1", "a")).unwrap();
+        store.sandboxes.insert_or_find(record("1", "a")).unwrap();
         let pod = |state: v1::pod::State| v1::Pod { state: state.into(), ..v1::Pod::default() };
         assert!(store.sandboxes.created("1", pod(v1::pod::State::Ready)).unwrap());
         let [before, after] = store.sandboxes.advance("1", pod(v1::pod::State::Ended)).unwrap();
@@ -432,7 +432,7 @@ mod tests {
             ..ContainerConfig::default()
         };
         let record = ContainerRecord { id: "1234".into(), config, ..ContainerRecord::default() };
-        store.containers.begin(record.without_environment()).unwrap();
+        store.containers.insert_or_find(record.without_environment()).unwrap();
         assert!(store.containers.get("1234").is_none(), "its creation has not ended");
         assert!(store.containers.created("1234", v1::Container::default()).unwrap());
         let text = fs::read_to_string(store.containers.path("1234")).unwrap();

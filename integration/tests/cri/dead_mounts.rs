@@ -62,7 +62,7 @@ impl Stage {
 }
 
 /// Complaint X9: CreateContainer ends with a clear status within its deadline, a retry too. Other calls do not wait, and
-/// nothing is left when the file system responds again or fails. The control: the container runs while the file system
+/// nothing remains after the file system responds again or fails. The control: the container runs while the file system
 /// responds.
 fn check_creation(aborts: bool) {
     let stage = Stage::new();

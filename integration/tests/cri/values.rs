@@ -86,8 +86,8 @@ enum Victim {
 
 /// Rule C57: soon after RemoveContainer no value is in a process, file or log of executor-cri, executord and the
 /// launcher, also if one of them was killed while the container ran: the environment, a mounted file, a registry's password,
-/// the token of a stream's URL, and arguments and input of both kinds of exec. The controls: the program has the variable
-/// and the file, and a file with all values is found.
+/// the token of a stream's URL, and arguments and input of both kinds of exec. The controls: the program can read the
+/// variable and the file, and the search finds a file that contains all values.
 #[test]
 fn killed_processes_leave_no_values() {
     let lent = tempfile::tempdir_in("/run").unwrap();

@@ -1,5 +1,5 @@
 //! Builds what the runs need, in `target/engines/`: critest, crictl and the kubelet from their Go modules, and the contents
-//! of the images that are pulled. What exists is used again.
+//! of the images that are pulled. Existing files are reused.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!((run.seccomp_unconfined, &*run.apparmor_profile), (true, "old"));
     }
 
-    /// Rule C27: the default AppArmor profile is none, on every host.
+    /// Rule C27: a container with the default AppArmor profile runs without a profile, on every host.
     #[test]
     #[allow(deprecated)]
     fn default_apparmor_profile_is_none() {

@@ -29,7 +29,7 @@ impl Replaced {
     pub(crate) fn undo(self) -> io::Result<()> {
         let mut result = Ok(());
         for (file, value) in self.0.into_iter().rev() {
-            // Nothing is written for an empty value: a newline empties a list.
+            // A write of no bytes makes no system call. A newline clears the list.
             let value = if value.trim_end().is_empty() { "\n" } else { value.trim_end() };
             result = result.and(fs::write(&file, value).map_err(|error| at(&file, &error)));
         }

@@ -163,8 +163,8 @@ pub(super) fn remove_partial(host: &Host, id: &str) -> io::Result<()> {
     files::absent_is_fine(fs::remove_file(dir(host).join(format!("{id}{ENDING}{PARTIAL}"))))
 }
 
-/// Removes what a killed process has left of a container without a complete record: a partly written record, and files
-/// that name its published ports.
+/// Removes the files that a killed process created for a container before its record was complete: the partly written
+/// record, and the files for its published ports.
 pub(super) fn remove_unrecorded(host: &Host, id: &str) -> io::Result<()> {
     remove_partial(host, id)?;
     let is_own = |name: &String| name.rsplit_once('.').is_some_and(|(owner, ending)| owner == id && is_port(ending));

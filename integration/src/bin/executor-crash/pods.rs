@@ -268,7 +268,7 @@ impl Kubelet {
                 Err(error) if is_final(error.code()) || since.elapsed() > PATIENCE => {
                     return Err(format!("{step}: {:?} {}", error.code(), error.message()));
                 }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => tokio::time::sleep(PAUSE).await, // between two attempts
             }
         }
     }

@@ -25,8 +25,8 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Address of the node in the room.
 const ADDRESS: &str = "192.0.2.2";
 
-/// Prepares the room: the kubelet's directories and executord's state are on a disk of 2 GiB, the user `kubelet` has ids,
-/// and the node has an address and a default route. `$1` is the directory of the run.
+/// Prepares the room. Puts the kubelet's directories and executord's state on a disk of 2 GiB, gives ids to the user
+/// `kubelet`, and gives the node an address and a default route. `$1` is the directory of the run.
 pub(super) const PREPARE: &str = r#"mount --make-rshared /
 for dir in /run/netns /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
 mkdir "$1/disk"
@@ -216,7 +216,7 @@ impl Node {
             if Instant::now() > deadline {
                 bail!("still not true after {} s: {what}", PATIENCE.as_secs());
             }
-            std::thread::sleep(INTERVAL);
+            std::thread::sleep(INTERVAL); // between two checks
         }
     }
 }

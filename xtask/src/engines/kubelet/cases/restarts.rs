@@ -6,10 +6,10 @@ use serde_json::json;
 use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{WAIT, container, run};
 
-/// Parts of the kubelet's lines about errors that every runtime has: what this host lacks, what is not configured without
-/// an API server, and what the cases cause.
+/// Parts of the kubelet's error messages that every runtime gets: about features that this host does not have, settings that
+/// need an API server, and errors that the cases cause.
 const KNOWN: [&str; 22] = [
-    // What this host lacks.
+    // Features that this host does not have.
     "Failed to set rlimit on max file handles",
     "Failed to ensure process in container with oom score",
     // The first start, and no API server.
@@ -21,7 +21,7 @@ const KNOWN: [&str; 22] = [
     "checkpoint is not found",
     "no imagefs label for configured runtime",
     "failed to check if node is newer",
-    // What the cases cause.
+    // Errors that the cases cause.
     "CrashLoopBackOff",
     "ImagePullBackOff",
     "exec /missing: No such file or directory",
