@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use crate::lower::container::{self, Origin};
-use crate::lower::sandbox::{self, Host};
+use crate::lower::sandbox::{self, Host, UserNamespaces};
 use crate::options::Options;
 
 /// Ids of a pod's users.
@@ -93,7 +93,6 @@ struct Kubelet {
 /// Returns an error if executord does not answer.
 pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack>, Error> {
     let (socket, kubelet) = (&options.socket, &options.kubelet_config);
-    let oom_score_adj_min = options.oom_score_adj_min;
     let info = client.info().await?;
     let mut lacks = Vec::new();
     let mut add = |what: &str, line: &str| {
@@ -121,7 +120,7 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack
         }
     }
     for (config, is_needed) in pods {
-        let requests = requests(&config, oom_score_adj_min);
+        let requests = requests(&config, options.oom_score_adj_min, options.user_namespaces);
         let (pod, run) = requests.map_err(|status| Error::Argument(status.message().to_owned()))?;
         let pod = ValidateRequest { pod: Some(pod), run: None };
         let run = ValidateRequest { pod: None, run: Some(run) };
@@ -251,9 +250,13 @@ fn system() -> Pod {
     (sandbox, container)
 }
 
-fn requests((sandbox, container): &Pod, oom_score_adj_min: i32) -> Result<(CreatePodRequest, RunRequest), Status> {
+fn requests(
+    (sandbox, container): &Pod,
+    oom_score_adj_min: i32,
+    user_namespaces: UserNamespaces,
+) -> Result<(CreatePodRequest, RunRequest), Status> {
     let host = Host::default();
-    let pod = sandbox::lower(ID, sandbox, "", &host)?;
+    let pod = sandbox::lower(ID, sandbox, "", &host, user_namespaces)?;
     let (volumes, log) = (BTreeMap::new(), "/var/log/pods/check/0.log");
     let rootfs = "docker://registry.invalid/check";
     let origin = Origin { sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes, oom_score_adj_min };
@@ -309,7 +312,7 @@ mod tests {
     #[test]
     fn both_pods_can_be_lowered() {
         for pod in [ordinary(), system(), with_ids(2_013_265_920)] {
-            requests(&pod, i32::MIN).unwrap();
+            requests(&pod, i32::MIN, UserNamespaces::Requested).unwrap();
         }
     }
 }

@@ -12,6 +12,7 @@ use executor_sys::mutex::locked;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 use tonic::Status;
 
+use crate::lower::sandbox::UserNamespaces;
 use crate::options::Options;
 use crate::store::{Container, Sandbox, Store};
 
@@ -29,6 +30,7 @@ pub(crate) struct Node {
     pub(crate) pinned_images: Vec<String>,
     /// Least `oom_score_adj` of containers.
     pub(crate) oom_score_adj_min: i32,
+    pub(crate) user_namespaces: UserNamespaces,
     /// URLs of exec, attach and port-forward.
     pub(crate) streams: Streams,
     /// Locks of names that are being created.
@@ -46,6 +48,7 @@ impl Node {
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
             oom_score_adj_min: options.oom_score_adj_min,
+            user_namespaces: options.user_namespaces,
             streams,
             names: Mutex::default(),
             image_users: Mutex::default(),

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::lower::sandbox::UserNamespaces;
+
 /// Serves the Kubernetes container runtime interface (CRI) over executord
 ///
 /// A kubelet uses it with `containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock`. executord decides which requests
@@ -37,6 +39,11 @@ pub(crate) struct Options {
         allow_negative_numbers = true
     )]
     pub(crate) oom_score_adj_min: i32,
+    /// Pods with users of their own on the host
+    ///
+    /// The file systems of all volumes must support mounts with mapped ids: a tmpfs does from Linux 6.3 on.
+    #[arg(long, env = "EXECUTOR_CRI_USER_NAMESPACES", value_name = "PODS", default_value = "requested")]
+    pub(crate) user_namespaces: UserNamespaces,
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,

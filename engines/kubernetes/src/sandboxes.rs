@@ -26,7 +26,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     let config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
     let id = ids::new()?;
     // Nothing is recorded of a request that cannot be lowered.
-    let request = lower(&id, &config, &runtime_handler, &Host::read())?;
+    let request = lower(&id, &config, &runtime_handler, &Host::read(), node.user_namespaces)?;
     let record =
         SandboxRecord { id: id.clone(), config, runtime_handler, created_at: now(), ..SandboxRecord::default() };
     // A retry waits here until the first call has ended.

@@ -23,7 +23,7 @@ fn runtime_describes_itself() {
     let conditions = status.status.unwrap().conditions;
     let found: Vec<_> = conditions.iter().map(|one| (&*one.r#type, one.status)).collect();
     assert_eq!(found, [("RuntimeReady", true), ("NetworkReady", false)], "there is no CNI configuration");
-    assert_eq!(status.runtime_handlers.len(), 2);
+    assert_eq!(status.runtime_handlers.len(), 3);
 }
 
 /// Rule C8, complaint X1: a retry joins the first call, and another request with the name is refused.

@@ -17,4 +17,5 @@ mod stalls;
 mod stats;
 mod streaming;
 mod times;
+mod users;
 mod values;

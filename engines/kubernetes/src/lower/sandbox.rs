@@ -13,14 +13,26 @@ use tonic::Status;
 use super::{LABEL, check_texts, digest, network};
 use crate::failure::Violations;
 
-/// Name of the runtime, and of its only handler besides the unnamed one.
+/// Name of the runtime, and of its handler besides the unnamed one.
 pub(crate) const HANDLER: &str = "executor";
+/// Handler of pods that have the host's ids unless they ask for others (rule C56).
+pub(crate) const HOST_HANDLER: &str = "executor-host";
 /// Sysctls that a pod with its own network has unless it sets them, and their values: every user can listen on any port,
 /// and send echo requests (rule C19).
 const OPEN: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 /// Groups that may send echo requests in a user namespace, which has 65,536 ids.
 const OWN_GROUPS: &str = "0 65535";
+
+/// Pods with users of their own on the host (rule C56).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum UserNamespaces {
+    /// Those with `hostUsers: false`
+    #[default]
+    Requested,
+    /// All but privileged ones, those in a namespace of the host, and those of the RuntimeClass handler `executor-host`
+    All,
+}
 
 /// Settings of the host that a sandbox can have.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +83,7 @@ pub(crate) fn lower(
     config: &PodSandboxConfig,
     handler: &str,
     host: &Host,
+    user_namespaces: UserNamespaces,
 ) -> Result<CreatePodRequest, Status> {
     let mut violations = Violations::default();
     let metadata = config.metadata.clone().unwrap_or_default();
@@ -80,8 +93,8 @@ pub(crate) fn lower(
         }
     }
     check_texts(&config.labels, &config.annotations, &mut violations);
-    if !matches!(handler, "" | HANDLER) {
-        violations.add("runtime_handler", format!("only \"{HANDLER}\" and an empty one exist"));
+    if !matches!(handler, "" | HANDLER | HOST_HANDLER) {
+        violations.add("runtime_handler", format!("only \"{HANDLER}\", \"{HOST_HANDLER}\" and an empty one exist"));
     }
     let (linux, security, options) = (config.linux.clone().unwrap_or_default(), security(config), namespaces(config));
     let context = "config.linux.security_context";
@@ -104,7 +117,10 @@ pub(crate) fn lower(
         violations.add(&field("ipc"), "must be POD or NODE");
     }
     let id_map = id_map(options.userns_options.as_ref(), &field("userns_options"), &mut violations);
-    let user_namespace = if id_map.is_some() { UserNamespace::Own } else { UserNamespace::Host };
+    let is_in_host = is_host || options.pid() == NamespaceMode::Node || options.ipc() == NamespaceMode::Node;
+    let can_have_own_ids = !is_in_host && !security.privileged && handler != HOST_HANDLER;
+    let has_own_ids = id_map.is_some() || (user_namespaces == UserNamespaces::All && can_have_own_ids);
+    let user_namespace = if has_own_ids { UserNamespace::Own } else { UserNamespace::Host };
     let ports = if is_host { Vec::new() } else { ports(config, &mut violations) };
     let cni = network::options(id, config, &mut violations);
     violations.check()?;
@@ -122,7 +138,7 @@ pub(crate) fn lower(
         egress: !is_host,
         hostname,
         dns: Some(dns(config.dns_config.as_ref(), host)),
-        sysctls: sysctls(&linux.sysctls, is_host, id_map.is_some()),
+        sysctls: sysctls(&linux.sysctls, is_host, has_own_ids),
         user_namespace: user_namespace.into(),
         share_processes: options.pid() == NamespaceMode::Pod,
         cgroup_parent: linux.cgroup_parent,
@@ -247,7 +263,7 @@ mod tests {
     }
 
     fn lowered(config: &PodSandboxConfig) -> Result<CreatePodRequest, String> {
-        lower("id", config, "", &host()).map_err(|status| status.message().to_owned())
+        lower("id", config, "", &host(), UserNamespaces::Requested).map_err(|status| status.message().to_owned())
     }
 
     fn user_namespace(mode: NamespaceMode, ids: &[u32]) -> PodSandboxConfig {
@@ -299,6 +315,37 @@ mod tests {
         }
     }
 
+    /// Rule C56.
+    #[test]
+    fn all_pods_can_have_own_ids() {
+        let of = |config: &PodSandboxConfig, handler, setting| {
+            let pod = lower("id", config, handler, &host(), setting).unwrap();
+            (pod.user_namespace(), pod.id_map.is_some(), pod.sysctls.get("net.ipv4.ping_group_range").cloned())
+        };
+        let own = |is_given| (UserNamespace::Own, is_given, Some("0 65535".to_owned()));
+        let (all, node) = (UserNamespaces::All, NamespaceMode::Node);
+        let ordinary = user_namespace(node, &[]);
+        assert_eq!(of(&ordinary, HANDLER, all), own(false));
+        assert_eq!(of(&user_namespace(NamespaceMode::Pod, &[0]), HOST_HANDLER, all), own(true));
+        assert_eq!(of(&ordinary, HANDLER, UserNamespaces::Requested).0, UserNamespace::Host);
+        assert_eq!(of(&ordinary, HOST_HANDLER, all).0, UserNamespace::Host);
+        let in_host = |change: fn(&mut NamespaceOption)| {
+            let mut options = NamespaceOption::default();
+            change(&mut options);
+            config(options)
+        };
+        let mut privileged = config(NamespaceOption::default());
+        privileged.linux.as_mut().unwrap().security_context.as_mut().unwrap().privileged = true;
+        for config in [
+            privileged,
+            in_host(|options| options.network = NamespaceMode::Node.into()),
+            in_host(|options| options.pid = NamespaceMode::Node.into()),
+            in_host(|options| options.ipc = NamespaceMode::Node.into()),
+        ] {
+            assert_eq!(of(&config, "", all).0, UserNamespace::Host, "{config:?}");
+        }
+    }
+
     /// Rule C19.
     #[test]
     fn name_servers_are_given_or_the_hosts() {
@@ -340,9 +387,8 @@ mod tests {
     fn unknown_handlers_are_refused() {
         let mut config = config(NamespaceOption::default());
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().run_as_group = Some(Default::default());
-        let status = lower("id", &config, "gvisor", &host()).unwrap_err();
+        let status = lower("id", &config, "gvisor", &host(), UserNamespaces::All).unwrap_err();
         let message = status.message();
         assert!(message.contains("runtime_handler") && message.contains("requires run_as_user"), "{message}");
-        assert!(lower("id", &config, "gvisor", &host()).is_err());
     }
 }

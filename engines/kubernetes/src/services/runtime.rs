@@ -13,7 +13,7 @@ use tokio_stream::{Empty, Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
 use super::{answer, to_end, to_end_within};
-use crate::lower::sandbox::HANDLER;
+use crate::lower::sandbox::{HANDLER, HOST_HANDLER};
 use crate::node::Node;
 use crate::{containers, exec, failure, metrics, sandboxes, stats, status, streams};
 
@@ -328,7 +328,7 @@ impl RuntimeService for Runtime {
                 }
                 false => BTreeMap::new(),
             },
-            runtime_handlers: vec![handler(""), handler(HANDLER)],
+            runtime_handlers: vec![handler(""), handler(HANDLER), handler(HOST_HANDLER)],
             features: Some(RuntimeFeatures { supplemental_groups_policy: true, ..RuntimeFeatures::default() }),
         })
     }
