@@ -1,4 +1,4 @@
-//! Kubernetes' own client, client-go, against the server.
+//! Kubernetes' own client, client-go, against the server (specs: cri C34).
 //!
 //! `EXECUTOR_STREAMS_CLIENT` names the program of `integration/engines/streams`, which `cargo xtask engines-test` builds
 //! before it runs these tests.

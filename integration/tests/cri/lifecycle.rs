@@ -1,10 +1,10 @@
 //! Sandboxes and containers from their creation to their removal.
 
 use executor_cri_api::v1::{
-    ContainerEventType, ContainerFilter, ContainerState, GetEventsRequest, LinuxContainerConfig,
+    CgroupDriver, ContainerEventType, ContainerFilter, ContainerState, GetEventsRequest, LinuxContainerConfig,
     LinuxContainerResources, LinuxContainerSecurityContext, ListContainerStatsRequest, ListContainersRequest,
-    PodSandboxState, PodSandboxStatusRequest, RemoveImageRequest, StatusRequest, UpdateContainerResourcesRequest,
-    VersionRequest,
+    PodSandboxState, PodSandboxStatusRequest, RemoveImageRequest, RuntimeConfigRequest, StatusRequest,
+    UpdateContainerResourcesRequest, VersionRequest,
 };
 use integration::cri::KubernetesNode;
 use integration::daemon::Setup;
@@ -24,6 +24,8 @@ fn runtime_describes_itself() {
     let found: Vec<_> = conditions.iter().map(|one| (&*one.r#type, one.status)).collect();
     assert_eq!(found, [("RuntimeReady", true), ("NetworkReady", false)], "there is no CNI configuration");
     assert_eq!(status.runtime_handlers.len(), 3);
+    let config = node.block_on(runtime.runtime_config(RuntimeConfigRequest {})).unwrap().into_inner();
+    assert_eq!(config.linux.unwrap().cgroup_driver(), CgroupDriver::Cgroupfs);
 }
 
 /// Rule C8, complaint X1: a retry joins the first call, and another request with the name is refused.

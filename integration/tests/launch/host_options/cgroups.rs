@@ -1,4 +1,4 @@
-//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units.
+//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units (specs: cri G6, C20).
 
 use std::fs;
 use std::path::{Path, PathBuf};

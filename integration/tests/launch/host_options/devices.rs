@@ -1,5 +1,5 @@
 //! Devices of the operator's list, and attempts to access other devices. Each test has its own device nodes in a
-//! directory below /dev.
+//! directory below /dev (specs: cri G10, C26).
 
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
 //! Paths of the host (`policy.host_paths`): propagation, mounts below them, sockets and devices, links, and files that
-//! replace those of the executor.
+//! replace those of the executor (specs: cri G2, C24, C25).
 
 use std::fs;
 use std::io::Write as _;
