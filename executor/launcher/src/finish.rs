@@ -1,10 +1,11 @@
 //! Ends a container. The shim or the launcher does this, always in this order.
 //!
 //! ```text
-//! complete   wipe the secrets, kill leftover processes in the cgroup, detach the container from a CNI network, deliver
-//!            the last output to clients, write the exit record
+//! complete   wipe the secrets, kill leftover processes in the cgroup, free the published ports, detach a pod from its
+//!            network, deliver the last output to clients, write the exit record
 //!            ── here the exit is reported ──
-//! leave      remove the cgroup, the writable layer and, last, the run directory
+//! leave      detach any other container from its network, remove the cgroup, the writable layer and, last, the run
+//!            directory
 //! ```
 //! A reported exit is therefore final: all secrets are wiped, no process runs, and the result is written. Only the
 //! executor's own files remain. The container exists until its run directory is removed, and a deletion waits for that.
@@ -100,11 +101,13 @@ pub(crate) enum ExitRecorded {
 
 impl Remains {
     /// Returns true if the container can be ended without waiting: it has no process, no published port and no secret
-    /// files that the process could write.
+    /// files that the process could write, and it is no pod on a network.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         let has_ports = !plan.connectivity.ports.is_empty();
-        plan.writable_files.is_none() && !has_ports && host.hierarchies.pids(&self.cgroup).is_empty()
+        let detaches_first = plan.is_pod() && self.on_network && leaves_a_network(plan);
+        let is_quick = plan.writable_files.is_none() && !has_ports && !detaches_first;
+        is_quick && host.hierarchies.pids(&self.cgroup).is_empty()
     }
 
     /// Overwrites all secrets that this process can access. Secrets that could not be overwritten stay in `volumes`.
@@ -162,8 +165,10 @@ impl Remains {
             log::line(Level::Error, &id, format_args!("{error}"));
         }
         self.on_network &= leaves_a_network(&container.plan);
-        // A client may request the ports again as soon as the exit is reported.
-        if !container.plan.connectivity.ports.is_empty() && self.on_network {
+        // A client may request the ports again, or a network's last address, as soon as the exit is reported.
+        if self.on_network && container.plan.is_pod() {
+            self.detach(host, &id);
+        } else if self.on_network && !container.plan.connectivity.ports.is_empty() {
             match id.parse().map_or(Ok(false), |id| network::free_ports(host, &id)) {
                 Ok(true) => {}
                 Ok(false) => self.detach(host, &id),
@@ -244,7 +249,7 @@ impl Remains {
         recorded
     }
 
-    /// Detaches the container from its network. If a plugin fails, a later launcher tries again.
+    /// Detaches the container from its network. If a plugin fails, the launcher tries again later.
     pub(crate) fn detach(&mut self, host: &Host, id: &str) {
         if !std::mem::take(&mut self.on_network) {
             return;

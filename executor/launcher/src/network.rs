@@ -1,5 +1,6 @@
 //! Networks of containers. A container is attached before it runs, and detached when it ends. The shim detaches it; if
-//! the shim is lost, the launcher does, or the next launcher after a restart.
+//! the shim is lost, the launcher does, or the next launcher after a restart. If plugins of CNI fail, the launcher tries
+//! again.
 //!
 //! ```text
 //! bridge      built-in bridge networks
@@ -33,7 +34,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use executor_core::bridge::{BridgeNetwork, default_network};
-use executor_core::cni::{Addresses, Capabilities, CniNetwork};
+use executor_core::cni::{Addresses, Attachment, Capabilities, CniNetwork};
 use executor_core::ident::ContainerId;
 use executor_core::plan;
 use executor_core::protocol::{Reason, Refused};
@@ -430,6 +431,48 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     if !host.networks.is_empty() {
         // So that the launcher always holds it, and not only after it has detached a container of a lost shim.
         let _ = netlink::with_host_netfilter(|_| Ok(())); // a kernel without nf_tables is reported when it is needed
+    }
+}
+
+/// Returns true if a container has ended, but is still attached to a network of CNI plugins because a plugin failed.
+pub(crate) fn is_left_attached(host: &Host, id: &ContainerId) -> bool {
+    !host.containers_run().join(id.as_str()).exists() && left_attachment(host, id).is_some()
+}
+
+fn left_attachment(host: &Host, id: &ContainerId) -> Option<Attachment> {
+    match store::read(host, id.as_str()) {
+        Ok(Some(Stored::Cni(attachment))) => Some(attachment),
+        _ => None,
+    }
+}
+
+/// Returns the containers for which [`is_left_attached`] returns true.
+fn left_attached(host: &Host) -> impl Iterator<Item = ContainerId> {
+    store::ids(host).into_iter().filter(|id| is_left_attached(host, id))
+}
+
+/// Returns true if any container is left attached.
+pub(crate) fn has_left_attached(host: &Host) -> bool {
+    left_attached(host).next().is_some()
+}
+
+/// Detaches containers that are left attached. Failures are logged.
+pub(crate) fn detach_left(host: &Host) {
+    for id in left_attached(host) {
+        let Some(attachment) = left_attachment(host, &id) else { continue };
+        match cni::detach_ended(host, &attachment, Patience::whole(host)) {
+            Ok(()) => log::line(Level::Info, id.as_str(), "detached from its network by a later attempt"),
+            Err(why) => log::line(Level::Error, id.as_str(), format_args!("still not detached from its network: {why}")),
+        }
+    }
+}
+
+/// Kills the plugins of a killed process that detached containers.
+pub(crate) fn end_detach_left(host: &Host) {
+    for id in left_attached(host) {
+        if let Err(why) = cni::remove_leftovers(host, &id) {
+            log::line(Level::Error, id.as_str(), format_args!("plugins of its network were not killed: {why}"));
+        }
     }
 }
 

@@ -98,7 +98,7 @@ struct Server {
     warm_pool: warm_pool::WarmPool,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,
-    /// Lists, checks and garbage collection of networks.
+    /// Lists, checks, garbage collection and late detachments of networks.
     network_tasks: network_tasks::NetworkTasks,
     /// Requests that wait for a shim.
     deferred: Vec<requests::Deferred>,
@@ -213,6 +213,9 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     heap::trim();
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    if crate::network::has_left_attached(&server.host) {
+        server.network_tasks.detach_later();
+    }
     server.queue_collection();
     let result = server.run(exit_when_idle);
     server.clean_up(ephemeral);
@@ -242,6 +245,7 @@ impl Server {
                 (!self.unwiped.is_empty()).then_some(now + WIPE_AGAIN),
                 self.watch_period().map(|period| watched_at + period),
                 self.deferred.iter().map(|deferred| deferred.until).min(),
+                self.network_tasks.due(),
                 self.shims.values().filter_map(|shim| shim.offer.as_ref()).map(|offer| offer.until).min(),
             ];
             let events = self.wait(due.into_iter().flatten().chain(self.warm_pool_due()))?;
@@ -296,7 +300,7 @@ impl Server {
             self.layers.reap();
         }
         if has(Event::NetworkTask) {
-            self.network_tasks.reap();
+            self.network_tasks.reap(&self.host);
         }
         self.unreaped |= [Event::Signal, Event::Exec, Event::Layer, Event::NetworkTask].into_iter().any(has);
     }

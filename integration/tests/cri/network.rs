@@ -3,6 +3,7 @@
 use executor_cri_api::v1::{PodSandboxStatusRequest, StatusRequest};
 use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
+use integration::wait;
 
 fn node(network: &Network) -> KubernetesNode {
     KubernetesNode::with(network.setup(POLICY))
@@ -28,29 +29,42 @@ fn pods_have_addresses_until_they_stop() {
     let id = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
     let done = node.exec(&id, &["sh", "-c", "cat /etc/hostname /proc/sys/net/ipv4/ip_unprivileged_port_start"], 10);
     assert_eq!(String::from_utf8(done.unwrap().stdout).unwrap(), "web-0\n0\n");
+    assert_ne!(network.leftovers(node.daemon.setup()), Vec::<String>::new());
     node.stop_sandbox(&sandbox).unwrap();
+    assert_eq!(network.leftovers(node.daemon.setup()), Vec::<String>::new(), "the address is free");
     assert_eq!(address(), "");
     node.remove_sandbox(&sandbox).unwrap();
-    assert_eq!(network.leftovers(node.daemon.setup()), Vec::<String>::new());
 }
 
-/// Complaint X2: a failing DEL delays neither the stop nor the removal.
+/// Complaint X2: a failing DEL delays neither the stop nor the removal, and is tried again until it succeeds.
 #[test]
 fn failing_plugins_do_not_block_removals() {
     let network = Network::new();
-    network
-        .plugin("stubborn", "[ $CNI_COMMAND != DEL ] || { echo '{\"code\": 11, \"msg\": \"not now\"}'; exit 1; }; cat");
-    network.configure("10-test.conflist", "test", &[]);
-    let node = node(&network);
-    let mut config = node.sandbox("a");
-    config.linux.as_mut().unwrap().security_context = None;
-    config.log_directory.clear();
-    let sandbox = node.run_sandbox(&config).unwrap();
+    let broken = network.dir().join("broken");
+    std::fs::write(&broken, "").unwrap();
+    let script = format!(
+        "[ $CNI_COMMAND = ADD ] && exec python3 -c 'import json, sys; print(json.dumps(json.load(sys.stdin)[\"prevResult\"]))'; [ $CNI_COMMAND = DEL -a -e {} ] || exit 0; \
+         echo '{{\"code\": 11, \"msg\": \"not now\"}}'; exit 1",
+        broken.display()
+    );
+    network.plugin("stubborn", &script);
     network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "stubborn"})]);
+    let node = node(&network);
+    let config = node.networked_sandbox("a");
+    let sandbox = node.run_sandbox(&config).unwrap();
     node.stop_sandbox(&sandbox).unwrap();
+    assert_eq!(network.calls(), ["ADD stubborn netns", "DEL stubborn netns"]);
     node.remove_sandbox(&sandbox).unwrap();
-    let other = node.run_sandbox(&config);
-    drop(other);
+    let next = node.run_sandbox(&config).unwrap();
+    node.stop_sandbox(&next).unwrap();
+    node.remove_sandbox(&next).unwrap();
+    let records = || std::fs::read_dir(node.daemon.setup().state_dir().join("networks")).unwrap().count();
+    assert_eq!(records(), 2);
+    let made = network.calls().len();
+    wait::until("another attempt", || (network.calls().len() >= made + 2).then_some(()));
+    assert_eq!(records(), 2, "it failed");
+    std::fs::remove_file(broken).unwrap();
+    wait::until("the networks are removed", || network.leftovers(node.daemon.setup()).is_empty().then_some(()));
 }
 
 /// Rule C2: a network configuration is seen without a restart.

@@ -7,7 +7,8 @@
 //!            netns    gives the network namespace a path on the host                       (netns.rs)
 //!            ADD      calls each plugin in order, and stores the result                    (plugin.rs)
 //! detach     DEL      calls each plugin in reverse order, with the stored result
-//!            after every plugin has succeeded, removes the namespace's path, then the record
+//!            after every plugin has succeeded, removes the namespace's path, then the record; after a failure the
+//!            launcher tries again, in a process of its own
 //! check      CHECK    calls each plugin in order, with the stored result                   (check.rs)
 //! collect    GC       if enabled by the operator; passes the attachments to keep           (gc.rs)
 //!
@@ -114,16 +115,38 @@ pub(super) fn attach(
 /// # Errors
 /// Returns the messages of the plugins that failed.
 pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
-    let id = &attachment.id;
-    let plugins = cgroup(host, id);
-    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
-    // DEL must not run in parallel with a plugin that a lost shim or a check has started.
-    let end_plugins = || {
-        let cgroups = [&plugins, &check_cgroup(host, id)];
-        cgroups.into_iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_PATIENCE))
-    };
-    let _lock = OperationLock::for_container(host, id, patience.deadline(), end_plugins)
+    let kill = || kill_plugins(host, &attachment.id);
+    let _lock = OperationLock::for_container(host, &attachment.id, patience.deadline(), kill)
         .map_err(|error| system("lock of the network", &error))?;
+    detach_locked(host, attachment, patience)
+}
+
+/// Detaches a container that has ended from its network. Does not wait for other operations.
+///
+/// # Errors
+/// As [`detach`].
+pub(super) fn detach_ended(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
+    let lock = OperationLock::try_for_container(host, &attachment.id);
+    let _lock = lock.map_err(|error| system("lock of the network", &error))?;
+    kill_plugins(host, &attachment.id).map_err(|error| system("cgroup of the plugins", &error))?;
+    detach_locked(host, attachment, patience)
+}
+
+/// Kills plugins that a lost shim or a killed process has started. DEL must not run in parallel with them.
+fn kill_plugins(host: &Host, id: &ContainerId) -> io::Result<()> {
+    let cgroups = [cgroup(host, id), check_cgroup(host, id)];
+    cgroups.iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_PATIENCE))
+}
+
+/// Detaches a container whose lock the caller holds. Does nothing if the container was detached meanwhile.
+fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
+    let id = &attachment.id;
+    match store::read(host, id.as_str()) {
+        Ok(Some(Stored::Cni(current))) if current.cni_id == attachment.cni_id => {}
+        Ok(_) => return Ok(()),
+        Err(error) => return Err(system("stored network data", &error)),
+    }
+    let plugins = cgroup(host, id);
     host.hierarchies.make_memory(&plugins).map_err(|error| system("cgroup of the plugins", &error))?;
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id);
     let netns = (this_boot && netns::is_pinned(host, id)).then_some(attachment.netns.as_path());
@@ -152,6 +175,10 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
     netns::unpin(host, id)
         .and_then(|()| store::remove(host, id.as_str(), &attachment.asked))
         .map_err(|error| system("leftover network data", &error))
+}
+
+fn system(what: &str, error: &io::Error) -> String {
+    format!("{what}: {}", crate::errors::plain(error))
 }
 
 /// Kills plugins of a container that were running when the shim was lost. At that time only VERSION had been called.

@@ -1,4 +1,4 @@
-//! Work about networks in separate processes: lists, checks, garbage collection. Reading a thousand large files or running
+//! Work about networks in separate processes: lists, checks, garbage collection, detachments that failed. Reading a thousand large files or running
 //! plugins in the launcher's loop would delay every start.
 //!
 //! A task waits until there is room for its kind; then a process is forked for it. The process sends its reply, with a
@@ -7,7 +7,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+use executor_core::backoff::Backoff;
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{
     CheckNetwork, LauncherAnswer, LauncherReply, ListNetworks, NetworkChecked, NetworksListed, Reason, Refused,
@@ -20,6 +22,7 @@ use prost::Message as _;
 
 use super::Server;
 use crate::errors::failed;
+use crate::host::Host;
 use crate::layers::ReplyDestination;
 use crate::log::{self, Level};
 use crate::network;
@@ -28,6 +31,8 @@ use crate::network;
 const LISTS_WAITING_MAX: usize = 64;
 /// Maximum number of waiting checks, each of which can take a minute.
 const CHECKS_WAITING_MAX: usize = 1;
+/// Pauses between attempts to detach containers whose plugins failed.
+const DETACH_AGAIN: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 /// Longest reply of a process, in bytes.
 const REPLY_MAX: usize = 8192;
 
@@ -39,6 +44,8 @@ pub(super) enum NetworkTask {
     Check(CheckNetwork),
     /// Let plugins remove stale attachments.
     Collect,
+    /// Detach ended containers that could not be detached.
+    Detach,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,6 +53,7 @@ enum Kind {
     List,
     Check,
     Collect,
+    Detach,
 }
 
 impl Kind {
@@ -54,6 +62,7 @@ impl Kind {
             Self::List => "lists",
             Self::Check => "checks",
             Self::Collect => "collections",
+            Self::Detach => "detachments",
         }
     }
 
@@ -61,7 +70,7 @@ impl Kind {
     fn running_max(self) -> usize {
         match self {
             Self::List => 2,
-            Self::Check | Self::Collect => 1,
+            Self::Check | Self::Collect | Self::Detach => 1,
         }
     }
 
@@ -70,7 +79,7 @@ impl Kind {
         match self {
             Self::List => LISTS_WAITING_MAX,
             Self::Check => CHECKS_WAITING_MAX,
-            Self::Collect => 1, // it covers whatever has failed meanwhile
+            Self::Collect | Self::Detach => 1, // it covers whatever has failed meanwhile
         }
     }
 }
@@ -81,6 +90,7 @@ impl NetworkTask {
             Self::List(_) => Kind::List,
             Self::Check(_) => Kind::Check,
             Self::Collect => Kind::Collect,
+            Self::Detach => Kind::Detach,
         }
     }
 }
@@ -103,6 +113,19 @@ struct RunningTask {
 pub(super) struct NetworkTasks {
     waiting: VecDeque<WaitingTask>,
     running: Vec<RunningTask>,
+    detach_again: DetachAgain,
+}
+
+/// Time of the next attempt to detach containers.
+struct DetachAgain {
+    pauses: Backoff,
+    due: Option<Instant>,
+}
+
+impl Default for DetachAgain {
+    fn default() -> Self {
+        Self { pauses: DETACH_AGAIN, due: None }
+    }
 }
 
 impl NetworkTasks {
@@ -121,6 +144,25 @@ impl NetworkTasks {
         self.running.iter().map(|running| running.pid)
     }
 
+    /// Returns the time of the next attempt to detach containers.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.detach_again.due
+    }
+
+    /// Lets containers that are left attached be detached after a pause.
+    pub(super) fn detach_later(&mut self) {
+        let DetachAgain { pauses, due } = &mut self.detach_again;
+        due.get_or_insert_with(|| Instant::now() + pauses.pause());
+    }
+
+    /// Queues the attempt to detach containers when it is due.
+    fn queue_detachment(&mut self) {
+        let is_due = self.detach_again.due.take_if(|due| *due <= Instant::now()).is_some();
+        if is_due && self.has_waiting_room(Kind::Detach) {
+            self.waiting.push_back(WaitingTask { task: NetworkTask::Detach, client: None });
+        }
+    }
+
     fn has_waiting_room(&self, kind: Kind) -> bool {
         self.waiting.iter().filter(|waiting| waiting.task.kind() == kind).count() < kind.waiting_max()
     }
@@ -133,12 +175,18 @@ impl NetworkTasks {
     }
 
     /// Reaps processes that have exited, and forwards their replies.
-    pub(super) fn reap(&mut self) {
+    pub(super) fn reap(&mut self, host: &Host) {
         let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
         let ended: Vec<RunningTask> = ended;
-        for RunningTask { client, pid, reported, .. } in ended {
+        for RunningTask { kind, client, pid, reported, .. } in ended {
             let exit = process::wait_for(pid);
+            if kind == Kind::Detach {
+                match network::has_left_attached(host) {
+                    true => self.detach_later(),
+                    false => self.detach_again.pauses.reset(),
+                }
+            }
             let mut buffer = vec![0; REPLY_MAX];
             let reply = match reported.recv(&mut buffer) {
                 Ok(Some((length, fds))) => {
@@ -181,8 +229,11 @@ impl Server {
         }
     }
 
-    /// Lets garbage be collected if a container could not be detached.
-    pub(super) fn collect_after(&mut self, id: &ContainerId) {
+    /// Lets a container that could not be detached be detached later, and garbage be collected.
+    pub(super) fn follow_up_detachment(&mut self, id: &ContainerId) {
+        if network::is_left_attached(&self.host, id) {
+            self.network_tasks.detach_later();
+        }
         if network::leaves_garbage(&self.host, id) {
             self.queue_collection();
         }
@@ -190,6 +241,7 @@ impl Server {
 
     /// Starts tasks for which there is room.
     pub(super) fn advance_network_tasks(&mut self) {
+        self.network_tasks.queue_detachment();
         while let Some(WaitingTask { task, client }) = self.network_tasks.next() {
             match self.start_network_task(&task) {
                 Ok(running) => self.network_tasks.running.push(RunningTask { client, ..running }),
@@ -239,6 +291,10 @@ impl Server {
                 network::collect_garbage(&self.host);
                 return 0;
             }
+            NetworkTask::Detach => {
+                network::detach_left(&self.host);
+                return 0;
+            }
         };
         let (answer, fds) = match &made {
             Ok(file) => (answer, vec![file.as_fd()]),
@@ -251,13 +307,16 @@ impl Server {
     /// Kills running processes when the launcher exits.
     pub(super) fn kill_network_tasks(&mut self) {
         self.network_tasks.waiting.clear();
-        let collected = self.network_tasks.running.iter().any(|running| running.kind == Kind::Collect);
+        let kinds: Vec<Kind> = self.network_tasks.running.iter().map(|running| running.kind).collect();
         for running in self.network_tasks.running.drain(..) {
             let _ = process::pidfd_signal(running.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
             let _ = process::wait_for(running.pid);
         }
-        if collected {
+        if kinds.contains(&Kind::Collect) {
             network::end_collection(&self.host);
+        }
+        if kinds.contains(&Kind::Detach) {
+            network::end_detach_left(&self.host);
         }
     }
 }

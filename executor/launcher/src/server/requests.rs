@@ -408,7 +408,7 @@ impl Server {
         // Try again, in case a plugin failed at the container's end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
-            self.collect_after(&id);
+            self.follow_up_detachment(&id);
         }
         match Dirs::new(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),

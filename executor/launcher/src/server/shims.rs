@@ -74,7 +74,7 @@ impl Server {
             // lease.
             let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
             self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
-            self.collect_after(id);
+            self.follow_up_detachment(id);
             return;
         }
         let living = self.children().collect();
@@ -86,7 +86,7 @@ impl Server {
             shim.killed.map(|killed| killed.why),
             &living,
         ));
-        self.collect_after(id);
+        self.follow_up_detachment(id);
         if self.host.containers_run().join(id.as_str()).exists() {
             self.ranges_left.extend(shim.id_range.into_iter().chain(shim.pod_range)); // cleanup is incomplete
         }

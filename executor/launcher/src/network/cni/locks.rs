@@ -46,6 +46,17 @@ impl OperationLock {
         Ok(Self { _file: file })
     }
 
+    /// Locks a container for DEL. Does not wait.
+    ///
+    /// # Errors
+    /// Returns `TimedOut` if another operation is in progress.
+    pub(super) fn try_for_container(host: &Host, id: &ContainerId) -> io::Result<Self> {
+        let file = open(host)?;
+        lock(&file, (byte(id), libc::F_WRLCK), Instant::now(), || Ok(()))?;
+        lock(&file, (COLLECTION, libc::F_RDLCK), Instant::now(), || Ok(()))?;
+        Ok(Self { _file: file })
+    }
+
     /// Locks a container for CHECK. Does not wait.
     ///
     /// # Errors
