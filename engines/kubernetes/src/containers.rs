@@ -235,18 +235,15 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         true => BTreeMap::new(),
         false => stats::usages(node, std::slice::from_ref(&container)).await.unwrap_or_default(),
     };
+    let used = usages.get(id).and_then(|usage| usage.cpu).map_or(0, |cpu| cpu.total_ns);
+    let note = |record: &mut SandboxRecord| record.note_removal(id, used);
+    if let Err(error) = node.store.sandboxes.change(&container.record.sandbox, note) {
+        tracing::warn!(sandbox = container.record.sandbox, "cannot record the processor time: {}", error.message());
+    }
     forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.containers.remove(id) {
         // Commands that wait for their client hold arguments.
         node.streams.revoke(id);
-        let used = usages.get(id).and_then(|usage| usage.cpu).map_or(0, |cpu| cpu.total_ns);
-        let add = |record: &mut SandboxRecord| {
-            record.removed_cpu_ns = record.removed_cpu_ns.saturating_add(used);
-            used > 0
-        };
-        if let Err(error) = node.store.sandboxes.change(&container.record.sandbox, add) {
-            tracing::warn!(sandbox = container.record.sandbox, "cannot record the processor time: {}", error.message());
-        }
         events::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
     }
     Ok(())

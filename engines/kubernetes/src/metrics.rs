@@ -120,10 +120,10 @@ pub(crate) fn descriptors() -> Vec<MetricDescriptor> {
 /// # Errors
 /// Returns an error of executord.
 pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> {
-    let sandboxes = node.store.sandboxes.all().into_iter().filter(Sandbox::is_ready);
     let containers = node.store.containers.all();
     let usages = stats::usages(node, &containers).await?;
     let disk = Disk::read(&node.client.info().await.map_err(failure::status)?.state_dir);
+    let sandboxes = node.store.sandboxes.all().into_iter().filter(Sandbox::is_ready);
     let mut all = Vec::new();
     for sandbox in sandboxes {
         let members = containers.iter().filter(|container| container.record.sandbox == sandbox.record.id);

@@ -189,7 +189,8 @@ pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTr
     let all = read(false);
     let mut usage = pod_cgroup::usage(&sandbox.record.config).unwrap_or_else(|| {
         let total = all.iter().filter_map(|usage| usage.cpu.as_ref()).map(|cpu| cpu.total_ns);
-        let total_ns = total.fold(sandbox.record.removed_cpu_ns, u64::saturating_add);
+        let is_counted = |id: &str| usages.get(id).is_some_and(|usage| usage.cpu.is_some());
+        let total_ns = total.fold(sandbox.record.removed_cpu_ns(is_counted), u64::saturating_add);
         Usage { cpu: Some(v1::CpuUsage { total_ns, ..v1::CpuUsage::default() }), ..sum(&read(true)) }
     });
     // All members of a pod have one network: its counters are those of the last reading.
@@ -208,6 +209,8 @@ pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result
     containers.retain(|container| ids.contains(&container.record.sandbox));
     let usages = usages(node, &containers).await?;
     let stats = |sandbox: &Sandbox| {
+        // A container that was removed meanwhile is in the newest record.
+        let sandbox = &node.store.sandboxes.get(&sandbox.record.id).unwrap_or_else(|| sandbox.clone());
         let members: Vec<&Container> =
             containers.iter().filter(|container| container.record.sandbox == sandbox.record.id).collect();
         let usage = of_sandbox(sandbox, &members, &usages);
@@ -331,6 +334,16 @@ mod tests {
         assert_eq!(found.network.unwrap().received_bytes, 8);
         let found = of_sandbox(&sandbox, &[&ended], &usages);
         assert_eq!((found.cpu.unwrap().total_ns, found.memory), (120, None));
+        // A kill between two steps of the removal of "e" neither loses its time nor counts it twice.
+        let mut record = SandboxRecord::clone(&sandbox.record);
+        record.note_removal("e", 20);
+        let removing = Sandbox { record: Arc::new(record), state: None };
+        let only_running = [("r".into(), usages["r"].clone())].into();
+        for (members, usages) in
+            [(&[&runs, &ended][..], &usages), (&[&runs, &ended], &only_running), (&[&runs], &only_running)]
+        {
+            assert_eq!(of_sandbox(&removing, members, usages).cpu.unwrap().total_ns, 121);
+        }
         assert_eq!(found.network.unwrap().received_bytes, 7);
     }
 

@@ -31,10 +31,40 @@ pub(crate) struct SandboxRecord {
     pub(crate) runtime_handler: String,
     /// Time of the request, in nanoseconds since 1970.
     pub(crate) created_at: i64,
-    /// Processor time of containers that were removed, in nanoseconds.
+    /// Processor time in nanoseconds of the containers that were removed last, or are about to be, by their ids.
+    pub(crate) removed_containers: Vec<(String, u64)>,
+    /// Processor time of containers that were removed before, in nanoseconds.
     pub(crate) removed_cpu_ns: u64,
     /// True once executord has created the pod.
     pub(crate) is_created: bool,
+}
+
+/// Containers in [`SandboxRecord::removed_containers`]. A call that reads counters meets no more removals.
+const REMOVED_MAX: usize = 16;
+
+impl SandboxRecord {
+    /// Notes the processor time of a container before it is removed: a single write, so that a kill loses nothing and counts
+    /// nothing twice. Returns true if the record changed.
+    pub(crate) fn note_removal(&mut self, id: &str, cpu_ns: u64) -> bool {
+        match self.removed_containers.iter_mut().find(|(removed, _)| removed == id) {
+            // An earlier attempt to remove the container failed.
+            Some((_, noted)) => cpu_ns > std::mem::replace(noted, cpu_ns.max(*noted)),
+            None if cpu_ns == 0 => false,
+            None => {
+                self.removed_containers.push((id.to_owned(), cpu_ns));
+                if self.removed_containers.len() > REMOVED_MAX {
+                    self.removed_cpu_ns = self.removed_cpu_ns.saturating_add(self.removed_containers.remove(0).1);
+                }
+                true
+            }
+        }
+    }
+
+    /// Returns the processor time of removed containers, without those that the caller counts itself.
+    pub(crate) fn removed_cpu_ns(&self, is_counted: impl Fn(&str) -> bool) -> u64 {
+        let removed = self.removed_containers.iter().filter(|(id, _)| !is_counted(id));
+        removed.fold(self.removed_cpu_ns, |sum, (_, cpu_ns)| sum.saturating_add(*cpu_ns))
+    }
 }
 
 /// A container, as its request describes it.
@@ -439,6 +469,17 @@ mod tests {
         assert!(text.contains("c.log") && !text.contains("hunter2"), "{text}");
         let reopened = Store::open(directory.path()).unwrap();
         assert_eq!(reopened.containers.get("12").unwrap().record, store.containers.get("1234").unwrap().record);
+    }
+
+    /// Rule C41: processor time is noted once, and the oldest is added up.
+    #[test]
+    fn removed_processor_time_is_kept() {
+        let mut sandbox = record("s", "s");
+        assert!(sandbox.note_removal("0", 5) && sandbox.note_removal("0", 6) && !sandbox.note_removal("0", 0));
+        assert!(!sandbox.note_removal("1", 0));
+        assert_eq!([sandbox.removed_cpu_ns(|_| false), sandbox.removed_cpu_ns(|id| id == "0")], [6, 0]);
+        (1..40).for_each(|id| assert!(sandbox.note_removal(&id.to_string(), 1)));
+        assert_eq!((sandbox.removed_cpu_ns(|_| false), sandbox.removed_containers.len()), (45, REMOVED_MAX));
     }
 
     /// Rule C4: a prefix that two ids have names neither.

@@ -462,7 +462,9 @@ pub(crate) fn detach_left(host: &Host) {
         let Some(attachment) = left_attachment(host, &id) else { continue };
         match cni::detach_ended(host, &attachment, Patience::whole(host)) {
             Ok(()) => log::line(Level::Info, id.as_str(), "detached from its network by a later attempt"),
-            Err(why) => log::line(Level::Error, id.as_str(), format_args!("still not detached from its network: {why}")),
+            Err(why) => {
+                log::line(Level::Error, id.as_str(), format_args!("still not detached from its network: {why}"))
+            }
         }
     }
 }
