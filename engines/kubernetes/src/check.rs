@@ -10,7 +10,7 @@ use std::path::Path;
 use executor_client::v1::{CreatePodRequest, RunRequest, ValidateRequest};
 use executor_client::{Client, Error, Violation, Wiped};
 use executor_cri_api::v1::{
-    Capability, ContainerConfig, Device, IdMapping, LinuxContainerConfig, LinuxContainerResources,
+    Capability, ContainerConfig, IdMapping, LinuxContainerConfig, LinuxContainerResources,
     LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, MountPropagation,
     NamespaceMode, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, UserNamespace,
 };
@@ -246,7 +246,6 @@ fn system() -> Pod {
     };
     container.linux.get_or_insert_default().security_context = Some(security);
     container.mounts[0].propagation = MountPropagation::PropagationBidirectional.into();
-    container.devices = vec![Device { host_path: "/dev/fuse".into(), ..Device::default() }];
     (sandbox, container)
 }
 
@@ -259,7 +258,15 @@ fn requests(
     let pod = sandbox::lower(ID, sandbox, "", &host, user_namespaces)?;
     let (volumes, log) = (BTreeMap::new(), "/var/log/pods/check/0.log");
     let rootfs = "docker://registry.invalid/check";
-    let origin = Origin { sandbox: ID, sandbox_config: sandbox, rootfs, log, volumes: &volumes, oom_score_adj_min };
+    let origin = Origin {
+        sandbox: ID,
+        sandbox_config: sandbox,
+        rootfs,
+        log,
+        volumes: &volumes,
+        oom_score_adj_min,
+        allows_all_devices: true,
+    };
     let run = container::lower(&origin, container.clone())?;
     // Alone, because the container of a pod that is refused is not judged.
     let user_namespace = pod.user_namespace;

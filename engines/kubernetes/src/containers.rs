@@ -7,6 +7,7 @@ use std::time::Duration;
 use executor_client::v1::{Limits, UpdateLimitsRequest};
 use executor_client::{Code, Run};
 use executor_core::limits::GRACE_MAX;
+use executor_core::plan::DEV;
 use executor_cri_api::v1::{
     ContainerConfig, ContainerFilter, ContainerState, CreateContainerRequest, LinuxContainerResources,
     StopContainerRequest,
@@ -67,6 +68,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         log: &log,
         volumes: &volumes,
         oom_score_adj_min: node.oom_score_adj_min,
+        allows_all_devices: is_privileged(&config) && allows_all_devices(node).await?,
     };
     // Nothing is recorded of a request that cannot be lowered.
     let request = lower(&origin, config)?;
@@ -109,6 +111,17 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             Err(failure::new_container(error, &image_fields))
         }
     }
+}
+
+fn is_privileged(config: &ContainerConfig) -> bool {
+    let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    security.is_some_and(|security| security.privileged)
+}
+
+/// Returns true if executord's policy allows all devices of the host.
+async fn allows_all_devices(node: &Node) -> Result<bool, Status> {
+    let info = node.client.info().await.map_err(failure::status)?;
+    Ok(info.device_paths.iter().any(|path| path == DEV))
 }
 
 /// Notes the ids of the images that are mounted, and returns the references of their manifests by these ids.

@@ -293,7 +293,8 @@ impl Merge<'_> {
             return Err(OutOfRange.because(why));
         }
         let new = Edit { device, content: Node { node: node.clone(), permissions } };
-        let listed = self.plan.host_options.devices.iter().filter(|device| !device.is_cdi());
+        let is_listed = |device: &&Device| !device.is_cdi() && !device.is_whole_dev();
+        let listed = self.plan.host_options.devices.iter().filter(is_listed);
         if let Some(Device { path, .. }) = listed.into_iter().find(|listed| is_nested(&listed.path, &node.path)) {
             return Err(Conflict.because(format!("conflicts with the device at `{}`", path.display())));
         }

@@ -36,7 +36,7 @@ pub use checks::{
 pub use cni::{CniArgument, CniBandwidth, CniOptions};
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use egress::{AddressRange, BadRange, EgressProtocol, EgressRule, IcmpMessages, PortRange};
-pub use host_options::{Device, DevicePermissions, GIVEN_CGROUP, HostDevice, HostOptions, Ulimit};
+pub use host_options::{DEV, Device, DevicePermissions, GIVEN_CGROUP, HostDevice, HostOptions, Ulimit};
 pub use isolation::{IdMapping, Isolation, MASKED, READONLY, UserNamespace};
 pub use logging::{LogLimits, Logging};
 pub use pods::{POD_VOLUMES, PodRole, pod_volume_name, pod_volume_path};

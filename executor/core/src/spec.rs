@@ -17,7 +17,7 @@ use oci_spec::runtime::{
     PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
-use crate::limits::CORE_FILE_MAX;
+use crate::limits::{CORE_FILE_MAX, HOST_DEVICES_MAX};
 use crate::names;
 use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
@@ -179,11 +179,11 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
 }
 
 fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecError> {
-    let mut all = of_kernel(plan.surroundings.shm_bytes)?;
+    let mut all = of_kernel(plan.surroundings.shm_bytes, plan.host_options.has_whole_dev())?;
     if !shows_hosts_sys(plan) {
         all.push(sys(plan.isolation.privileged)?);
     }
-    all.push(cgroup(resolved.cgroup_view)?);
+    all.push(cgroup(resolved.cgroup_view, plan.isolation.has_writable_cgroup())?);
     // With volumes, the shim mounts the tmpfs file systems in the order of their paths.
     if !plan.has_ordered_mounts() {
         for one in in_memory(plan) {
@@ -201,13 +201,18 @@ fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecErr
     Ok(all)
 }
 
+/// Maximum number of files in a container's /dev, besides all devices of the host.
+const DEV_ENTRIES: usize = 128;
+
 /// Returns the mounts of /proc and of the file systems below /dev.
-fn of_kernel(shm_bytes: u64) -> Result<Vec<Mount>, OciSpecError> {
+fn of_kernel(shm_bytes: u64, has_whole_dev: bool) -> Result<Vec<Mount>, OciSpecError> {
+    let entries = if has_whole_dev { DEV_ENTRIES + HOST_DEVICES_MAX } else { DEV_ENTRIES };
+    let entries = format!("nr_inodes={entries}");
     let terminals = format!("max={TERMINALS_MAX}");
     let shm = format!("size={shm_bytes}");
     Ok(vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
-        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", &entries])?,
         mount(
             "/dev/pts",
             "devpts",
@@ -224,9 +229,9 @@ fn sys(writable: bool) -> Result<Mount, OciSpecError> {
     mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable { "rw" } else { "ro" }])
 }
 
-/// Returns the mount of the container's own cgroup, always read-only.
-fn cgroup(view: Option<&Path>) -> Result<Mount, OciSpecError> {
-    let flags = ["nosuid", "noexec", "nodev", "ro"];
+/// Returns the mount of the container's own cgroup. The mounts of a view decide themselves whether they are writable.
+fn cgroup(view: Option<&Path>, is_writable: bool) -> Result<Mount, OciSpecError> {
+    let flags = ["nosuid", "noexec", "nodev", if is_writable && view.is_none() { "rw" } else { "ro" }];
     match view {
         Some(view) => {
             let options: Vec<&str> = std::iter::once("rbind").chain(flags).collect();

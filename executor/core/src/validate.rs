@@ -125,7 +125,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let kinds = (network, policy.host_ids_sysctls);
     let surroundings = surroundings::check(&draft.surroundings, kinds, &isolation, &limits, token, &mut report);
     let mut of_host_options = Report::default();
-    let host_options = host_options::check(&draft.host_options, policy, &mut of_host_options);
+    let host_options = host_options::check(&draft.host_options, &isolation, policy, &mut of_host_options);
     let beside = volumes::VolumeSurroundings {
         rootfs: rootfs.as_ref(),
         isolation: &isolation,
@@ -387,7 +387,7 @@ fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Resu
 }
 
 /// Returns true if one path is below the other, or both are the same.
-pub(crate) fn is_nested(one: &Path, other: &Path) -> bool {
+pub fn is_nested(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 

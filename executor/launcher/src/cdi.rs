@@ -111,7 +111,15 @@ fn look_up(
         return Err(Unsupported.because(why));
     }
     let path = node.path.clone();
-    let of_file = |block, major| DeviceNode { path, block, major, minor: node.minor.unwrap_or(0), permissions, access };
+    let of_file = |block, major| DeviceNode {
+        path,
+        block,
+        major,
+        minor: node.minor.unwrap_or(0),
+        permissions,
+        access,
+        is_in_place: false,
+    };
     let is_block = match node.kind.as_deref().unwrap_or_default() {
         "" => None,
         "b" => Some(true),

@@ -5,21 +5,25 @@
 //! namespace: every process in the container can open the node with the requested permissions, but cannot change it.
 //! The node of a CDI device ([`crate::cdi`]) can belong to a container user instead. Each node is mounted individually
 //! from a tmpfs of the host, because the kernel opens no device on a tmpfs that was mounted in a user namespace.
+//!
+//! A privileged container with the host's ids can have all devices of the host. These nodes have the owner and the
+//! permission bits of the host's nodes. They are created in the container's /dev itself: a mount for each of up to a
+//! thousand nodes would slow down the host.
 
 mod directory;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
 use executor_core::limits::DEVICE_ENTRIES_MAX;
-use executor_core::plan::{Device, DevicePermissions, Plan, UserNamespace};
+use executor_core::plan::{DEV, Device, DevicePermissions, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::{DeviceNode, NodeAccess};
 use executor_core::validate::ViolationReason::{Conflict, NotAllowed, NotFound, TooMany, Unsuitable, Unsupported};
-use executor_core::validate::{FieldFault, Violation};
+use executor_core::validate::{FieldFault, Violation, is_nested};
 use executor_sys::mount::{
     Attributes, Follow, attach, clone_tree, detach, detached, open_dir, open_in_root, set_attributes, set_private,
 };
@@ -39,8 +43,9 @@ use crate::host::Host;
 pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut nodes = Vec::new();
-    // The CDI module looks up CDI devices.
-    let listed = plan.host_options.devices.iter().enumerate().filter(|(_, device)| !device.is_cdi());
+    // The CDI module looks up CDI devices, and `add_all_of_host` all devices.
+    let is_found_here = |device: &Device| !device.is_cdi() && !device.is_whole_dev();
+    let listed = plan.host_options.devices.iter().enumerate().filter(|(_, device)| is_found_here(device));
     for (index, device) in listed {
         let violation = |(name, fault): (&str, FieldFault)| Violation::new(format!("devices[{index}].{name}"), fault);
         match look_up(host, plan, device).map_err(violation) {
@@ -62,7 +67,15 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>,
         let why = "only \"rw\" can be enforced with the host's user namespace on cgroup v2";
         return Err(("permissions", Unsupported.because(why)));
     }
-    let node = |path, (block, major, minor)| DeviceNode { path, block, major, minor, permissions, access: None };
+    let node = |path, (block, major, minor)| DeviceNode {
+        path,
+        block,
+        major,
+        minor,
+        permissions,
+        access: None,
+        is_in_place: false,
+    };
     if let Some(path) = &device.host_path {
         let all = directory::nodes(path, &device.path).map_err(|why| ("host_path", why))?;
         return Ok(all.into_iter().map(|(path, numbers)| node(path, numbers)).collect());
@@ -75,6 +88,27 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<Vec<DeviceNode>,
         ("name", reason.because(format!("`{name}`: {}: {why}", listed.path.display())))
     })?;
     Ok(vec![node(device.path.clone(), numbers)])
+}
+
+/// Adds all devices of the host if the plan contains them, each with its owner and its permission bits. Nodes that
+/// conflict with another device or with a mount of the container are left out.
+///
+/// # Errors
+/// Returns a violation if there are too many.
+pub(crate) fn add_all_of_host(plan: &Plan, nodes: &mut Vec<DeviceNode>) -> Result<(), Refused> {
+    let Some(index) = plan.host_options.devices.iter().position(Device::is_whole_dev) else { return Ok(()) };
+    let refused = |fault| {
+        Refused::from_fields(Reason::Precondition, &[Violation::new(format!("devices[{index}].host_path"), fault)])
+    };
+    let all = directory::all_nodes(Path::new(DEV)).map_err(refused)?;
+    let volumes = plan.volumes.iter().map(|volume| &volume.path);
+    let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
+    let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
+    let message = plan.termination_message.iter().map(|message| &message.path);
+    let taken = volumes.chain(tmpfs).chain(files).chain(message).chain(nodes.iter().map(|node| &node.path));
+    let taken: Vec<PathBuf> = taken.filter(|path| path.starts_with(DEV)).cloned().collect();
+    nodes.extend(all.into_iter().filter(|node| !taken.iter().any(|path| is_nested(path, &node.path))));
+    Ok(())
 }
 
 /// Checks that the nodes of all devices fit into a container's /dev together.
@@ -96,8 +130,11 @@ pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Returns the kind (true for a block device) and the numbers of a device node.
-pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
+/// Kind of a device node, true for a block device, and its major and minor number.
+type Numbers = (bool, u32, u32);
+
+/// Returns the kind and the numbers of a device node.
+pub(crate) fn numbers(path: &Path) -> Result<Numbers, (bool, String)> {
     let opened = open_dir(Path::new("/"))
         .and_then(|root| open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks));
     let stat = opened
@@ -108,7 +145,7 @@ pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
 }
 
 /// Returns the kind and the numbers of a device node; `None` for another file.
-fn numbers_of(stat: &Stat) -> Option<(bool, u32, u32)> {
+fn numbers_of(stat: &Stat) -> Option<Numbers> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::BlockDevice | FileType::CharacterDevice) => {
             Some((kind == FileType::BlockDevice, major(stat.st_rdev), minor(stat.st_rdev)))
@@ -124,24 +161,30 @@ fn explain(error: &io::Error) -> String {
     }
 }
 
-/// Creates a detached mount of each node. `ids` maps container ids to host ids. `staging` is a directory in the
+/// Creates a node. `ids` maps container ids to host ids.
+fn make_node(dir: BorrowedFd<'_>, name: &Path, node: &DeviceNode, ids: IdMap) -> io::Result<()> {
+    let kind = if node.block { FileType::BlockDevice } else { FileType::CharacterDevice };
+    mknodat(dir, name, kind, Mode::empty(), makedev(node.major, node.minor))?;
+    chmodat(dir, name, Mode::from_raw_mode(node.mode()), AtFlags::empty())?;
+    if let Some(NodeAccess { uid, gid, .. }) = node.access {
+        let (uid, gid) = (Uid::from_raw(ids.to_host(uid)), Gid::from_raw(ids.to_host(gid)));
+        chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Creates a detached mount of each node that is not created in place. `ids` maps container ids to host ids. `staging` is a directory in the
 /// caller's mount namespace.
 pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Result<Vec<OwnedFd>> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let tmpfs = detached("tmpfs", "devices", &[("size", Some("64k")), ("mode", Some("700"))], flags)?;
-    for (index, node) in nodes.iter().enumerate() {
-        let name = index.to_string();
-        let kind = if node.block { FileType::BlockDevice } else { FileType::CharacterDevice };
-        mknodat(&tmpfs, &name, kind, Mode::empty(), makedev(node.major, node.minor))?;
-        chmodat(&tmpfs, &name, Mode::from_raw_mode(node.mode()), AtFlags::empty())?;
-        if let Some(NodeAccess { uid, gid, .. }) = node.access {
-            let (uid, gid) = (Uid::from_raw(ids.to_host(uid)), Gid::from_raw(ids.to_host(gid)));
-            chownat(&tmpfs, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-        }
+    let mounted = || nodes.iter().filter(|node| !node.is_in_place).enumerate();
+    for (index, node) in mounted() {
+        make_node(tmpfs.as_fd(), Path::new(&index.to_string()), node, ids)?;
     }
     let views = || -> io::Result<Vec<OwnedFd>> {
         let view = |index: usize| clone_tree(tmpfs.as_fd(), Path::new(&index.to_string()), false);
-        (0..nodes.len()).map(view).collect()
+        mounted().map(|(index, _)| view(index)).collect()
     };
     let views = match views() {
         // Kernels before 6.15 clone only attached mounts.
@@ -175,9 +218,36 @@ pub(crate) fn make_parents(dev: BorrowedFd<'_>, below: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Mounts a node in the container's /dev. The caller is in the container.
-pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
-    let below = node.path.strip_prefix("/dev").map_err(io::Error::other)?;
+/// Creates nodes in the container's /dev. The caller is in the container, and `views` has the mounts of [`make`].
+///
+/// # Errors
+/// Returns the path of the failed node, and the error.
+pub(crate) fn place_all(
+    dev: BorrowedFd<'_>,
+    nodes: &[DeviceNode],
+    views: &[OwnedFd],
+    ids: IdMap,
+) -> Result<(), (PathBuf, io::Error)> {
+    let mut views = views.iter();
+    for node in nodes {
+        let placed = match if node.is_in_place { None } else { views.next() } {
+            Some(view) => place(dev, node, view.as_fd()),
+            None => place_itself(dev, node, ids),
+        };
+        placed.map_err(|error| (node.path.clone(), error))?;
+    }
+    Ok(())
+}
+
+fn place_itself(dev: BorrowedFd<'_>, node: &DeviceNode, ids: IdMap) -> io::Result<()> {
+    let below = node.path.strip_prefix(DEV).map_err(io::Error::other)?;
+    make_parents(dev, below)?;
+    make_node(dev, below, node, ids)
+}
+
+/// Mounts a node in the container's /dev.
+fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
+    let below = node.path.strip_prefix(DEV).map_err(io::Error::other)?;
     make_parents(dev, below)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let target = open_in_root(dev, below, flags, Mode::from_raw_mode(0o600), Follow::NoLinks)?;

@@ -11,6 +11,7 @@ mod images;
 mod lifecycle;
 mod logs;
 mod network;
+mod privileged;
 mod reboot;
 mod restarts;
 mod stalls;

@@ -23,6 +23,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) volumes: &'a BTreeMap<String, String>,
     /// Least `oom_score_adj`: a lower one is raised.
     pub(crate) oom_score_adj_min: i32,
+    /// True if executord's policy allows all devices of the host.
+    pub(crate) allows_all_devices: bool,
 }
 
 /// Lowers a container to a request, which has no id yet.
@@ -42,6 +44,9 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     // The environment is not part of the digest: executord compares it itself, with a key.
     let envs = std::mem::take(&mut config.envs);
     let nonce = digest(&config);
+    // Rule C28. In a user namespace, nodes of the host would belong to no user.
+    let has_host_ids = !sandbox::has_id_map(origin.sandbox_config);
+    let has_all_devices = security.privileged && origin.allows_all_devices && has_host_ids;
     let mut run = RunRequest {
         labels,
         nonce,
@@ -56,7 +61,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
         stdin: config.stdin,
         stop_signal: process::signal_number(config.stop_signal()),
         volumes: mounts::lower(&config, origin.volumes, security.privileged, &mut violations),
-        devices: mounts::devices(&config, &mut violations),
+        devices: mounts::devices(&config, has_all_devices, &mut violations),
         limits: Some(resources::lower(&requested, &mut violations)),
         oom_score_adj: oom_score_adj(requested.oom_score_adj, origin.oom_score_adj_min),
         ..RunRequest::default()
@@ -95,6 +100,7 @@ mod tests {
             log: "",
             volumes: &BTreeMap::new(),
             oom_score_adj_min: i32::MIN,
+            allows_all_devices: true,
         };
         lower(&origin, config.clone()).map_err(|status| status.message().to_owned())
     }

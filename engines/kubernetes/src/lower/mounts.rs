@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use executor_client::v1::host_path::Propagation;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{DeviceMount, HostPath, ImageVolume, VolumeMount};
+use executor_core::plan::DEV;
 use executor_cri_api::v1::{ContainerConfig, Mount, MountPropagation};
 
 use crate::failure::Violations;
@@ -83,8 +84,9 @@ fn volume(
     Some(VolumeMount { path, source, sub_path: String::new(), read_only: mount.readonly })
 }
 
-/// Lowers the devices of a container: rule C26.
-pub(super) fn devices(config: &ContainerConfig, violations: &mut Violations) -> Vec<DeviceMount> {
+/// Lowers the devices of a container: rule C26. With all devices of the host, those of the request come in addition: they
+/// can have other paths.
+pub(super) fn devices(config: &ContainerConfig, has_all: bool, violations: &mut Violations) -> Vec<DeviceMount> {
     let mut devices = Vec::new();
     for (index, device) in config.devices.iter().enumerate() {
         if device.host_path.is_empty() {
@@ -99,6 +101,7 @@ pub(super) fn devices(config: &ContainerConfig, violations: &mut Violations) -> 
     }
     let by_name = config.cdi_devices.iter().map(|device| device.name.clone());
     devices.extend(by_name.map(|name| DeviceMount { name, ..DeviceMount::default() }));
+    devices.extend(has_all.then(|| DeviceMount { host_path: DEV.into(), ..DeviceMount::default() }));
     devices
 }
 

@@ -69,6 +69,11 @@ pub(crate) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
     security(config).namespace_options.unwrap_or_default()
 }
 
+/// Returns true if the users of a sandbox have ids of their own.
+pub(super) fn has_id_map(config: &PodSandboxConfig) -> bool {
+    namespaces(config).userns_options.is_some_and(|options| options.mode() == NamespaceMode::Pod)
+}
+
 /// Returns the security context of a sandbox.
 pub(crate) fn security(config: &PodSandboxConfig) -> LinuxSandboxSecurityContext {
     config.linux.clone().unwrap_or_default().security_context.unwrap_or_default()

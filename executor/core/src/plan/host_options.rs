@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// Directory of the host's devices.
+pub const DEV: &str = "/dev";
 /// Prefix of the name of a container's cgroup below a parent of the request.
 pub const GIVEN_CGROUP: &str = "executor-";
 
@@ -39,6 +41,11 @@ impl HostOptions {
     /// Returns true if the container has a cpuset cgroup.
     pub fn has_cpuset(&self) -> bool {
         !self.cpus.is_empty() || !self.memory_nodes.is_empty()
+    }
+
+    /// Returns true if the container has all devices of the host.
+    pub fn has_whole_dev(&self) -> bool {
+        self.devices.iter().any(Device::is_whole_dev)
     }
 
     /// Returns the CDI devices with their indices in the request.
@@ -78,6 +85,11 @@ impl Device {
     /// Returns true for a CDI device.
     pub fn is_cdi(&self) -> bool {
         self.name.contains('=')
+    }
+
+    /// Returns true for all devices of the host, at their own paths.
+    pub fn is_whole_dev(&self) -> bool {
+        self.host_path.as_deref() == Some(Path::new(DEV)) && [Path::new(""), Path::new(DEV)].contains(&&*self.path)
     }
 }
 

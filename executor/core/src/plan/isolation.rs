@@ -80,6 +80,11 @@ pub struct Isolation {
 }
 
 impl Isolation {
+    /// Returns true if the container can change its own cgroup: a privileged one with the host's ids.
+    pub fn has_writable_cgroup(&self) -> bool {
+        self.privileged && self.user_namespace == UserNamespace::Host
+    }
+
     /// Returns the paths to mask. A privileged container has none by default.
     pub fn masked(&self) -> Vec<String> {
         self.paths(self.masked_paths.as_ref(), &MASKED)

@@ -165,7 +165,7 @@ fn cgroup_view_is_bound_read_only() {
     for (view, kind, source) in
         [(None, "cgroup", "cgroup"), (Some(Path::new("/run/x/cgroup")), "bind", "/run/x/cgroup")]
     {
-        let mount = serde_json::to_value(cgroup(view).unwrap()).unwrap();
+        let mount = serde_json::to_value(cgroup(view, false).unwrap()).unwrap();
         assert_eq!((&mount["destination"], &mount["type"]), (&"/sys/fs/cgroup".into(), &kind.into()));
         assert_eq!(mount["source"], source);
         for flag in ["ro", "nosuid", "nodev", "noexec"] {
@@ -211,6 +211,7 @@ fn a_privileged_container_has_nothing_hidden() {
 #[test]
 fn a_device_is_everybodys() {
     let node = |permissions: &str| DeviceNode {
+        is_in_place: false,
         path: "/dev/x".into(),
         block: false,
         major: 10,

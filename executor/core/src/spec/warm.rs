@@ -59,9 +59,9 @@ pub fn fits_warm(plan: &Plan) -> bool {
 /// Returns an error if a builder of oci-spec fails, which does not happen.
 pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
     let isolation = Isolation::default();
-    let mut mounts = of_kernel(SHM_BYTES_DEFAULT)?;
+    let mut mounts = of_kernel(SHM_BYTES_DEFAULT, false)?;
     mounts.push(sys(false)?);
-    mounts.push(cgroup(skeleton.cgroup_view)?);
+    mounts.push(cgroup(skeleton.cgroup_view, false)?);
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(skeleton.user_namespace)?)
         .cgroups_path(Path::new("/").join(skeleton.cgroup))

@@ -14,7 +14,7 @@ use super::{FieldFault, Policy, Report, cgroups, is_nested, shorten, surrounding
 use crate::cdi_name::QualifiedName;
 use crate::cpulist::{BadCpuList, CpuList};
 use crate::limits::{APPARMOR_PROFILE_MAX, DEVICES_MAX, OOM_SCORE_MAX};
-use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
+use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Isolation, Ulimit, UserNamespace};
 
 /// Names of resource limits, except the limit on open files.
 pub const ULIMITS: [&str; 15] = [
@@ -62,7 +62,7 @@ pub(super) fn cpusets(lists: [&str; 2], report: &mut Report) -> [String; 2] {
 }
 
 /// Checks the requested options, and fills in defaults.
-pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
+pub(super) fn check(options: &HostOptions, isolation: &Isolation, policy: &Policy, report: &mut Report) -> HostOptions {
     let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices, .. } = options;
     let [cpus, memory_nodes] = cpusets([cpus, memory_nodes], report);
     if let Some(score) = *oom_score_adj {
@@ -86,7 +86,7 @@ pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report)
         oom_score_adj: *oom_score_adj,
         ulimits: ulimits.clone(),
         apparmor_profile: apparmor_profile.clone(),
-        devices: check_devices(devices, policy, report),
+        devices: check_devices(devices, isolation, policy, report),
         cgroup_parent: options.cgroup_parent.clone(),
         hugepage_bytes: options.hugepage_bytes.clone(),
         unified: options.unified.clone(),
@@ -154,7 +154,7 @@ fn profile(name: &str, policy: &Policy) -> Result<(), FieldFault> {
     Err(NotAllowed.because(description))
 }
 
-fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<Device> {
+fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, report: &mut Report) -> Vec<Device> {
     if asked.len() > DEVICES_MAX {
         report.add("devices", TooMany.because(format!("has {} entries; at most {DEVICES_MAX}", asked.len())));
         return Vec::new();
@@ -175,8 +175,16 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
             }
         };
         let path = if device.path.as_os_str().is_empty() { on_host } else { &device.path };
-        let mut others = filled.iter().filter(|other| !other.is_cdi());
-        if let Err(why) = check_device_path(path) {
+        // Nodes of all devices give way to those of other entries.
+        let mut others = filled.iter().filter(|other| !other.is_cdi() && other.is_whole_dev() == device.is_whole_dev());
+        if device.is_whole_dev() {
+            if !isolation.privileged || isolation.user_namespace != UserNamespace::Host {
+                let why = "`/dev` is all devices of the host: it requires privileged and the host's user namespace";
+                report.add(field("host_path"), Conflict.because(why));
+            } else if others.next().is_some() {
+                report.add(field("path"), Duplicate.because("`/dev` is given twice"));
+            }
+        } else if let Err(why) = check_device_path(path) {
             report.add(field("path"), why);
         } else if others.clone().any(|other| other.path == *path) {
             report.add(field("path"), Duplicate.because(format!("`{}` is given twice", path.display())));

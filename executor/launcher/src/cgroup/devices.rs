@@ -77,6 +77,7 @@ mod tests {
     #[test]
     fn a_rule_has_numbers_and_permissions() {
         let node = |block, permissions: &str| DeviceNode {
+            is_in_place: false,
             path: "/dev/x".into(),
             block,
             major: 8,

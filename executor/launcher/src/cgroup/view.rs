@@ -1,4 +1,4 @@
-//! Shows a container the read-only view of its own cgroup at /sys/fs/cgroup.
+//! Shows a container the view of its own cgroup at /sys/fs/cgroup. Only a privileged container can write to it.
 //!
 //! Programs size themselves by the limits in this view. On version 1 a shim mounts the container's directory of each
 //! hierarchy below [`crate::host::Host::cgroup_view`], in its own mount namespace, and libcontainer binds the whole
@@ -68,11 +68,11 @@ impl Hierarchies {
     }
 
     /// Mounts a container's directories in the calling process's mount namespace. `cpuset` is the container's cgroup in
-    /// the cpuset hierarchy.
+    /// the cpuset hierarchy, or one that others share, which is always read-only.
     ///
     /// # Errors
     /// Returns an error with the directory that cannot be mounted.
-    pub(crate) fn mount_view(&self, cgroup: &Path, cpuset: &Path, view: &Path) -> io::Result<()> {
+    pub(crate) fn mount_view(&self, cgroup: &Path, cpuset: &Path, is_writable: bool, view: &Path) -> io::Result<()> {
         if !self.has_view() {
             return Ok(());
         }
@@ -91,7 +91,8 @@ impl Hierarchies {
                 opened => opened.and_then(|dir| clone_tree(dir.as_fd(), Path::new(""), false)),
             };
             let tree = tree.map_err(|error| at(&dir, &error))?;
-            let shown = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
+            let read_only = !is_writable || is_cpuset && cpuset != cgroup;
+            let shown = Attributes { read_only, no_suid: true, no_dev: true, no_exec: true, recursive: false };
             set_attributes(tree.as_fd(), shown).map_err(|error| at(&dir, &error))?;
             let point = view.join(mount.file_name().unwrap_or_default());
             open_dir(&point)

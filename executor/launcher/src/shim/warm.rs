@@ -266,6 +266,7 @@ impl WarmContainer {
             dir: &place.dir,
             cgroup: (&place.cgroup, Devices::These(&[])),
             cpuset: &host.cgroup_parent.join(SHOWN),
+            has_writable_cgroup: false,
             spec: &spec,
             filter: Arc::clone(filter),
             stdio,

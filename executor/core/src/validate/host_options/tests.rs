@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::Plan;
+use crate::plan::{DEV, Plan};
 use crate::validate::{Draft, Violation, recheck, validate};
 
 fn policy() -> Policy {
@@ -257,7 +257,7 @@ fn cdi_devices_need_an_entry_each() {
     };
     let refused = |policy: &Policy, asked: &[Device]| -> Vec<String> {
         let mut report = Report::default();
-        check_devices(asked, policy, &mut report);
+        check_devices(asked, &Isolation::default(), policy, &mut report);
         report.0.into_iter().map(|one| one.field).collect()
     };
     let name = "vendor.com/class=a";
@@ -284,4 +284,32 @@ fn cdi_devices_need_an_entry_each() {
         let dirs: Vec<PathBuf> = bad.iter().map(Into::into).collect();
         assert!(check_cdi_spec_dirs(&dirs).is_err(), "{bad:?}");
     }
+}
+
+/// Kubernetes C28.
+#[test]
+fn all_devices_require_privileged_host_ids() {
+    let policy = Policy {
+        allow_privileged: true,
+        allow_host_userns: true,
+        device_paths: vec![DEV.into()],
+        devices: policy().devices,
+        ..Policy::default()
+    };
+    let all = Device { host_path: Some(DEV.into()), ..Device::default() };
+    let refused = |privileged, user_namespace, devices: &[Device], policy: &Policy| -> Vec<String> {
+        let isolation = Isolation { privileged, user_namespace, ..Isolation::default() };
+        let mut report = Report::default();
+        check_devices(devices, &isolation, policy, &mut report);
+        report.0.into_iter().map(|one| one.field).collect()
+    };
+    let both = [device("fuse", "/dev/a/b", ""), all.clone(), device("disk", "/dev/c", "r")];
+    assert_eq!(refused(true, UserNamespace::Host, &both, &policy), Vec::<String>::new());
+    for (privileged, user_namespace) in [(false, UserNamespace::Host), (true, UserNamespace::Own)] {
+        assert_eq!(refused(privileged, user_namespace, &both, &policy), ["devices[1].host_path"]);
+    }
+    let twice = [all.clone(), Device { path: DEV.into(), ..all.clone() }];
+    assert_eq!(refused(true, UserNamespace::Host, &twice, &policy), ["devices[1].path"]);
+    let narrow = Policy { device_paths: vec!["/dev/fuse".into()], ..policy.clone() };
+    assert_eq!(refused(true, UserNamespace::Host, &[all], &narrow), ["devices[0].host_path"]);
 }

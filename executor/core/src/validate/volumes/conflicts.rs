@@ -19,8 +19,8 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
         let outer = outer.path.display();
         return Some(format!("`{shown}` would also be mounted on the host: propagation of `{outer}` is bidirectional"));
     }
-    // The nodes of CDI devices are not known yet.
-    let mut devices = beside.devices.iter().filter(|device| !device.is_cdi());
+    // The nodes of CDI devices are not known yet, and those of all devices of the host give way.
+    let mut devices = beside.devices.iter().filter(|device| !device.is_cdi() && !device.is_whole_dev());
     if let Some(device) = devices.find(|device| is_nested(&device.path, path)) {
         return Some(format!("`{shown}` conflicts with the device at `{}`", device.path.display()));
     }

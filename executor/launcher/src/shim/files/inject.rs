@@ -190,7 +190,7 @@ impl Injection<'_> {
         let settings = Settings::new(self.plan, self.host.proc.as_fd());
         let init = self.init;
         let network = settings.is_some() && self.plan.makes_network();
-        let placed = !devices.is_empty() || message.is_some() || self.shm.is_some() || !self.late.is_empty();
+        let placed = !self.devices.is_empty() || message.is_some() || self.shm.is_some() || !self.late.is_empty();
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
         process::enter_namespaces(init, mount, network).map_err(|error| HelperFailure("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
@@ -209,10 +209,10 @@ impl Injection<'_> {
         if let Some(shm) = self.shm {
             cover_shm(shm).map_err(|error| HelperFailure("/dev/shm".into(), error))?;
         }
-        for (node, view) in self.devices.iter().zip(&devices) {
-            dev()
-                .and_then(|dev| devices::place(dev.as_fd(), node, view.as_fd()))
-                .map_err(|error| HelperFailure(format!("device {}", node.path.display()), error))?;
+        if !self.devices.is_empty() {
+            let dev = dev().map_err(|error| HelperFailure(DEV.into(), error))?;
+            devices::place_all(dev.as_fd(), self.devices, &devices, self.id_map)
+                .map_err(|(path, error)| HelperFailure(format!("device {}", path.display()), error))?;
         }
         for mount in self.late {
             place_late(mount).map_err(|error| HelperFailure(format!("mount at {}", mount.path.display()), error))?;

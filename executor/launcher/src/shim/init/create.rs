@@ -69,6 +69,8 @@ pub(crate) struct Creation<'a> {
     pub(crate) cgroup: (&'a Path, Devices<'a>),
     /// Cgroup in the cpuset hierarchy that the container sees.
     pub(crate) cpuset: &'a Path,
+    /// True if the container can change its cgroup.
+    pub(crate) has_writable_cgroup: bool,
     pub(crate) spec: &'a Spec,
     pub(crate) filter: Arc<Filter>,
     pub(crate) stdio: [OwnedFd; 3],
@@ -78,8 +80,8 @@ pub(crate) struct Creation<'a> {
 
 /// Creates a container in its own cgroup. The cgroup has no limits yet.
 pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Refused> {
-    let Creation { dir, cgroup: (cgroup, devices), cpuset, spec, filter, stdio: [stdin, stdout, stderr], part } =
-        creation;
+    let Creation { dir, cgroup: (cgroup, devices), cpuset, has_writable_cgroup, spec, filter, stdio, part } = creation;
+    let [stdin, stdout, stderr] = stdio;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
     ensure_dir(&bundle, 0o700) // exists for a warm container
@@ -99,7 +101,7 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     let given = host.is_given(cgroup);
     let made = if given { host.hierarchies.make_below(&host.parents(), cgroup, make) } else { make() };
     let made = made.and_then(|()| {
-        host.hierarchies.mount_view(cgroup, cpuset, &host.cgroup_view())?;
+        host.hierarchies.mount_view(cgroup, cpuset, has_writable_cgroup, &host.cgroup_view())?;
         host.hierarchies.within(cgroup, build)
     });
     let container = made.map_err(|error| failed("cgroup", &error))?.map_err(|error| {

@@ -88,6 +88,7 @@ impl Assembled {
         let DeviceEdits { nodes, environment: device_environment, .. } = edits;
         devices.extend(nodes);
         devices::check_entries(&devices)?;
+        devices::add_all_of_host(&record.plan, &mut devices)?;
         warnings.extend_from_slice(tree.warnings());
         let held = capabilities::held(&record.plan.isolation, user.uid);
         capabilities::can_be_given(&record.plan.isolation, &held)?;
@@ -179,6 +180,7 @@ impl Assembled {
                     dir: &dirs.run,
                     cgroup: (&record.cgroup, of_cgroup),
                     cpuset: &host_options::cpuset(host, &record.plan.host_options, &record.cgroup)?,
+                    has_writable_cgroup: record.plan.isolation.has_writable_cgroup(),
                     spec: &spec,
                     filter,
                     stdio,

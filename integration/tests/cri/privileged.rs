@@ -1,0 +1,98 @@
+//! Privileged containers: rule C28.
+
+use executor_cri_api::v1::{
+    ContainerConfig, Device, LinuxContainerConfig, LinuxContainerSecurityContext, Mount, NamespaceMode,
+    PodSandboxConfig, UserNamespace,
+};
+use integration::cri::{KubernetesNode, POLICY, log_dir};
+use integration::daemon::Setup;
+
+/// Prints which kinds of device it can open, how many nodes of terminals it has, and whether it can write to /sys and to
+/// its cgroup.
+const LOOK: &str = "\
+    [ -c /dev/loop-control ] && (exec 3<>/dev/loop-control) 2>/dev/null && echo control; \
+    [ -c /dev/fuse ] && (exec 3<>/dev/fuse) 2>/dev/null && echo fuse; \
+    [ -c /dev/a/other ] && (exec 3<>/dev/a/other) 2>/dev/null && echo other; \
+    ls /dev | grep -c '^tty[0-9]'; \
+    grep -q '^sysfs /sys sysfs rw' /proc/mounts && echo sys; \
+    for file in /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max; do (echo 1000 >$file) 2>/dev/null && echo cgroup; done; \
+    [ $(head -c 4 /dev/termination-log) = text ] && echo file";
+
+fn node(policy: &str) -> KubernetesNode {
+    let setup = Setup::default();
+    let config = format!("[policy]\n{POLICY}{policy}log_dirs = [{:?}]\n", log_dir(&setup));
+    KubernetesNode::with(setup.config(&config))
+}
+
+fn privileged(mut sandbox: PodSandboxConfig) -> PodSandboxConfig {
+    sandbox.linux.get_or_insert_default().security_context.get_or_insert_default().privileged = true;
+    sandbox
+}
+
+fn with_security(config: ContainerConfig, is_privileged: bool) -> ContainerConfig {
+    let security = LinuxContainerSecurityContext { privileged: is_privileged, ..Default::default() };
+    let linux = LinuxContainerConfig { security_context: Some(security), ..LinuxContainerConfig::default() };
+    ContainerConfig { linux: Some(linux), ..config }
+}
+
+/// A privileged container has all devices of the host, with their owners, and can open them, also under another path. The
+/// controls: a container that is not privileged, and a policy without /dev.
+#[test]
+fn privileged_containers_have_all_devices() {
+    let file = tempfile::Builder::new().prefix("executor-").tempdir_in("/srv").unwrap();
+    let text = file.path().join("text");
+    std::fs::write(&text, "text").unwrap();
+    let paths = format!("host_paths = [{{ path = {:?}, suid = true, dev = true }}]\n", file.path());
+    let nodes = [node(&format!("{paths}device_paths = [\"/dev\"]\n")), node(&paths)];
+    let look = |node: &KubernetesNode, is_privileged: bool| {
+        let sandbox = node.run_sandbox(&privileged(node.sandbox("a"))).unwrap();
+        let mut config = with_security(node.script("c", "exec sleep 100000"), is_privileged);
+        config.mounts = vec![Mount {
+            host_path: text.display().to_string(),
+            container_path: "/dev/termination-log".into(),
+            ..Mount::default()
+        }];
+        if std::ptr::eq(node, &nodes[0]) && is_privileged {
+            config.devices = vec![Device {
+                host_path: "/dev/fuse".into(),
+                container_path: "/dev/a/other".into(),
+                permissions: "rw".into(),
+            }];
+        }
+        let id = node.started(&sandbox, &config);
+        let done = node.exec(&id, &["sh", "-c", LOOK], 10).unwrap();
+        let modes = node.exec(&id, &["stat", "-c", "%a %u %t %T", "/dev/loop-control"], 10).unwrap();
+        node.remove_sandbox(&sandbox).unwrap();
+        (String::from_utf8(done.stdout).unwrap(), String::from_utf8(modes.stdout).unwrap())
+    };
+    let before = nodes[0].daemon.footprint();
+    let terminals = std::fs::read_dir("/dev").unwrap().flatten().filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.strip_prefix("tty").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    });
+    let terminals = terminals.count();
+    let (found, modes) = look(&nodes[0], true);
+    assert_eq!(found, format!("control\nfuse\nother\n{terminals}\nsys\ncgroup\nfile\n"));
+    assert_eq!(modes, "600 0 a ed\n");
+    assert_eq!(look(&nodes[0], false).0, "0\nfile\n");
+    assert_eq!(look(&nodes[1], true).0, "0\nsys\ncgroup\nfile\n");
+    nodes[0].daemon.wait_until_back_at(&before);
+}
+
+/// In a user namespace a privileged container has the standard devices alone: nodes of the host would belong to none of
+/// its users.
+#[test]
+fn user_namespaces_have_standard_devices() {
+    let node = node("device_paths = [\"/dev\"]\ngiven_id_ranges = [\"2013265920-2020474879\"]\n");
+    let mut sandbox = privileged(node.networked_sandbox("a"));
+    let mapping = executor_cri_api::v1::IdMapping { host_id: 2_013_265_920, container_id: 0, length: 65_536 };
+    let options = UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] };
+    let security = sandbox.linux.as_mut().unwrap().security_context.as_mut().unwrap();
+    let namespaces = security.namespace_options.get_or_insert_default();
+    namespaces.network = NamespaceMode::Node.into();
+    namespaces.userns_options = Some(options);
+    let sandbox = node.run_sandbox(&sandbox).unwrap();
+    let id = node.started(&sandbox, &with_security(node.script("c", "exec sleep 100000"), true));
+    let done = node.exec(&id, &["sh", "-c", "ls /dev | grep -c '^tty[0-9]'; ls -d /dev/loop-control"], 10).unwrap();
+    assert_eq!(String::from_utf8(done.stdout).unwrap(), "0\n");
+}
