@@ -29,7 +29,7 @@ const KUBELET_MAX: u64 = 1 << 20;
 /// Id for the requests that are only judged.
 const ID: &str = "check";
 /// Fields of requests to executord, and the line of `[policy]` that allows each.
-const LINES: [(&str, &str); 24] = [
+const LINES: [(&str, &str); 22] = [
     ("pod.user_namespace", "allow_host_userns = true"),
     ("run.user_namespace", "allow_host_userns = true"),
     ("pod.sysctls", "host_ids_sysctls = true"),
@@ -37,7 +37,6 @@ const LINES: [(&str, &str); 24] = [
     ("pod.cni", "cni_args = true"),
     ("pod.keep_until_deleted", "keep_until_deleted_max = 1000"),
     ("run.keep_until_deleted", "keep_until_deleted_max = 1000"),
-    ("pod.cgroup_parent", "cgroup_parents = [\"/kubepods\"]"),
     ("pod.network", "allow_host_network = true"),
     ("pod.host_pid", "allow_host_pid = true"),
     ("pod.host_ipc", "allow_host_ipc = true"),
@@ -47,7 +46,6 @@ const LINES: [(&str, &str); 24] = [
     ("run.allow_new_privileges", "allow_new_privileges = true"),
     ("run.masked_paths", "allow_unmasked = true"),
     ("run.readonly_paths", "allow_unmasked = true"),
-    ("run.log_file", "log_dirs = [\"/var/log/pods\"]"),
     (
         "run.volumes",
         "host_paths = [{ path = \"/var/lib/kubelet\", propagation = \"bidirectional\", suid = true, dev = true }]",
@@ -77,14 +75,51 @@ pub(crate) struct Lack {
     pub(crate) is_needed: bool,
 }
 
-/// Part of a kubelet's configuration (KubeletConfiguration).
+/// Part of a kubelet's configuration (KubeletConfiguration), with the kubelet's defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Kubelet {
     container_runtime_endpoint: String,
     cgroup_driver: String,
+    cgroup_root: String,
+    pod_logs_dir: String,
     #[serde(rename = "failCgroupV1")]
     fail_cgroup_v1: Option<bool>,
+}
+
+impl Kubelet {
+    /// Returns the kubelet's configuration, or `None` if the text is not YAML.
+    fn from_yaml(text: &str) -> Option<Self> {
+        parse(text, 1, &Limits::OBJECT).ok().and_then(|parsed| decode::<Self>(&parsed.root).value)
+    }
+
+    /// Returns the cgroup below which the kubelet creates those of pods.
+    fn pod_cgroups(&self) -> String {
+        match self.cgroup_root.trim_matches('/') {
+            "" => "/kubepods".to_owned(),
+            root => format!("/{root}/kubepods"),
+        }
+    }
+
+    /// Returns the directory for the logs of pods.
+    fn pod_logs(&self) -> &str {
+        match self.pod_logs_dir.trim_end_matches('/') {
+            "" => "/var/log/pods",
+            logs => logs,
+        }
+    }
+
+    /// Returns the line of `[policy]` that allows a field of a request to executord.
+    fn line_for(&self, field: &str) -> Option<String> {
+        let begins = |prefix: &str| {
+            field.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        match field {
+            _ if begins("pod.cgroup_parent") => Some(format!("cgroup_parents = [{:?}]", self.pod_cgroups())),
+            _ if begins("run.log_file") => Some(format!("log_dirs = [{:?}]", self.pod_logs())),
+            _ => LINES.iter().find(|(prefix, _)| begins(prefix)).map(|(_, line)| (*line).to_owned()),
+        }
+    }
 }
 
 /// Returns what is missing for a kubelet with this configuration that connects to `socket`.
@@ -103,12 +138,14 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack
     } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
         add("there is no CNI configuration in policy.cni_conf_dir", "");
     }
-    let mut pods = vec![(ordinary(), true), (system(), false)];
+    let mut settings = Kubelet::default();
+    let mut ids_of_pods = Vec::new();
     if let Some(text) = read(kubelet) {
         lacks.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
+        settings = Kubelet::from_yaml(&text).unwrap_or_default();
         let [users, groups] = IDS.map(|file| ids_of_kubelet(&read(Path::new(file)).unwrap_or_default()));
         match users.filter(|_| users == groups) {
-            Some([first, last]) => pods.extend([(with_ids(first), false), (with_ids(last), false)]),
+            Some(first_and_last) => ids_of_pods.extend(first_and_last),
             None => lacks.push(Lack {
                 what: format!(
                     "{} have no equal ids for the user kubelet: the kubelet then uses ids of others",
@@ -119,8 +156,11 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack
             }),
         }
     }
+    let kubelet = &settings;
+    let mut pods = vec![(ordinary(kubelet), true), (system(kubelet), false)];
+    pods.extend(ids_of_pods.into_iter().map(|first| (with_ids(kubelet, first), false)));
     for (config, is_needed) in pods {
-        let requests = requests(&config, options.oom_score_adj_min, options.user_namespaces);
+        let requests = requests(&config, kubelet.pod_logs(), options.oom_score_adj_min, options.user_namespaces);
         let (pod, run) = requests.map_err(|status| Error::Argument(status.message().to_owned()))?;
         let pod = ValidateRequest { pod: Some(pod), run: None };
         let run = ValidateRequest { pod: None, run: Some(run) };
@@ -128,7 +168,7 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack
             let found = match client.validate(&Wiped::new(request)).await {
                 Ok(()) => continue,
                 Err(error) if error.violations().is_empty() => return Err(error),
-                Err(error) => lacks_of(error.violations(), is_needed),
+                Err(error) => lacks_of(kubelet, error.violations(), is_needed),
             };
             for lack in found {
                 if lack.line.is_empty() || lacks.iter().all(|known| known.line != lack.line) {
@@ -149,8 +189,7 @@ fn read(path: &Path) -> Option<String> {
 fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<Lack> {
     let mut lacks = Vec::new();
     let mut add = |what: String, line: &str| lacks.push(Lack { what, line: line.to_owned(), is_needed: true });
-    let parsed = parse(text, 1, &Limits::OBJECT).ok().and_then(|parsed| decode::<Kubelet>(&parsed.root).value);
-    let Some(kubelet) = parsed else {
+    let Some(kubelet) = Kubelet::from_yaml(text) else {
         add("the kubelet's configuration is not YAML".to_owned(), "");
         return lacks;
     };
@@ -178,16 +217,13 @@ fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
 }
 
 /// Joins the violations that one line corrects.
-fn lacks_of(violations: &[Violation], is_needed: bool) -> Vec<Lack> {
+fn lacks_of(kubelet: &Kubelet, violations: &[Violation], is_needed: bool) -> Vec<Lack> {
     let mut by_line: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut others = Vec::new();
     for violation in violations {
         let what = format!("{}: {}", violation.field, violation.description);
-        let begins = |(field, _): &&(&str, &str)| {
-            violation.field.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        match LINES.iter().find(begins) {
-            Some((_, line)) => by_line.entry((*line).to_owned()).or_default().push(what),
+        match kubelet.line_for(&violation.field) {
+            Some(line) => by_line.entry(line).or_default().push(what),
             None => others.push(Lack { what, line: String::new(), is_needed }),
         }
     }
@@ -203,8 +239,9 @@ fn metadata() -> Option<PodSandboxMetadata> {
 }
 
 /// A pod without any setting, as the kubelet asks for it.
-fn ordinary() -> Pod {
-    let linux = LinuxPodSandboxConfig { cgroup_parent: "/kubepods/besteffort/podcheck".into(), ..Default::default() };
+fn ordinary(kubelet: &Kubelet) -> Pod {
+    let cgroup_parent = format!("{}/besteffort/podcheck", kubelet.pod_cgroups());
+    let linux = LinuxPodSandboxConfig { cgroup_parent, ..LinuxPodSandboxConfig::default() };
     let sandbox = PodSandboxConfig { metadata: metadata(), linux: Some(linux), ..PodSandboxConfig::default() };
     let mounts = vec![Mount {
         container_path: "/data".into(),
@@ -218,8 +255,8 @@ fn ordinary() -> Pod {
 }
 
 /// A pod with `hostUsers: false`.
-fn with_ids(host_id: u32) -> Pod {
-    let (mut sandbox, container) = ordinary();
+fn with_ids(kubelet: &Kubelet, host_id: u32) -> Pod {
+    let (mut sandbox, container) = ordinary(kubelet);
     let mapping = vec![IdMapping { host_id, container_id: 0, length: IDS_OF_A_POD }];
     let ids = UserNamespace { mode: NamespaceMode::Pod.into(), uids: mapping.clone(), gids: mapping };
     let options = NamespaceOption { userns_options: Some(ids), ..NamespaceOption::default() };
@@ -229,10 +266,10 @@ fn with_ids(host_id: u32) -> Pod {
 }
 
 /// A privileged pod in the host's namespaces.
-fn system() -> Pod {
+fn system(kubelet: &Kubelet) -> Pod {
     let node = NamespaceMode::Node.into();
     let options = NamespaceOption { network: node, pid: node, ipc: node, ..NamespaceOption::default() };
-    let (mut sandbox, mut container) = ordinary();
+    let (mut sandbox, mut container) = ordinary(kubelet);
     let security = LinuxSandboxSecurityContext {
         namespace_options: Some(options),
         privileged: true,
@@ -251,12 +288,13 @@ fn system() -> Pod {
 
 fn requests(
     (sandbox, container): &Pod,
+    logs: &str,
     oom_score_adj_min: i32,
     user_namespaces: UserNamespaces,
 ) -> Result<(CreatePodRequest, RunRequest), Status> {
     let host = Host::default();
     let pod = sandbox::lower(ID, sandbox, "", &host, user_namespaces)?;
-    let (volumes, log) = (BTreeMap::new(), "/var/log/pods/check/0.log");
+    let (volumes, log) = (BTreeMap::new(), &*format!("{logs}/check/0.log"));
     let rootfs = "docker://registry.invalid/check";
     let origin = Origin {
         sandbox: ID,
@@ -309,7 +347,7 @@ mod tests {
         let violation =
             |field: &str| Violation { field: field.into(), description: "why".into(), reason: "NOT_ALLOWED".into() };
         let fields = ["run.limits.unlimited_pids", "run.limits.unlimited_memory", "run.volumes[0].host_path", "run.x"];
-        let lacks = lacks_of(&fields.map(violation), true);
+        let lacks = lacks_of(&Kubelet::default(), &fields.map(violation), true);
         let lines: Vec<&str> = lacks.iter().map(|lack| &*lack.line).collect();
         assert_eq!(lines.len(), 3);
         assert_eq!((lines[0], lines[2]), ("allow_no_limits = true", ""));
@@ -318,8 +356,26 @@ mod tests {
 
     #[test]
     fn both_pods_can_be_lowered() {
-        for pod in [ordinary(), system(), with_ids(2_013_265_920)] {
-            requests(&pod, i32::MIN, UserNamespaces::Requested).unwrap();
+        let kubelet = Kubelet::default();
+        for pod in [ordinary(&kubelet), system(&kubelet), with_ids(&kubelet, 2_013_265_920)] {
+            requests(&pod, kubelet.pod_logs(), i32::MIN, UserNamespaces::Requested).unwrap();
+        }
+    }
+
+    #[test]
+    fn kubelets_directories_are_judged() {
+        for (text, cgroups, logs) in [
+            ("", "/kubepods", "/var/log/pods"),
+            ("cgroupRoot: /\npodLogsDir: ''", "/kubepods", "/var/log/pods"),
+            ("cgroupRoot: /a/b/\npodLogsDir: /srv/logs/", "/a/b/kubepods", "/srv/logs"),
+        ] {
+            let kubelet = Kubelet::from_yaml(&format!("kind: KubeletConfiguration\n{text}\n")).unwrap();
+            assert_eq!((&*kubelet.pod_cgroups(), kubelet.pod_logs()), (cgroups, logs));
+            let (pod, run) = requests(&ordinary(&kubelet), kubelet.pod_logs(), 0, UserNamespaces::All).unwrap();
+            assert_eq!(pod.cgroup_parent, format!("{cgroups}/besteffort/podcheck"));
+            assert_eq!(run.log_file, format!("{logs}/check/0.log"));
+            assert_eq!(kubelet.line_for("pod.cgroup_parent").unwrap(), format!("cgroup_parents = [{cgroups:?}]"));
+            assert_eq!(kubelet.line_for("run.log_file").unwrap(), format!("log_dirs = [{logs:?}]"));
         }
     }
 }

@@ -364,19 +364,30 @@ fn host_network_has_the_hosts_name() {
 /// `executor-cri --check` names each key that a node lacks. The guide's configuration lacks none.
 #[test]
 fn check_names_missing_keys() {
-    let check = |node: &KubernetesNode| {
+    let check_with = |node: &KubernetesNode, kubelet: &std::path::Path| {
         let home = node.daemon.setup().home();
         let mut command = std::process::Command::new(integration::dist::binary("executor-cri"));
-        command.args(["--check", "--json", "--kubelet-config", "/nonexistent", "--executor"]).arg(node.daemon.socket());
+        command.args(["--check", "--json", "--kubelet-config"]).arg(kubelet);
+        command.arg("--executor").arg(node.daemon.socket());
         let done = command.env("HOME", home).output().unwrap();
         (done.status.success(), String::from_utf8(done.stdout).unwrap())
     };
+    let check = |node: &KubernetesNode| check_with(node, "/nonexistent".as_ref());
     let network = integration::network::Network::new();
     network.configure("10-test.conflist", "test", &[]);
     let guide = include_str!("../../../docs/guides/kubernetes-node.md");
     let config = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a configuration");
     let config = config.replace("[policy]\n", ""); // `setup` writes it
-    assert_eq!(check(&KubernetesNode::with(network.setup(&config))), (true, "[]\n".to_owned()));
+    let node = KubernetesNode::with(network.setup(&config));
+    assert_eq!(check(&node), (true, "[]\n".to_owned()));
+    // A kubelet with other directories.
+    let kubelet = node.daemon.setup().home().join("kubelet.yaml");
+    std::fs::write(&kubelet, "cgroupRoot: /other\npodLogsDir: /srv/logs\n").unwrap();
+    let printed = check_with(&node, &kubelet).1;
+    for line in [r#"cgroup_parents = [\"/other/kubepods\"]"#, r#"log_dirs = [\"/srv/logs\"]"#] {
+        assert!(printed.contains(line), "{printed}");
+    }
+    drop(node);
     let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n";
     let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(closed)));
     assert!(!is_complete && !printed.contains("allow_host_userns"), "{printed}");
