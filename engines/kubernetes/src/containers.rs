@@ -77,7 +77,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
     let (mut id, mut is_created) = (record.id.clone(), false);
-    match node.store.containers.insert_or_find(record.clone())? {
+    match node.store.insert_container(record.clone())? {
         None => {}
         Some(earlier) if earlier.is_created && earlier.config != record.config => {
             return Err(Status::already_exists("another container has this name"));
@@ -87,7 +87,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             // An earlier call ended without a known outcome.
             forgiving(node.client.delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.containers.remove(&unfinished.id);
-            node.store.containers.insert_or_find(record)?;
+            node.store.insert_container(record)?;
         }
     }
     run = run.id(&id);

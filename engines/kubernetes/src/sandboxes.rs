@@ -31,7 +31,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         SandboxRecord { id: id.clone(), config, runtime_handler, created_at: now(), ..SandboxRecord::default() };
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
-    match node.store.sandboxes.insert_or_find(record.clone())? {
+    match node.store.insert_sandbox(record.clone())? {
         None => {}
         Some(earlier) if earlier.is_created => {
             return match earlier.config == record.config && earlier.runtime_handler == record.runtime_handler {
@@ -43,7 +43,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
             // An earlier call ended without a known outcome.
             forgiving(node.client.pods().delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.sandboxes.remove(&unfinished.id);
-            node.store.sandboxes.insert_or_find(record)?;
+            node.store.insert_sandbox(record)?;
         }
     }
     match node.client.pods().create(&request).await {

@@ -21,6 +21,9 @@ use tonic::Status;
 /// Largest record that is read, in bytes. A request has at most 16 MiB.
 const RECORD_MAX: u64 = 16 << 20;
 
+/// Largest list, in bytes. The kubelet reads messages of up to 16 MiB.
+const LISTS_MAX: usize = (16 << 20) - (64 << 10);
+
 /// A sandbox, as its request describes it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -102,6 +105,8 @@ pub(crate) trait Record: Clone + Serialize + DeserializeOwned {
     /// Returns the name, which is unique among objects of one kind.
     fn name(&self) -> String;
     fn id(&self) -> &str;
+    /// Returns the largest number of bytes of the object in one of the kubelet's lists.
+    fn listed_bytes(&self) -> usize;
     /// Returns true once executord has created the object.
     fn is_created(&self) -> bool;
     fn set_created(&mut self);
@@ -111,6 +116,11 @@ impl Record for SandboxRecord {
     fn name(&self) -> String {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         [metadata.namespace, metadata.name, metadata.uid, metadata.attempt.to_string()].join("\0")
+    }
+
+    fn listed_bytes(&self) -> usize {
+        let PodSandboxConfig { metadata, labels, annotations, .. } = &self.config;
+        LISTED_MORE + encoded(metadata.as_ref()) + texts_bytes(labels) + texts_bytes(annotations)
     }
 
     fn id(&self) -> &str {
@@ -132,6 +142,12 @@ impl Record for ContainerRecord {
         [&*self.sandbox, &metadata.name, &metadata.attempt.to_string()].join("\0")
     }
 
+    fn listed_bytes(&self) -> usize {
+        let ContainerConfig { metadata, image, labels, annotations, .. } = &self.config;
+        let names = encoded(metadata.as_ref()) + encoded(image.as_ref()) + self.image_ref.len() + self.image_id.len();
+        LISTED_MORE + names + texts_bytes(labels) + texts_bytes(annotations)
+    }
+
     fn id(&self) -> &str {
         &self.id
     }
@@ -143,6 +159,19 @@ impl Record for ContainerRecord {
     fn set_created(&mut self) {
         self.is_created = true;
     }
+}
+
+/// Bytes for ids, states and counters of an object in a list.
+const LISTED_MORE: usize = 1024;
+/// Bytes of tags and lengths of a label or annotation in a list.
+const TEXT_MORE: usize = 16;
+
+fn encoded(message: Option<&impl prost::Message>) -> usize {
+    message.map_or(0, prost::Message::encoded_len)
+}
+
+fn texts_bytes(texts: &BTreeMap<String, String>) -> usize {
+    texts.iter().map(|(name, value)| name.len() + value.len() + TEXT_MORE).sum()
 }
 
 /// A state of executord's. Its number only grows in the life of an object.
@@ -191,6 +220,8 @@ impl Sandbox {
 pub(crate) struct Store {
     pub(crate) sandboxes: Objects<SandboxRecord, v1::Pod>,
     pub(crate) containers: Objects<ContainerRecord, v1::Container>,
+    /// Held while an object is inserted.
+    inserting: Mutex<()>,
 }
 
 impl Store {
@@ -202,7 +233,47 @@ impl Store {
         Ok(Self {
             sandboxes: Objects::open(directory.join("sandboxes"))?,
             containers: Objects::open(directory.join("containers"))?,
+            inserting: Mutex::default(),
         })
+    }
+
+    /// Begins a sandbox, as [`Objects::insert_or_find`].
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if the kubelet's lists would become too large, or the record cannot be written.
+    pub(crate) fn insert_sandbox(&self, record: SandboxRecord) -> Result<Option<Arc<SandboxRecord>>, Status> {
+        let bytes = record.listed_bytes();
+        self.insert_one(|| self.sandboxes.insert_or_find(record, || self.check_lists(bytes)))
+    }
+
+    /// Begins a container, as [`Objects::insert_or_find`].
+    ///
+    /// # Errors
+    /// As [`Self::insert_sandbox`].
+    pub(crate) fn insert_container(&self, record: ContainerRecord) -> Result<Option<Arc<ContainerRecord>>, Status> {
+        let bytes = record.listed_bytes();
+        self.insert_one(|| self.containers.insert_or_find(record, || self.check_lists(bytes)))
+    }
+
+    /// Inserts one object at a time, outside of the tasks of the runtime.
+    fn insert_one<T>(&self, insert: impl FnOnce() -> T) -> T {
+        tokio::task::block_in_place(|| {
+            let _one = locked(&self.inserting);
+            insert()
+        })
+    }
+
+    /// Checks that the largest list, the statistics of all sandboxes with their containers, still fits into a message after
+    /// another object is added (rule C14). Otherwise the kubelet would read no list, and the node would become NotReady.
+    fn check_lists(&self, added: usize) -> Result<(), Status> {
+        let bytes = self.sandboxes.listed_bytes() + self.containers.listed_bytes() + added;
+        if bytes <= LISTS_MAX {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(format!(
+            "the kubelet's list of all sandboxes and containers would have {bytes} bytes with their labels and annotations; \
+             at most {LISTS_MAX}: remove pods or shorten annotations"
+        )))
     }
 }
 
@@ -225,17 +296,23 @@ impl<R: Record, S: State> Objects<R, S> {
         Ok(Self { directory, known: Mutex::new(known), writing: Mutex::default() })
     }
 
+    fn listed_bytes(&self) -> usize {
+        locked(&self.known).values().map(|object| object.record.listed_bytes()).sum()
+    }
+
     /// Begins an object: writes its record. If the name is in use, nothing is written, and the earlier record is
     /// returned.
     ///
     /// # Errors
-    /// Returns an error if the record cannot be written.
-    pub(crate) fn insert_or_find(&self, record: R) -> Result<Option<Arc<R>>, Status> {
+    /// Returns the error of `check`, which is called before a record is written, or an error if the record cannot be
+    /// written.
+    fn insert_or_find(&self, record: R, check: impl FnOnce() -> Result<(), Status>) -> Result<Option<Arc<R>>, Status> {
         self.write_with(|| {
             let name = record.name();
             if let Some(earlier) = locked(&self.known).values().find(|object| object.record.name() == name) {
                 return Ok(Some(Arc::clone(&earlier.record)));
             }
+            check()?;
             self.write(&record)?;
             locked(&self.known).insert(record.id().to_owned(), Object { record: Arc::new(record), state: None });
             Ok(None)
@@ -426,12 +503,35 @@ mod tests {
     fn names_are_unique_until_removed() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        assert!(store.sandboxes.insert_or_find(record("1", "a")).unwrap().is_none());
-        assert_eq!(store.sandboxes.insert_or_find(record("2", "a")).unwrap().unwrap().id, "1");
+        assert!(store.insert_sandbox(record("1", "a")).unwrap().is_none());
+        assert_eq!(store.insert_sandbox(record("2", "a")).unwrap().unwrap().id, "1");
         assert!(store.sandboxes.remove("1") && !store.sandboxes.remove("1"));
-        assert!(store.sandboxes.insert_or_find(record("2", "a")).unwrap().is_none());
+        assert!(store.insert_sandbox(record("2", "a")).unwrap().is_none());
         let id = crate::ids::new().unwrap();
         assert!(id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
+
+    /// Rule C14: all lists fit into a message. A retry of an object that exists is not refused.
+    #[test]
+    fn lists_fit_into_a_message() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let large = |id: &str| {
+            let mut record = record(id, id);
+            record.config.annotations = [("a".to_owned(), "x".repeat(1 << 20))].into();
+            record
+        };
+        let ids: Vec<String> = (0..15).map(|id| id.to_string()).collect();
+        ids.iter().for_each(|id| assert!(store.insert_sandbox(large(id)).unwrap().is_none()));
+        let status = store.insert_sandbox(large("15")).unwrap_err();
+        assert!(
+            status.code() == tonic::Code::ResourceExhausted && status.message().contains("annotations"),
+            "{status}"
+        );
+        assert!(store.insert_sandbox(large("3")).unwrap().is_some());
+        let container = ContainerRecord { id: "c".into(), ..ContainerRecord::default() };
+        assert!(store.insert_container(container).unwrap().is_none());
+        assert!(store.sandboxes.remove("3") && store.insert_sandbox(large("15")).unwrap().is_none());
     }
 
     /// Rule C14: states only advance, and reading calls see each at once.
@@ -439,7 +539,7 @@ mod tests {
     fn states_only_advance() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
-        store.sandboxes.insert_or_find(record("1", "a")).unwrap();
+        store.insert_sandbox(record("1", "a")).unwrap();
         let pod = |state: v1::pod::State| v1::Pod { state: state.into(), ..v1::Pod::default() };
         assert!(store.sandboxes.created("1", pod(v1::pod::State::Ready)).unwrap());
         let [before, after] = store.sandboxes.advance("1", pod(v1::pod::State::Ended)).unwrap();
@@ -462,7 +562,7 @@ mod tests {
             ..ContainerConfig::default()
         };
         let record = ContainerRecord { id: "1234".into(), config, ..ContainerRecord::default() };
-        store.containers.insert_or_find(record.without_environment()).unwrap();
+        store.insert_container(record.without_environment()).unwrap();
         assert!(store.containers.get("1234").is_none(), "its creation has not ended");
         assert!(store.containers.created("1234", v1::Container::default()).unwrap());
         let text = fs::read_to_string(store.containers.path("1234")).unwrap();

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use executor_cri_api::v1::{
     AttachRequest, ContainerConfig, CreateContainerRequest, ExecRequest, ExecSyncRequest, ImageSpec,
-    ListContainersRequest, ListPodSandboxRequest, Mount, PodSandboxConfig, PullImageRequest, PullImageResponse,
-    RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, RunPodSandboxResponse,
-    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
+    ListContainersRequest, ListPodSandboxRequest, ListPodSandboxStatsRequest, Mount, PodSandboxConfig,
+    PullImageRequest, PullImageResponse, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest,
+    RunPodSandboxResponse, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
 };
 use integration::cri::{KubernetesNode, POLICY, log_dir};
 use integration::daemon::Setup;
@@ -280,4 +280,41 @@ fn slow_clients_hold_up_none() {
     assert!(after_go(&slow_attach.stdout).is_empty(), "the slow client has read past the lines before the output");
     drop((slow_exec, slow_attach));
     node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// Rule C14: pods with large annotations are refused before the kubelet's lists exceed a message: one pod does not stop the
+/// node. After a removal there is room again.
+#[test]
+fn large_annotations_leave_lists_readable() {
+    let node = KubernetesNode::start();
+    let config = |index: usize| {
+        let mut config = node.sandbox(&format!("large-{index}"));
+        config.annotations = [("large".to_owned(), "x".repeat(900 << 10))].into();
+        config
+    };
+    let mut pods = Vec::new();
+    let refused = loop {
+        match node.run_sandbox(&config(pods.len())) {
+            Ok(id) => pods.push(id),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((refused.code(), pods.len()), (Code::ResourceExhausted, 18), "{refused}");
+    assert!(refused.message().contains("remove pods or shorten annotations"), "{refused}");
+    assert_eq!(node.run_sandbox(&config(3)).unwrap(), pods[3], "a retry");
+    // As the kubelet's client.
+    let mut runtime = node.runtime().max_decoding_message_size(16 << 20);
+    let listed =
+        node.block_on(runtime.list_pod_sandbox(ListPodSandboxRequest::default())).unwrap().into_inner().items.len();
+    let stats = node
+        .block_on(runtime.list_pod_sandbox_stats(ListPodSandboxStatsRequest::default()))
+        .unwrap()
+        .into_inner()
+        .stats
+        .len();
+    assert_eq!((listed, stats), (18, 18));
+    let small = node.run_sandbox(&node.sandbox("small")).unwrap();
+    node.started(&small, &node.script("c", "exec sleep 100000"));
+    node.remove_sandbox(&pods[0]).unwrap();
+    node.run_sandbox(&config(18)).unwrap();
 }
