@@ -70,12 +70,19 @@ impl Seqpacket {
     /// See [`Self::connect`]; also returns `ConnectionRefused` if the listening process has exited.
     pub fn connect_to_living(path: &Path) -> io::Result<Self> {
         let connection = Self::connect(path)?;
-        let pid = nix::sys::socket::getsockopt(&connection.fd, PeerCredentials)?.pid();
-        // The pid of a process in another pid namespace is reported as 0.
+        let pid = connection.peer_pid()?;
         if pid > 0 && !process::is_alive(pid)? {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the listening process has exited"));
         }
         Ok(connection)
+    }
+
+    /// Returns the pid of the process that listens, or that made the pair; 0 for a process of another pid namespace.
+    ///
+    /// # Errors
+    /// Returns the error of the system call.
+    pub fn peer_pid(&self) -> io::Result<i32> {
+        Ok(nix::sys::socket::getsockopt(&self.fd, PeerCredentials)?.pid())
     }
 
     /// Wraps a socket that a peer passed. Its calls never block.

@@ -1,9 +1,19 @@
 //! kill -9 of executor-cri, executord and the launcher: rules C43 and C44.
 
-use executor_cri_api::v1::{ContainerState, ListContainersRequest, ListPodSandboxRequest};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use executor_cri_api::v1::{
+    ContainerState, ContainerStatusRequest, ExecSyncRequest, ListContainersRequest, ListPodSandboxRequest,
+    PodSandboxStatusRequest,
+};
 use integration::cri::KubernetesNode;
 use integration::daemon::{has_ended, kill};
 use integration::wait;
+use tonic::Code;
 
 #[test]
 fn containers_outlive_all_three_processes() {
@@ -42,6 +52,64 @@ fn ends_are_seen_after_a_restart() {
     wait::until("executor-cri is connected again", || node.exec(&id, &["touch", "/tmp/go"], 10).ok());
     let status = node.until_ended(&id);
     assert_eq!((status.exit_code, &*status.reason), (6, "Error"));
+    node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// While executord and the launcher restart, no status changes, and calls fail with UNAVAILABLE alone. The launcher is frozen
+/// when it is killed, so that it lives on for a moment and still accepts connections.
+#[test]
+fn statuses_stay_while_executord_restarts() {
+    let mut node = KubernetesNode::start();
+    let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
+    let id = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
+    let known = (node.status(&id).unwrap(), node.sandbox_status(&sandbox).unwrap());
+    let freezer = Path::new("/sys/fs/cgroup/freezer").join(format!("executor-test-{}", std::process::id()));
+    let has_freezer = fs::create_dir(&freezer).is_ok();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let poller = std::thread::spawn({
+        let (is_over, mut runtime) = (Arc::clone(&is_over), node.runtime());
+        let (container_id, pod_sandbox_id) = (id.clone(), sandbox.clone());
+        move || {
+            let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let mut polls = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let request = ContainerStatusRequest { container_id: container_id.clone(), verbose: false };
+                let container = executor.block_on(runtime.container_status(request)).unwrap().into_inner();
+                let request = PodSandboxStatusRequest { pod_sandbox_id: pod_sandbox_id.clone(), verbose: false };
+                let pod = executor.block_on(runtime.pod_sandbox_status(request)).unwrap().into_inner();
+                assert_eq!((container.status.unwrap(), pod.status.unwrap()), known);
+                let request =
+                    ExecSyncRequest { container_id: container_id.clone(), cmd: vec!["true".into()], timeout: 10 };
+                if let Err(status) = executor.block_on(runtime.exec_sync(request)) {
+                    assert_eq!(status.code(), Code::Unavailable, "{status}");
+                }
+                polls += 1;
+            }
+            polls
+        }
+    });
+    for _ in 0..3 {
+        let launcher = node.daemon.launcher().unwrap();
+        if has_freezer {
+            fs::write(freezer.join("cgroup.procs"), launcher.to_string()).unwrap();
+            fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
+        }
+        node.daemon.kill();
+        kill(launcher, 9);
+        let thaw = std::thread::spawn({
+            let state = freezer.join("freezer.state");
+            move || {
+                std::thread::sleep(Duration::from_secs(1)); // as if the kernel was busy
+                let _ = fs::write(state, "THAWED");
+            }
+        });
+        node.daemon.start_again();
+        thaw.join().unwrap();
+        wait::until("executor-cri is connected again", || node.exec(&id, &["true"], 10).ok());
+    }
+    is_over.store(true, Ordering::Relaxed);
+    assert!(poller.join().unwrap() > 10);
+    let _ = fs::remove_dir(&freezer);
     node.remove_sandbox(&sandbox).unwrap();
 }
 

@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use executor_core::protocol::LauncherRequest;
+use executor_sys::process;
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::startup::in_own_session;
+use prost::Message as _;
 
 use super::{Account, BootError};
 use crate::config::Config;
@@ -15,6 +19,11 @@ use crate::config::Config;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Poll interval: there is no notification when a socket starts to listen.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// Time limit for a launcher that listens to answer or to exit.
+const DYING: Duration = Duration::from_secs(5);
+/// Longest answer to an unknown request, in bytes.
+const ANSWER_MAX: usize = 1024;
 
 /// A launcher that this process started.
 #[derive(Debug)]
@@ -62,12 +71,12 @@ pub(super) fn connect(
 ) -> Result<(Option<Seqpacket>, Option<StartedLauncher>), BootError> {
     let socket = config.paths.launcher_socket();
     match Seqpacket::connect_to_living(&socket) {
-        Ok(connection) => Ok((Some(connection), None)),
         Err(error) if !root => {
             tracing::warn!(socket = %socket.display(), %error, "cannot connect to the launcher, and cannot start one without root privileges");
             Ok((None, None))
         }
-        Err(_) => {
+        Ok(connection) if !root || !is_dying(&socket, DYING) => Ok((Some(connection), None)),
+        _ => {
             let program = program(config)?;
             let child = start(&program, config, account)?;
             let mut started = StartedLauncher { child };
@@ -76,6 +85,32 @@ pub(super) fn connect(
             Ok((Some(connection), Some(started)))
         }
     }
+}
+
+/// Waits until the launcher answers, and returns false; or until it has exited, and returns true: a launcher that was
+/// killed accepts connections until the kernel has ended it. A busy launcher may not answer in time: it lives.
+fn is_dying(socket: &Path, patience: Duration) -> bool {
+    // On a connection of its own, because a late answer would precede that to the greeting.
+    let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
+    let request = LauncherRequest { sequence: 0, call: None };
+    let Ok(peer) = connection.peer_pid().and_then(process::pidfd) else { return true };
+    let mut is_closed = connection.send(&request.encode_to_vec(), &[]).is_err();
+    connection.set_nonblocking(true);
+    let state = poll(patience, || {
+        if is_readable(&peer) {
+            return Some(true);
+        }
+        if is_closed {
+            return None; // it is about to exit
+        }
+        match connection.recv(&mut [0; ANSWER_MAX]) {
+            Ok(Some(_)) => return Some(false),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Ok(None) | Err(_) => is_closed = true,
+        }
+        None
+    });
+    state.unwrap_or(is_closed)
 }
 
 /// Returns the launcher's executable: the configured path, or the one next to executord.
@@ -135,4 +170,35 @@ fn await_listening(program: &Path, socket: &Path, started: &mut StartedLauncher)
         let why = refused.map(|error| format!(": {error}")).unwrap_or_default();
         Err(failed(format!("did not listen on {} within {} s{why}", socket.display(), PATIENCE.as_secs())))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_sys::seqpacket::SeqpacketListener;
+
+    use super::*;
+
+    /// A launcher that answers, or is busy, lives; one that closes its connections without an answer exits.
+    #[test]
+    fn launchers_live_unless_they_close() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("launcher.sock");
+        assert!(is_dying(&socket, Duration::ZERO), "none listens");
+        let listener = SeqpacketListener::bind(&socket).unwrap();
+        let serve = |answers: bool| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let connection = listener.accept().unwrap();
+                    connection.recv(&mut [0; ANSWER_MAX]).unwrap();
+                    if answers {
+                        connection.send(b"answer", &[]).unwrap();
+                    }
+                });
+                is_dying(&socket, Duration::from_millis(500))
+            })
+        };
+        assert!(!serve(true));
+        assert!(serve(false));
+        assert!(!is_dying(&socket, Duration::from_millis(50)), "a busy one");
+    }
 }
