@@ -1,11 +1,12 @@
 //! Counters of a pod's cgroup, which the kubelet creates: containers that have ended or were removed are counted, too.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
+use std::time::SystemTime;
 
 use executor_client::v1;
-use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Pressure, Stall};
+use executor_core::usage::{Pressure, Stall, Usage};
 use executor_cri_api::v1::PodSandboxConfig;
-use executor_sys::kernel_file;
+use executor_sys::cgroup_usage;
 
 use crate::cgroup::ROOT;
 
@@ -25,105 +26,54 @@ fn read(root: &Path, cgroup: &Path) -> Option<v1::Usage> {
     if !is_below || cgroup.as_os_str().is_empty() {
         return None; // the counters of the root cgroup are those of the node
     }
-    match root.join("cgroup.controllers").exists() {
-        true => usage_of_v2(&Files(root.join(cgroup))),
-        false => usage_of_v1(|controller| Files(root.join(controller).join(cgroup))),
-    }
+    let usage = match root.join("cgroup.controllers").exists() {
+        true => cgroup_usage::of_v2(&root.join(cgroup))?,
+        false => cgroup_usage::of_v1(|controller| Some(root.join(controller).join(cgroup)))?,
+    };
+    Some(message(&usage))
 }
 
-fn usage_of_v1(controller: impl Fn(&str) -> Files) -> Option<v1::Usage> {
-    let (memory, cpu, cpuacct) = (controller("memory"), controller("cpu"), controller("cpuacct"));
-    let used = memory.number("memory.usage_in_bytes")?;
-    let total = cpuacct.number("cpuacct.usage")?;
-    Some(v1::Usage {
-        time: Some(std::time::SystemTime::now().into()),
-        cpu: Some(cpu_usage(
-            CpuUsage {
-                total,
-                user: cpuacct.number("cpuacct.usage_user").unwrap_or(0),
-                system: cpuacct.number("cpuacct.usage_sys").unwrap_or(0),
-                ..CpuUsage::default()
-            }
-            .with_limit_of_v1(&cpu.text("cpu.stat")),
-        )),
-        memory: Some(memory_usage(MemoryUsage {
-            max: memory.number("memory.max_usage_in_bytes"),
-            kernel: memory.number("memory.kmem.usage_in_bytes"),
-            ..MemoryUsage::from_v1(used, &memory.text("memory.stat"))
-        })),
-        pids: controller("pids").number("pids.current").map(|current| v1::PidsUsage { current }),
-        ..v1::Usage::default()
-    })
-}
-
-fn usage_of_v2(files: &Files) -> Option<v1::Usage> {
-    let used = files.number("memory.current")?;
-    let pressure = |name: &str| Pressure::from_v2(&files.text(name)).map(pressure);
-    let io = kernel_file::read_to_string(files.0.join("io.stat")).ok().map(|stat| IoUsage::from_v2(&stat));
-    Some(v1::Usage {
-        time: Some(std::time::SystemTime::now().into()),
-        cpu: Some(cpu_usage(CpuUsage::from_v2(&files.text("cpu.stat")))),
-        memory: Some(memory_usage(MemoryUsage {
-            max: files.number("memory.peak"),
-            swap: files.number("memory.swap.current"),
-            ..MemoryUsage::from_v2(used, &files.text("memory.stat"))
-        })),
-        pids: files.number("pids.current").map(|current| v1::PidsUsage { current }),
+fn message(usage: &Usage) -> v1::Usage {
+    let Usage { cpu, memory, pids, io, cpu_pressure, memory_pressure, io_pressure, .. } = usage;
+    v1::Usage {
+        time: Some(SystemTime::now().into()),
+        cpu: Some(v1::CpuUsage {
+            total_ns: cpu.total,
+            user_ns: cpu.user,
+            system_ns: cpu.system,
+            periods: cpu.periods,
+            throttled_periods: cpu.throttled_periods,
+            throttled_ns: cpu.throttled,
+        }),
+        memory: Some(v1::MemoryUsage {
+            usage_bytes: memory.usage,
+            max_bytes: memory.max,
+            rss_bytes: memory.rss,
+            cache_bytes: memory.cache,
+            swap_bytes: memory.swap,
+            kernel_bytes: memory.kernel,
+            working_set_bytes: memory.working_set,
+            page_faults: memory.faults,
+            major_page_faults: memory.major_faults,
+            ..v1::MemoryUsage::default()
+        }),
+        pids: pids.map(|current| v1::PidsUsage { current }),
         io: io.map(|io| v1::IoUsage {
             read_bytes: io.read_bytes,
             written_bytes: io.written_bytes,
             reads: io.reads,
             writes: io.writes,
         }),
-        cpu_pressure: pressure("cpu.pressure"),
-        memory_pressure: pressure("memory.pressure"),
-        io_pressure: pressure("io.pressure"),
+        cpu_pressure: cpu_pressure.map(pressure),
+        memory_pressure: memory_pressure.map(pressure),
+        io_pressure: io_pressure.map(pressure),
         ..v1::Usage::default()
-    })
-}
-
-fn cpu_usage(cpu: CpuUsage) -> v1::CpuUsage {
-    v1::CpuUsage {
-        total_ns: cpu.total,
-        user_ns: cpu.user,
-        system_ns: cpu.system,
-        periods: cpu.periods,
-        throttled_periods: cpu.throttled_periods,
-        throttled_ns: cpu.throttled,
-    }
-}
-
-fn memory_usage(memory: MemoryUsage) -> v1::MemoryUsage {
-    v1::MemoryUsage {
-        usage_bytes: memory.usage,
-        max_bytes: memory.max,
-        rss_bytes: memory.rss,
-        cache_bytes: memory.cache,
-        swap_bytes: memory.swap,
-        kernel_bytes: memory.kernel,
-        working_set_bytes: memory.working_set,
-        page_faults: memory.faults,
-        major_page_faults: memory.major_faults,
-        ..v1::MemoryUsage::default()
     }
 }
 
 fn pressure(Pressure { some, full }: Pressure) -> v1::Pressure {
     let stall = |Stall { total_us, avg10, avg60, avg300 }: Stall| v1::PressureStall { total_us, avg10, avg60, avg300 };
     v1::Pressure { some: Some(stall(some)), full: Some(stall(full)) }
-}
-
-/// The files of a cgroup's directory.
-struct Files(PathBuf);
-
-impl Files {
-    fn text(&self, name: &str) -> String {
-        kernel_file::read_to_string(self.0.join(name)).unwrap_or_default()
-    }
-
-    fn number(&self, name: &str) -> Option<u64> {
-        self.text(name).trim().parse().ok()
-    }
 }
 
 #[cfg(test)]

@@ -338,7 +338,7 @@ mod tests {
         let mut record = SandboxRecord::clone(&sandbox.record);
         record.note_removal("e", 20);
         let removing = Sandbox { record: Arc::new(record), state: None };
-        let only_running = [("r".into(), usages["r"].clone())].into();
+        let only_running = [("r".into(), usages["r"])].into();
         for (members, usages) in
             [(&[&runs, &ended][..], &usages), (&[&runs, &ended], &only_running), (&[&runs], &only_running)]
         {

@@ -52,7 +52,7 @@ pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use cgroups::{check_cgroup_keys, check_cgroup_parents, page_kilobytes};
 pub use connect::connect_port;
-pub use connectivity::{check_network_namespaces, validate_egress};
+pub use connectivity::{check_network_namespaces, is_host_label, validate_egress};
 pub use dev_paths::check_device_path;
 pub use draft::{Draft, DraftFile, DraftLogging, DraftOutputs, DraftStep, DraftTransfer, Unlimited};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};

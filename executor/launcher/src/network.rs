@@ -460,12 +460,11 @@ pub(crate) fn has_left_attached(host: &Host) -> bool {
 pub(crate) fn detach_left(host: &Host) {
     for id in left_attached(host) {
         let Some(attachment) = left_attachment(host, &id) else { continue };
-        match cni::detach_ended(host, &attachment, Patience::whole(host)) {
-            Ok(()) => log::line(Level::Info, id.as_str(), "detached from its network by a later attempt"),
-            Err(why) => {
-                log::line(Level::Error, id.as_str(), format_args!("still not detached from its network: {why}"))
-            }
-        }
+        let (level, what) = match cni::detach_ended(host, &attachment, Patience::whole(host)) {
+            Ok(()) => (Level::Info, "detached from its network by a later attempt".to_owned()),
+            Err(why) => (Level::Error, format!("still not detached from its network: {why}")),
+        };
+        log::line(level, id.as_str(), what);
     }
 }
 

@@ -5,6 +5,7 @@
 //! [`executor_core::ident::ProcessIdentity`], and this crate contains no policy.
 
 pub mod capabilities;
+pub mod cgroup_usage;
 pub mod clock;
 pub mod entry;
 pub mod events;

@@ -121,7 +121,7 @@ fn the_daemon_wins_at_the_start() {
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
     let forgotten = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
     let lost = node.started(&sandbox, &node.script("d", "exec sleep 100000"));
-    std::fs::remove_file(node.records().join("containers").join(format!("{forgotten}.json"))).unwrap();
+    fs::remove_file(node.records().join("containers").join(format!("{forgotten}.json"))).unwrap();
     node.daemon.api.delete(&lost, true).unwrap();
     node.restart_cri();
     wait::until("what has no record is ended", || node.daemon.api.get(&forgotten).is_err().then_some(()));

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use executor_client::v1::port_mapping::Protocol;
 use executor_client::v1::{CreatePodRequest, Dns, IdMapping, Network, PortMapping, UserNamespace};
+use executor_core::validate::is_host_label;
 use executor_cri_api::v1::{
     DnsConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol as CriProtocol,
     UserNamespace as CriUserNamespace,
@@ -55,13 +56,7 @@ impl Host {
 
 /// Returns true for a host name of RFC 1123, section 2.1. A host can have other names, such as those with an underscore.
 fn is_host_name(name: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    name.split('.').all(is_label)
+    name.split('.').all(is_host_label)
 }
 
 /// Returns the namespace options of a sandbox. Without options, everything is shared in the pod.

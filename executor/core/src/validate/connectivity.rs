@@ -185,14 +185,14 @@ fn check_hostname(hostname: &str, report: &mut Report) {
     if hostname.is_empty() {
         return;
     }
-    if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(is_label) {
+    if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(is_host_label) {
         let why = format!("\"{}\" is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
         report.add("hostname", InvalidFormat.because(why));
     }
 }
 
 /// Returns true for a label of a host name (RFC 1123, section 2.1).
-fn is_label(part: &str) -> bool {
+pub fn is_host_label(part: &str) -> bool {
     !part.is_empty()
         && part.len() <= LABEL_MAX
         && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
@@ -209,7 +209,7 @@ fn check_aliases(aliases: &[String], report: &mut Report) {
     let mut seen = BTreeSet::new();
     for (index, alias) in aliases.iter().enumerate() {
         let at = format!("{FIELD}[{index}]");
-        if !is_label(alias) {
+        if !is_host_label(alias) {
             let why = format!(
                 "\"{}\" is not a DNS label: use 1 to {LABEL_MAX} letters, digits and `-`, without `-` at either end",
                 shorten(alias)

@@ -1,88 +1,34 @@
-//! Reads the usage counters of a container's cgroup, for both cgroup versions.
-//!
-//! If a file is missing or malformed, its counter is unset or 0. The other counters are still reported.
+//! Reads the usage counters of a container's cgroup.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Pressure, Usage};
-use executor_sys::kernel_file;
+use executor_core::usage::Usage;
+use executor_sys::cgroup_usage;
 
 use super::Hierarchies;
 
 impl Hierarchies {
     /// Reads the counters of a cgroup. Returns `None` if the cgroup does not exist.
     pub(crate) fn usage(&self, path: &Path) -> Option<Usage> {
+        let directory = |controller: &str| match controller {
+            "memory" => Some(self.memory_dir(path)),
+            other => self.controller_dir(other, path).ok(),
+        };
         let mut usage = match self {
-            Self::V1 { .. } => self.usage_of_v1(path)?,
-            Self::V2 { mount } => usage_of_v2(&mount.join(path))?,
+            Self::V1 { .. } => cgroup_usage::of_v1(directory)?,
+            Self::V2 { mount } => cgroup_usage::of_v2(&mount.join(path))?,
         };
         usage.memory.oom_kills = self.oom_kills(path);
         Some(usage)
-    }
-
-    fn usage_of_v1(&self, path: &Path) -> Option<Usage> {
-        let memory = UsageFiles(self.memory_dir(path));
-        let used = memory.number("memory.usage_in_bytes")?;
-        let memory = MemoryUsage {
-            max: memory.number("memory.max_usage_in_bytes"),
-            kernel: memory.number("memory.kmem.usage_in_bytes"),
-            kernel_max: memory.number("memory.kmem.max_usage_in_bytes"),
-            ..MemoryUsage::from_v1(used, &memory.text("memory.stat"))
-        };
-        let controller = |name: &str| self.controller_dir(name, path).ok().map(UsageFiles);
-        let cpu = controller("cpuacct").map_or_else(CpuUsage::default, |files| CpuUsage {
-            total: files.number("cpuacct.usage").unwrap_or(0),
-            user: files.number("cpuacct.usage_user").unwrap_or(0),
-            system: files.number("cpuacct.usage_sys").unwrap_or(0),
-            ..CpuUsage::default()
-        });
-        let cpu = match controller("cpu") {
-            Some(files) => cpu.with_limit_of_v1(&files.text("cpu.stat")),
-            None => cpu,
-        };
-        let pids = controller("pids").and_then(|files| files.number("pids.current"));
-        Some(Usage { cpu, memory, pids, ..Usage::default() })
-    }
-}
-
-fn usage_of_v2(dir: &Path) -> Option<Usage> {
-    let files = UsageFiles(dir.to_owned());
-    let used = files.number("memory.current")?;
-    let memory = MemoryUsage {
-        max: files.number("memory.peak"),
-        swap: files.number("memory.swap.current"),
-        ..MemoryUsage::from_v2(used, &files.text("memory.stat"))
-    };
-    let io = kernel_file::read_to_string(dir.join("io.stat")).ok();
-    let pressure = |file: &str| Pressure::from_v2(&files.text(file));
-    Some(Usage {
-        cpu: CpuUsage::from_v2(&files.text("cpu.stat")),
-        memory,
-        pids: files.number("pids.current"),
-        io: io.map(|stat| IoUsage::from_v2(&stat)),
-        cpu_pressure: pressure("cpu.pressure"),
-        memory_pressure: pressure("memory.pressure"),
-        io_pressure: pressure("io.pressure"),
-        ..Usage::default()
-    })
-}
-
-/// The files of a cgroup's directory.
-struct UsageFiles(PathBuf);
-
-impl UsageFiles {
-    fn text(&self, name: &str) -> String {
-        kernel_file::read_to_string(self.0.join(name)).unwrap_or_default()
-    }
-
-    fn number(&self, name: &str) -> Option<u64> {
-        self.text(name).trim().parse().ok()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::PathBuf;
+
+    use executor_core::usage::CpuUsage;
 
     use super::*;
 

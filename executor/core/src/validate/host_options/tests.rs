@@ -310,6 +310,6 @@ fn all_devices_require_privileged_host_ids() {
     }
     let twice = [all.clone(), Device { path: DEV.into(), ..all.clone() }];
     assert_eq!(refused(true, UserNamespace::Host, &twice, &policy), ["devices[1].path"]);
-    let narrow = Policy { device_paths: vec!["/dev/fuse".into()], ..policy.clone() };
+    let narrow = Policy { device_paths: vec!["/dev/fuse".into()], ..policy };
     assert_eq!(refused(true, UserNamespace::Host, &[all], &narrow), ["devices[0].host_path"]);
 }
