@@ -272,8 +272,8 @@ fn spawn_for(daemon: &Daemon, options: &[&str], runtime: &Runtime) -> (Child, Ch
     spawn(daemon.setup().home(), &daemon.socket(), options, runtime)
 }
 
-/// Starts executor-cri with its files in `home` and these options for the executord at a socket, and waits until it
-/// serves. The connection belongs to the runtime.
+/// Starts executor-cri with its files in `home`, such as its configuration `cri.toml`, and these options for the executord
+/// at a socket, and waits until it serves. The connection belongs to the runtime.
 ///
 /// # Panics
 /// Panics if executor-cri exits or does not serve in time.
@@ -283,6 +283,10 @@ pub fn spawn(home: &Path, executor: &Path, options: &[&str], runtime: &Runtime) 
     let mut command = Command::new(dist::binary("executor-cri"));
     command.arg("--socket").arg(&socket).arg("--executor").arg(executor);
     command.arg("--state-dir").arg(home.join("cri")).args(["--log", "debug"]).args(options);
+    let config = home.join("cri.toml");
+    if config.exists() {
+        command.arg("--config").arg(config);
+    }
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("executor-cri starts");
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).expect("an address");

@@ -34,6 +34,7 @@ pub mod request;
 pub mod residue;
 pub mod rootfs;
 pub mod runtime;
+pub mod shelf;
 pub mod streams;
 pub mod supervised;
 pub mod terminal;

@@ -18,9 +18,11 @@ use executor_yaml::{Limits, decode, parse};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
+use crate::config::Config;
 use crate::lower::container::{self, Origin};
 use crate::lower::sandbox::{self, Host, UserNamespaces};
 use crate::options::Options;
+use crate::secrets::ContainerSecrets;
 
 /// Ids of a pod's users.
 const IDS_OF_A_POD: u32 = 65_536;
@@ -126,7 +128,7 @@ impl Kubelet {
 ///
 /// # Errors
 /// Returns an error if executord does not answer.
-pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack>, Error> {
+pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -> Result<Vec<Lack>, Error> {
     let (socket, kubelet) = (&options.socket, &options.kubelet_config);
     let info = client.info().await?;
     let mut lacks = Vec::new();
@@ -137,6 +139,15 @@ pub(crate) async fn check(client: &Client, options: &Options) -> Result<Vec<Lack
         add("executord has no launcher", "systemctl enable --now executor-launcher");
     } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
         add("there is no CNI configuration in policy.cni_conf_dir", "");
+    }
+    for provider in config.providers() {
+        if !info.secret_providers.iter().any(|known| known.name == provider) {
+            lacks.push(Lack {
+                what: format!("cri.secrets names the provider {provider:?}, which executord does not have"),
+                line: format!("[[secret_providers]] with name = {provider:?}"),
+                is_needed: false,
+            });
+        }
     }
     let mut settings = Kubelet::default();
     let mut ids_of_pods = Vec::new();
@@ -302,6 +313,7 @@ fn requests(
         rootfs,
         log,
         volumes: &volumes,
+        secrets: &ContainerSecrets::default(),
         oom_score_adj_min,
         allows_all_devices: true,
     };

@@ -22,6 +22,7 @@ use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
 use crate::pod_cgroup;
+use crate::secrets;
 use crate::stats;
 use crate::status::{has_labels, start_error, state};
 use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
@@ -30,8 +31,8 @@ use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
 ///
 /// # Errors
 /// INVALID_ARGUMENT (every field that cannot be honoured), FAILED_PRECONDITION (no such sandbox or image; the sandbox is not
-/// ready), ALREADY_EXISTS (another request with this name), or an error of executord. Never NOT_FOUND, for which the kubelet
-/// would skip the pod (rule C5).
+/// ready), PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS (another request with this name), or an error of
+/// executord. Never NOT_FOUND, for which the kubelet would skip the pod (rule C5).
 pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) -> Result<String, Status> {
     let CreateContainerRequest { pod_sandbox_id, config, .. } = request;
     let mut config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
@@ -42,6 +43,9 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     if !sandbox.is_ready() {
         return Err(Status::failed_precondition("the sandbox is not ready"));
     }
+    let name = config.metadata.as_ref().map(|metadata| &*metadata.name).unwrap_or_default();
+    let secrets = sandbox.record.secrets.get(name).cloned().unwrap_or_default();
+    secrets::check_rules(&node.config_file, &sandbox.record.config, [&secrets])?;
     let log = log_path(&sandbox.record.config.log_directory, &config.log_path)?;
     let name = config.image.clone().unwrap_or_default().image;
     let image = images::find(node, &name).await?;
@@ -67,6 +71,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         rootfs: &image.rootfs,
         log: &log,
         volumes: &volumes,
+        secrets: &secrets,
         oom_score_adj_min: node.oom_score_adj_min,
         allows_all_devices: is_privileged(&config) && allows_all_devices(node).await?,
     };
@@ -108,7 +113,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             if !is_created && !error.is_lost() {
                 node.store.containers.remove(&id);
             }
-            Err(failure::new_container(error, &image_fields))
+            Err(failure::new_container(secrets.named(error), &image_fields))
         }
     }
 }

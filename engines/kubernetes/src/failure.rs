@@ -74,6 +74,18 @@ pub(crate) fn precondition(status: Status) -> Status {
     }
 }
 
+/// Returns both results.
+///
+/// # Errors
+/// Returns the error of one, or INVALID_ARGUMENT with the messages of both.
+pub(crate) fn both<A, B>(a: Result<A, Status>, b: Result<B, Status>) -> Result<(A, B), Status> {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        (Err(a), Err(b)) => Err(Status::invalid_argument(shortened(format!("{}; {}", a.message(), b.message())))),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
 /// Lets a deletion succeed if there is nothing to delete.
 ///
 /// # Errors
@@ -89,7 +101,8 @@ fn sentence(violation: &Violation) -> String {
     format!("{}: {}", violation.field, violation.description)
 }
 
-fn shortened(mut message: String) -> String {
+/// Shortens a message of a status.
+pub(crate) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_MAX {
         let end = (0..=MESSAGE_MAX).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
         message.truncate(end);

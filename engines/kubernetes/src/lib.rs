@@ -16,6 +16,7 @@ pub mod program;
 
 mod cgroup;
 mod check;
+mod config;
 mod containers;
 mod events;
 mod exec;
@@ -30,6 +31,7 @@ mod node;
 mod options;
 mod pod_cgroup;
 mod sandboxes;
+mod secrets;
 mod serve;
 mod services;
 mod stats;

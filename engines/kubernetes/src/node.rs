@@ -12,6 +12,7 @@ use executor_sys::mutex::locked;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 use tonic::Status;
 
+use crate::config::{Config, ConfigFile};
 use crate::lower::sandbox::UserNamespaces;
 use crate::options::Options;
 use crate::store::{Container, Sandbox, Store};
@@ -31,6 +32,10 @@ pub(crate) struct Node {
     /// Least `oom_score_adj` of containers.
     pub(crate) oom_score_adj_min: i32,
     pub(crate) user_namespaces: UserNamespaces,
+    /// Prefix of annotations with references to secrets.
+    pub(crate) secrets_annotation: String,
+    /// Configuration file with the rules for references.
+    pub(crate) config_file: ConfigFile,
     /// URLs of exec, attach and port-forward.
     pub(crate) streams: Streams,
     /// Locks of names that are being created.
@@ -40,7 +45,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(client: Client, store: Store, streams: Streams, options: &Options) -> Arc<Self> {
+    pub(crate) fn new(
+        client: Client,
+        store: Store,
+        streams: Streams,
+        options: &Options,
+        config: Config,
+        config_file: ConfigFile,
+    ) -> Arc<Self> {
         Arc::new(Self {
             client,
             executor: options.executor.clone(),
@@ -49,6 +61,8 @@ impl Node {
             pinned_images: options.pinned_images.clone(),
             oom_score_adj_min: options.oom_score_adj_min,
             user_namespaces: options.user_namespaces,
+            secrets_annotation: config.secrets_annotation,
+            config_file,
             streams,
             names: Mutex::default(),
             image_users: Mutex::default(),

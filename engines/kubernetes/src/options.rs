@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// The file systems of all volumes must support mounts with mapped ids: a tmpfs does from Linux 6.3 on.
     #[arg(long, env = "EXECUTOR_CRI_USER_NAMESPACES", value_name = "PODS", default_value = "requested")]
     pub(crate) user_namespaces: UserNamespaces,
+    /// Configuration file with the rules for secrets in pods; /etc/executor/executor-cri.toml if it exists
+    #[arg(long, env = "EXECUTOR_CRI_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,

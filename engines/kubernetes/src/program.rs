@@ -13,6 +13,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::check;
+use crate::config::ConfigFile;
 use crate::follow;
 use crate::node::Node;
 use crate::options::Options;
@@ -62,7 +63,8 @@ fn fail(problem: &str) -> ExitCode {
 /// Prints what a node lacks. Returns true if every pod has what it needs.
 async fn check(options: &Options) -> Result<bool, String> {
     let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
-    let lacks = check::check(&client, options).await;
+    let config = ConfigFile::new(options.config.as_deref()).read()?;
+    let lacks = check::check(&client, options, &config).await;
     let lacks = lacks.map_err(|error| error.to_string())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&lacks).map_err(|error| error.to_string())?);
@@ -80,12 +82,14 @@ async fn check(options: &Options) -> Result<bool, String> {
 }
 
 async fn run(options: Options) -> Result<(), String> {
+    let config_file = ConfigFile::new(options.config.as_deref());
+    let config = config_file.read()?;
     let store = Store::open(&options.state_dir)?;
     let client = Client::connect_with_keepalive(&options.executor).await.map_err(|error| error.to_string())?;
     let bound = Streams::bind(options.streaming_port, Limits::default()).await;
     let (streams, streaming) =
         bound.map_err(|error| format!("cannot listen on port {} of 127.0.0.1: {error}", options.streaming_port))?;
-    let node = Node::new(client, store, streams, &options);
+    let node = Node::new(client, store, streams, &options, config, config_file);
     // The state of executord is known before the first call is served.
     let cursor = follow::recover(&node).await.map_err(|error| error.to_string())?;
     let socket = Socket::bind(&options.socket)?;

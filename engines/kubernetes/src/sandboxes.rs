@@ -13,22 +13,31 @@ use crate::failure::{self, forgiving};
 use crate::ids;
 use crate::lower::sandbox::{Host, lower};
 use crate::node::{Node, now};
+use crate::secrets;
 use crate::status::{has_labels, sandbox_state};
 use crate::store::{Record as _, Sandbox, SandboxRecord};
 
 /// Runs a sandbox, and returns its id. The same request again returns the same id.
 ///
 /// # Errors
-/// INVALID_ARGUMENT (every field that cannot be honoured), ALREADY_EXISTS (another request with this name), or an error
-/// of executord.
+/// INVALID_ARGUMENT (every field that cannot be honoured), PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS
+/// (another request with this name), or an error of executord.
 pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Result<String, Status> {
     let RunPodSandboxRequest { config, runtime_handler } = request;
     let config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
     let id = ids::new()?;
     // Nothing is recorded of a request that cannot be lowered.
-    let request = lower(&id, &config, &runtime_handler, &Host::read(), node.user_namespaces)?;
-    let record =
-        SandboxRecord { id: id.clone(), config, runtime_handler, created_at: now(), ..SandboxRecord::default() };
+    let request = lower(&id, &config, &runtime_handler, &Host::read(), node.user_namespaces);
+    let (request, secrets) = failure::both(request, secrets::read(&node.secrets_annotation, &config.annotations))?;
+    secrets::check_rules(&node.config_file, &config, secrets.values())?;
+    let record = SandboxRecord {
+        id: id.clone(),
+        config,
+        runtime_handler,
+        secrets,
+        created_at: now(),
+        ..SandboxRecord::default()
+    };
     // A retry waits here until the first call has ended.
     let _name = node.lock_name(&record.name()).await;
     match node.store.insert_sandbox(record.clone())? {

@@ -18,6 +18,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
+use crate::secrets::ContainerSecrets;
+
 /// Largest record that is read, in bytes. A request has at most 16 MiB.
 const RECORD_MAX: u64 = 16 << 20;
 
@@ -32,6 +34,8 @@ pub(crate) struct SandboxRecord {
     /// Request.
     pub(crate) config: PodSandboxConfig,
     pub(crate) runtime_handler: String,
+    /// References to secrets by the names of containers, from the annotations of the request.
+    pub(crate) secrets: BTreeMap<String, ContainerSecrets>,
     /// Time of the request, in nanoseconds since 1970.
     pub(crate) created_at: i64,
     /// Processor time in nanoseconds of the containers that were removed last, or are about to be, by their ids.

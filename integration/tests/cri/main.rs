@@ -14,6 +14,7 @@ mod network;
 mod privileged;
 mod reboot;
 mod restarts;
+mod secrets;
 mod stalls;
 mod stats;
 mod streaming;

@@ -11,50 +11,16 @@ mod rules;
 mod vault;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Container, File, SecretReference, WatchEventsRequest};
 use integration::api::pid;
 use integration::daemon::Daemon;
+use integration::shelf::Shelf;
 use integration::wait;
 
 /// Directory of files with relative paths.
 const ROOT: &str = "/etc/cf-service-bindings";
-
-/// A directory that only the test uses and that the daemon's user can read.
-struct Shelf(tempfile::TempDir);
-
-impl Shelf {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Self(dir)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Writes a file atomically.
-    fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let (new, path) = (self.path().join(format!("{name}.new")), self.path().join(name));
-        fs::write(&new, content).unwrap();
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::rename(&new, &path).unwrap();
-        path
-    }
-
-    /// Configuration table for this directory.
-    fn provider(&self) -> String {
-        format!(
-            "[[secret_providers]]\nname = \"shelf\"\ntype = \"directory\"\npath = \"{}\"\npoll_seconds = 1\n\
-             allow = [{{ uid = 0, paths = [\"/\"] }}]\n",
-            self.path().display()
-        )
-    }
-}
 
 fn reference(provider: &str, path: &str, key: &str) -> SecretReference {
     SecretReference { provider: provider.into(), path: path.into(), key: key.into(), version: String::new() }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use executor_client::v1::{Action, PullPolicy, RunRequest};
+use executor_client::v1::{Action, PullPolicy, RunAction, RunRequest};
 use executor_cri_api::v1::{ContainerConfig, NamespaceMode, PodSandboxConfig};
 use tonic::Status;
 
 use super::{LABEL, check_texts, digest, mounts, process, resources, sandbox, security};
 use crate::failure::Violations;
+use crate::secrets::ContainerSecrets;
 
 /// What a container is created from, besides its request.
 pub(crate) struct Origin<'a> {
@@ -21,6 +22,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) log: &'a str,
     /// References of the manifests of image volumes, by the ids of their images.
     pub(crate) volumes: &'a BTreeMap<String, String>,
+    /// Secrets of the container.
+    pub(crate) secrets: &'a ContainerSecrets,
     /// Least `oom_score_adj`: a lower one is raised.
     pub(crate) oom_score_adj_min: i32,
     /// True if executord's policy allows all devices of the host.
@@ -41,6 +44,8 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     }
     check_texts(&config.labels, &config.annotations, &mut violations);
     let labels = [(LABEL.to_owned(), String::new())].into();
+    let mut secrets = RunAction::default();
+    origin.secrets.lower(&config, &mut secrets, &mut violations);
     // The environment is not part of the digest: executord compares it itself, with a key.
     let envs = std::mem::take(&mut config.envs);
     let nonce = digest(&config);
@@ -76,6 +81,8 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     let user = security::user(&security, &mut violations);
     let mut action = process::lower(config, envs);
     action.user = user;
+    action.volume_mounted_files = secrets.volume_mounted_files;
+    action.secret_environment = secrets.secret_environment;
     run.action = Some(Action { run: Some(action), ..Action::default() });
     violations.check()?;
     Ok(run)
@@ -99,6 +106,7 @@ mod tests {
             rootfs: "docker://x",
             log: "",
             volumes: &BTreeMap::new(),
+            secrets: &ContainerSecrets::default(),
             oom_score_adj_min: i32::MIN,
             allows_all_devices: true,
         };

@@ -1,0 +1,303 @@
+//! Files and variables by reference: their rules, and their fields of executord's request.
+
+use std::path::Path;
+
+use executor_client::v1::{self, EnvironmentVariable, File, RunAction};
+use executor_client::{Error, Violation};
+use executor_core::reference::SecretReference;
+use executor_cri_api::v1::{ContainerConfig, PodSandboxConfig};
+use serde::{Deserialize, Serialize};
+use tonic::Status;
+
+use crate::config::ConfigFile;
+use crate::failure::{self, Violations};
+
+/// Longest part of a wrong value in a message, in bytes.
+pub(super) const SHOWN_MAX: usize = 100;
+
+/// Secrets of one container.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct ContainerSecrets {
+    /// Key of the annotation.
+    pub(super) annotation: String,
+    pub(super) inputs: Vec<SecretInput>,
+}
+
+/// A file or a variable whose value is fetched.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct SecretInput {
+    pub(super) target: Target,
+    pub(super) reference: SecretReference,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Target {
+    File { path: String, mode: Option<u32>, group: Option<String> },
+    Env(String),
+}
+
+impl Target {
+    /// Returns the name of the field, and its value.
+    pub(super) fn name(&self) -> (&'static str, &str) {
+        match self {
+            Self::File { path, .. } => ("file", path),
+            Self::Env(name) => ("env", name),
+        }
+    }
+}
+
+/// Returns the name of the field of an annotation.
+pub(super) fn field(annotation: &str) -> String {
+    format!("config.annotations[{}]", shown(annotation))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect()
+}
+
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", shown(text))
+}
+
+/// Checks that the rules allow references. The rules are not read if there is no reference.
+///
+/// # Errors
+/// PERMISSION_DENIED with each reference that no rule allows, or FAILED_PRECONDITION (the configuration file cannot be
+/// used).
+pub(crate) fn check_rules<'a>(
+    file: &ConfigFile,
+    sandbox: &PodSandboxConfig,
+    secrets: impl IntoIterator<Item = &'a ContainerSecrets>,
+) -> Result<(), Status> {
+    let mut secrets = secrets.into_iter().filter(|secrets| !secrets.inputs.is_empty()).peekable();
+    if secrets.peek().is_none() {
+        return Ok(());
+    }
+    let config = file.read().map_err(|why| Status::failed_precondition(failure::shortened(why)))?;
+    let namespace = sandbox.metadata.as_ref().map(|metadata| &*metadata.namespace).unwrap_or_default();
+    let mut violations = Violations::default();
+    for ContainerSecrets { annotation, inputs } in secrets {
+        for (index, SecretInput { reference, .. }) in inputs.iter().enumerate() {
+            let SecretReference { provider, path, .. } = reference;
+            if !config.allows(namespace, provider, path) {
+                let why = format!(
+                    "pods of namespace {} may not use {path:?} of provider {provider:?}: no rule of cri.secrets covers it",
+                    quoted(namespace)
+                );
+                violations.add(&format!("{}[{index}]", field(annotation)), why);
+            }
+        }
+    }
+    violations.check().map_err(|status| Status::permission_denied(status.message()))
+}
+
+impl ContainerSecrets {
+    /// Adds the files and variables to an action of a container.
+    pub(crate) fn lower(&self, config: &ContainerConfig, action: &mut RunAction, violations: &mut Violations) {
+        self.check_conflicts(config, violations);
+        for SecretInput { target, reference } in &self.inputs {
+            let SecretReference { provider, path, key, version } = reference.clone();
+            let from = Some(v1::SecretReference { provider, path, key, version });
+            match target.clone() {
+                Target::File { path, mode, group } => {
+                    action.volume_mounted_files.push(File { path, mode, group, from, ..File::default() });
+                }
+                Target::Env(name) => {
+                    action.secret_environment.push(EnvironmentVariable {
+                        name,
+                        from,
+                        ..EnvironmentVariable::default()
+                    });
+                }
+            }
+        }
+    }
+
+    /// Checks that no file is in the place of a mount, and that no variable has two values.
+    fn check_conflicts(&self, config: &ContainerConfig, violations: &mut Violations) {
+        let mounts: Vec<String> =
+            config.mounts.iter().map(|mount| format!("/{}", mount.container_path.trim_matches('/'))).collect();
+        for (index, input) in self.inputs.iter().enumerate() {
+            let (kind, target) = input.target.name();
+            let field = format!("{}[{index}].{kind}", field(&self.annotation));
+            if kind == "env" {
+                if let Some(variable) = config.envs.iter().position(|variable| variable.key == *target) {
+                    violations.add(&field, format!("{target:?} is also the name of config.envs[{variable}]"));
+                }
+                continue;
+            }
+            let path = Path::new(target);
+            let is_conflict = |mount: &String| path.starts_with(mount) || Path::new(mount).starts_with(path);
+            if let Some(at) = mounts.iter().position(is_conflict) {
+                let mount = &mounts[at];
+                violations.add(
+                    &field,
+                    format!(
+                        "{target:?} conflicts with config.mounts[{at}] at {mount:?}; use a path outside of volumes"
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Names the fields of annotations in an error of executord, whose fields are those of its own request.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        match error {
+            Error::Refused(mut refusal) => {
+                refusal.violations.iter_mut().for_each(|violation| self.name(violation));
+                Error::Refused(refusal)
+            }
+            other => other,
+        }
+    }
+
+    fn name(&self, violation: &mut Violation) {
+        for (list, kind, own) in
+            [("action.run.volume_mounted_files[", "file", ".path"), ("action.run.secret_environment[", "env", ".name")]
+        {
+            let rest = violation.field.strip_prefix(list).and_then(|rest| rest.split_once(']'));
+            let Some((number, rest)) = rest else { continue };
+            let Ok(number) = number.parse::<usize>() else { continue };
+            let mut of_kind = self.inputs.iter().enumerate().filter(|(_, input)| input.target.name().0 == kind);
+            let Some((index, _)) = of_kind.nth(number) else { continue };
+            let rest = match rest {
+                rest if rest == own => format!(".{kind}"),
+                rest => rest.strip_prefix(".from").unwrap_or(rest).to_owned(),
+            };
+            violation.field = format!("{}[{index}]{rest}", field(&self.annotation));
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::annotation::read;
+    use super::*;
+    use executor_cri_api::v1::{KeyValue, Mount, PodSandboxMetadata};
+
+    const PREFIX: &str = "secrets.executor.v1";
+
+    fn annotations(text: &str) -> BTreeMap<String, String> {
+        [(format!("{PREFIX}/app"), text.to_owned()), ("other/app".to_owned(), "[".to_owned())].into()
+    }
+
+    fn parsed(text: &str) -> Result<ContainerSecrets, String> {
+        let all = read(PREFIX, &annotations(text)).map_err(|status| status.message().to_owned())?;
+        Ok(all["app"].clone())
+    }
+
+    fn lowered(text: &str, config: &ContainerConfig) -> Result<RunAction, String> {
+        let (mut action, mut violations) = (RunAction::default(), Violations::default());
+        parsed(text)?.lower(config, &mut action, &mut violations);
+        violations.check().map(|()| action).map_err(|status| status.message().to_owned())
+    }
+
+    /// Rule C51.
+    #[test]
+    fn entries_become_files_and_variables() {
+        let text = "- {file: /run/db/password, provider: vault, path: kv/db, key: password, version: 3, mode: 0640, group: 1000}\n\
+                    - file: /run/db/user\n  provider: shelf\n  path: db/user\n  group: staff\n\
+                    - {env: TOKEN, provider: shelf, path: token}\n";
+        let action = lowered(text, &ContainerConfig::default()).unwrap();
+        let [password, user] = &action.volume_mounted_files[..] else { panic!("{action:?}") };
+        assert_eq!(
+            (&*password.path, password.mode, password.group.as_deref()),
+            ("/run/db/password", Some(0o640), Some("1000"))
+        );
+        let from = password.from.clone().unwrap();
+        assert_eq!([&*from.provider, &from.path, &from.key, &from.version], ["vault", "kv/db", "password", "3"]);
+        assert_eq!((user.mode, user.group.as_deref()), (None, Some("staff")));
+        assert_eq!(action.secret_environment[0].name, "TOKEN");
+        assert!(action.secret_environment[0].from.is_some() && action.env.is_empty());
+        let json = r#"[{"file": "/a", "provider": "p", "path": "b"}]"#;
+        assert_eq!(lowered(json, &ContainerConfig::default()).unwrap().volume_mounted_files.len(), 1);
+    }
+
+    #[test]
+    fn example_of_the_guide_is_read() {
+        let guide = include_str!("../../../../docs/guides/kubernetes-node.md");
+        let (_, rest) = guide.split_once("secrets.executor.v1/app: |\n").unwrap();
+        let text: String =
+            rest.lines().take_while(|line| line.starts_with("      - ")).map(|line| format!("{line}\n")).collect();
+        let action = lowered(&text, &ContainerConfig::default()).unwrap();
+        assert_eq!((action.volume_mounted_files.len(), action.secret_environment.len()), (2, 1));
+    }
+
+    /// Rule C51: a file in the place of a mount, with both names.
+    #[test]
+    fn conflicts_name_both_sides() {
+        let mount = |path: &str| Mount { container_path: path.into(), ..Mount::default() };
+        let config = ContainerConfig {
+            mounts: vec![mount("/data/"), mount("/etc/hosts"), mount("/a/b/c")],
+            envs: vec![KeyValue { key: "A".into(), value: b"hunter2".to_vec() }],
+            ..ContainerConfig::default()
+        };
+        let text = "- {file: /data/x, provider: p, path: a}\n- {file: /etc/hosts, provider: p, path: a}\n\
+                    - {file: /a/b, provider: p, path: a}\n- {file: /database, provider: p, path: a}\n\
+                    - {env: A, provider: p, path: a}\n- {env: B, provider: p, path: a}\n";
+        let error = lowered(text, &config).unwrap_err();
+        for part in [
+            "[0].file: \"/data/x\" conflicts with config.mounts[0] at \"/data\"",
+            "[1].file: \"/etc/hosts\" conflicts with config.mounts[1]",
+            "[2].file: \"/a/b\" conflicts with config.mounts[2] at \"/a/b/c\"",
+            "[4].env: \"A\" is also the name of config.envs[0]",
+        ] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        assert_eq!(error.matches("config.annotations").count(), 4, "{error}");
+        assert!(!error.contains("hunter2"));
+    }
+
+    /// Rule C55: closed by default, and the error names the key.
+    #[test]
+    fn references_without_rules_are_denied() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cri.toml");
+        let file = ConfigFile::new(Some(&path));
+        let metadata = PodSandboxMetadata { namespace: "shop".into(), ..PodSandboxMetadata::default() };
+        let sandbox = PodSandboxConfig { metadata: Some(metadata), ..PodSandboxConfig::default() };
+        let secrets = parsed("- {file: /a, provider: p, path: a/b}\n- {file: /b, provider: p, path: c}").unwrap();
+        let code = |secrets: &ContainerSecrets| check_rules(&file, &sandbox, [secrets]).map_err(|status| status.code());
+        assert_eq!(code(&ContainerSecrets::default()), Ok(()), "the file is not needed");
+        assert_eq!(code(&secrets), Err(tonic::Code::FailedPrecondition));
+        std::fs::write(&path, "").unwrap();
+        let denied = check_rules(&file, &sandbox, [&secrets]).unwrap_err();
+        assert_eq!(denied.code(), tonic::Code::PermissionDenied);
+        for part in ["[0]: pods of namespace \"shop\" may not use \"a/b\" of provider \"p\"", "[1]: ", "cri.secrets"] {
+            assert!(denied.message().contains(part), "{part}: {denied}");
+        }
+        let rule = |paths: &str| {
+            let rule = format!(
+                "[[cri.secrets]]\nannotations = true\nnamespaces = [\"shop\"]\nprovider = \"p\"\npaths = [{paths}]\n"
+            );
+            std::fs::write(&path, rule).unwrap();
+        };
+        rule("\"a/\"");
+        let denied = check_rules(&file, &sandbox, [&secrets]).unwrap_err();
+        assert!(denied.message().contains("[1]: ") && !denied.message().contains("[0]: "), "{denied}");
+        rule("\"a/\", \"c\"");
+        assert_eq!(code(&secrets), Ok(()));
+    }
+
+    /// Rule C6: an error of executord names the field of the annotation.
+    #[test]
+    fn errors_name_the_annotation() {
+        let secrets = parsed("- {env: A, provider: p, path: a}\n- {file: /a, provider: p, path: a}").unwrap();
+        for (field, expected) in [
+            ("action.run.volume_mounted_files[0].from", "config.annotations[secrets.executor.v1/app][1]"),
+            ("action.run.volume_mounted_files[0].from.path", "config.annotations[secrets.executor.v1/app][1].path"),
+            ("action.run.volume_mounted_files[0].path", "config.annotations[secrets.executor.v1/app][1].file"),
+            ("action.run.secret_environment[0].name", "config.annotations[secrets.executor.v1/app][0].env"),
+            ("action.run.volume_mounted_files[7].from", "action.run.volume_mounted_files[7].from"),
+            ("volumes[0].path", "volumes[0].path"),
+        ] {
+            let error = secrets.named(failure::refused(executor_client::Code::NotFound, field, "NOT_FOUND"));
+            assert_eq!(error.violations()[0].field, expected);
+        }
+    }
+}
