@@ -5,6 +5,7 @@ mod namespaces;
 mod probes;
 mod resources;
 mod restarts;
+mod secrets;
 mod streams;
 mod volumes;
 
@@ -37,6 +38,7 @@ pub(super) const TOGETHER: &[Case] = &[
     case("probes: startup restarts a container", probes::startup_restarts),
     case("probes: gRPC", probes::grpc_is_probed),
     case("volumes: emptyDir, hostPath, downwardAPI, subPath", volumes::volumes_are_mounted),
+    case("secrets: references reach the container alone", secrets::references_reach_the_container_alone),
     case("resources: memory that is exceeded", resources::exceeded_memory_is_reported),
     case("resources: cgroups by class of service", resources::cgroups_follow_the_class),
     case("resources: statistics", resources::statistics_are_served),
@@ -55,5 +57,6 @@ pub(super) const ALONE: &[Case] = &[
     case("restarts: kubelet", restarts::kubelet_finds_its_pods),
     case("restarts: executor-cri is killed", restarts::executor_cri_is_killed),
     case("restarts: executord is killed", restarts::executord_is_killed),
+    case("secrets: a missing one is named, and the pod starts once it is there", secrets::missing_secret_is_named),
     case("disk: images are collected when it is full", restarts::full_disk_collects_images),
 ];

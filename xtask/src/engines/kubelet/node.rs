@@ -22,6 +22,11 @@ const GUIDE: &str = "docs/guides/kubernetes-node.md";
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Interval between two checks of a condition.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// Directory of the provider of secrets `shelf`.
+pub(super) const SECRETS: &str = "secrets";
+/// Pods may use all secrets.
+const SECRET_RULES: &str =
+    "[[cri.secrets]]\nannotations = true\nnamespaces = [\"default\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
 /// Address of the node in the room.
 const ADDRESS: &str = "192.0.2.2";
 
@@ -81,7 +86,7 @@ impl Node {
         programs: PathBuf,
         directory: &Path,
     ) -> anyhow::Result<Self> {
-        for name in ["executor/cni", "pods", "root/paths", "kernel"] {
+        for name in ["executor/cni", "pods", "root/paths", "kernel", SECRETS] {
             fs::create_dir_all(directory.join(name))?;
         }
         // Users of the host must not reach set-user-id programs that a container leaves there.
@@ -90,6 +95,7 @@ impl Node {
         let guide = fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
         fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory).to_string())?;
         fs::write(directory.join("executor.toml"), settings(&guide, directory, &registry.address)?)?;
+        fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
         fs::write(directory.join("kubelet.yaml"), kubelet_settings(directory))?;
         let node = Self {
             directory: directory.to_owned(),
@@ -127,7 +133,7 @@ impl Node {
         let score = fs::read_to_string("/proc/self/oom_score_adj")?;
         command.args(["--oom-score-adj-min", score.trim(), "--socket"]).arg(self.path("cri.sock"));
         command.arg("--executor").arg(self.path("executor/run/executor.sock"));
-        command.arg("--state-dir").arg(self.path("cri"));
+        command.arg("--state-dir").arg(self.path("cri")).arg("--config").arg(self.path("executor-cri.toml"));
         let child = room::serve(command, &self.path("executor-cri.log"), &self.path("cri.sock"))?;
         set(&self.cri, child)
     }
@@ -251,7 +257,9 @@ fn settings(guide: &str, directory: &Path, registry: &str) -> anyhow::Result<Str
         REGISTRIES.map(|name| format!("[[images.mirrors]]\nregistry = \"{name}\"\nmirrors = [\"{registry}\"]\n"));
     Ok(format!(
         "{settings}cni_conf_dir = \"{directory}/executor/cni\"\ncni_bin_dirs = [\"/usr/lib/cni\"]\n\
-         [launcher]\ncgroup_parent = \"executor-kubelet-test\"\n{}",
+         [launcher]\ncgroup_parent = \"executor-kubelet-test\"\n[[secret_providers]]\nname = \"shelf\"\n\
+         type = \"directory\"\npath = \"{directory}/{SECRETS}\"\npoll_seconds = 1\n\
+         allow = [{{ uid = 0, paths = [\"/\"] }}]\n{}",
         mirrors.concat()
     ))
 }

@@ -27,9 +27,19 @@ fn extend(object: &mut Value, fields: Value) {
 
 /// Writes the manifest of a pod.
 pub(super) fn run<'a>(node: &'a Node, name: &str, spec: Value) -> anyhow::Result<StaticPod<'a>> {
+    run_annotated(node, name, &json!({}), spec)
+}
+
+/// Writes the manifest of a pod with annotations.
+pub(super) fn run_annotated<'a>(
+    node: &'a Node,
+    name: &str,
+    annotations: &Value,
+    spec: Value,
+) -> anyhow::Result<StaticPod<'a>> {
     let mut whole = json!({"terminationGracePeriodSeconds": 3});
     extend(&mut whole, spec);
-    let metadata = json!({"name": name, "namespace": "default", "labels": {"case": name}});
+    let metadata = json!({"name": name, "namespace": "default", "labels": {"case": name}, "annotations": annotations});
     let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": whole});
     // The kubelet ignores names that begin with a dot.
     let new = node.path(&format!("pods/.{name}"));
