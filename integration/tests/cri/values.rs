@@ -10,6 +10,7 @@ use integration::cri::{KubernetesNode, POLICY};
 use integration::daemon::{Setup, has_ended, kill};
 use integration::images::{Endpoint as _, Image, PASSWORD, Registry, USER};
 use integration::kubernetes_streams::Channels;
+use integration::shelf::Shelf;
 use integration::wait;
 use tonic::Code;
 
@@ -85,28 +86,47 @@ enum Victim {
 }
 
 /// Rule C57: soon after RemoveContainer no value is in a process, file or log of executor-cri, executord and the
-/// launcher, also if one of them was killed while the container ran: the environment, a mounted file, a registry's password,
-/// the token of a stream's URL, and arguments and input of both kinds of exec. The controls: the program can read the
-/// variable and the file, and the search finds a file that contains all values.
+/// launcher, also if one of them was killed while the container ran: the environment, a mounted file, a file and a variable
+/// by reference, a registry's password, the token of a stream's URL, and arguments and input of both kinds of exec. The
+/// controls: the program can read both variables and both files, and the search finds a file that contains all values.
 #[test]
 fn killed_processes_leave_no_values() {
     let lent = tempfile::tempdir_in("/run").unwrap();
     std::fs::set_permissions(lent.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let data = lent.path().join("data");
     std::fs::create_dir(&data).unwrap();
-    let config = format!("[policy]\n{POLICY}host_paths = [{data:?}]\n");
+    let shelf = Shelf::new();
+    let config = format!("[policy]\n{POLICY}host_paths = [{data:?}]\n{}", shelf.provider());
+    let rule = "annotations = true\nnamespaces = [\"test\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
     for victim in [Victim::None, Victim::Cri, Victim::Executord, Victim::Launcher] {
-        let mut node = KubernetesNode::with(Setup::default().config(&config));
+        let setup = Setup::default().config(&config);
+        std::fs::write(setup.home().join("cri.toml"), format!("[[cri.secrets]]\n{rule}")).unwrap();
+        let mut node = KubernetesNode::with(setup);
         let mut pod = node.sandbox("a");
         pod.log_directory.clear();
+        let entry = |target: &str, path: &str| format!("- {{{target}, provider: shelf, path: {path}}}\n");
+        let entries = entry("file: /run/s/key", "file") + &entry("env: FETCHED", "variable");
+        pod.annotations.insert("secrets.executor.v1/c".into(), entries);
         let sandbox = node.run_sandbox(&pod).unwrap();
-        let labels = ["variable", "file", "password", "argument", "streamed argument", "input"];
+        let labels = [
+            "variable",
+            "file",
+            "password",
+            "argument",
+            "streamed argument",
+            "input",
+            "fetched file",
+            "fetched variable",
+        ];
         let canaries = labels.map(|_| Canary::random(64).unwrap());
         let mut needles = Needles::new().unwrap();
         labels.iter().zip(&canaries).for_each(|(label, canary)| needles.add(label, canary.as_bytes()));
-        let [variable, file, password, argument, streamed, input] = &canaries;
+        let [variable, file, password, argument, streamed, input, fetched_file, fetched_variable] = &canaries;
+        shelf.put("file", fetched_file.as_bytes());
+        shelf.put("variable", fetched_variable.as_bytes());
         std::fs::write(data.join("secret"), file.as_bytes()).unwrap();
-        let mut config = node.script("c", "x=$(cat /lent/secret); touch /tmp/up; while :; do sleep 0.1; done");
+        let mut config =
+            node.script("c", "x=$(cat /lent/secret); y=$(cat /run/s/key); touch /tmp/up; while :; do sleep 0.1; done");
         config.envs.push(KeyValue { key: "SECRET".into(), value: variable.as_bytes().to_vec() });
         let host_path = data.display().to_string();
         config.mounts.push(Mount { container_path: "/lent".into(), host_path, ..Mount::default() });
@@ -143,7 +163,9 @@ fn killed_processes_leave_no_values() {
         assert_eq!(found.len(), labels.len() + 1, "the control: {found:?}");
         let in_program = report.hits.iter().filter(|hit| pid(&hit.place) == Some(program));
         let in_program: BTreeSet<&str> = in_program.map(|hit| &*hit.label).collect();
-        assert!(in_program.contains("variable") && in_program.contains("file"), "the control: {in_program:?}");
+        let has_all =
+            ["variable", "file", "fetched file", "fetched variable"].iter().all(|one| in_program.contains(one));
+        assert!(has_all, "the control: {in_program:?}");
         std::fs::remove_file(control).unwrap();
 
         let launcher = node.daemon.launcher().unwrap();
