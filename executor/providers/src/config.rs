@@ -7,7 +7,7 @@ use executor_core::reference::{check_provider_name, covers};
 use executor_http::Origin;
 use serde::Deserialize;
 
-use crate::vault_path;
+use crate::{kubernetes_path, vault_path};
 
 /// Minimum and maximum poll interval, in seconds.
 const POLL: (u64, u64) = (1, 86_400);
@@ -27,6 +27,8 @@ pub(crate) enum ProviderKind {
     /// Files beneath a directory.
     Directory,
     Vault,
+    /// Secrets of a Kubernetes cluster.
+    Kubernetes,
     /// A program of the operator.
     Command,
 }
@@ -37,6 +39,7 @@ impl ProviderKind {
         match self {
             Self::Directory => "directory",
             Self::Vault => "vault",
+            Self::Kubernetes => "kubernetes",
             Self::Command => "command",
         }
     }
@@ -45,13 +48,13 @@ impl ProviderKind {
     fn poll(self) -> u64 {
         match self {
             Self::Directory => 10,
-            Self::Vault => 60,
+            Self::Vault | Self::Kubernetes => 60,
             Self::Command => 300,
         }
     }
 }
 
-/// Method of the login at Vault.
+/// Method of the login at Vault or a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Auth {
@@ -112,7 +115,7 @@ pub struct ProviderConfig {
     /// Program and arguments of a `command` provider.
     #[serde(default)]
     pub(crate) command: Vec<String>,
-    /// Address of a `vault` provider.
+    /// Address of a `vault` or `kubernetes` provider.
     pub(crate) address: Option<String>,
     pub(crate) namespace: Option<String>,
     kv_mounts: Option<Vec<String>>,
@@ -203,26 +206,43 @@ impl ProviderConfig {
 
     /// Checks that all keys which the type requires are set, and that no key of another type is set.
     fn check_keys(&self) -> Result<(), Unusable> {
-        use ProviderKind::{Command, Directory, Vault};
+        use ProviderKind::{Command, Directory, Kubernetes, Vault};
         let auth = self.auth.unwrap_or_default();
         let is = |kind: ProviderKind| self.kind == kind;
         let by = |wanted: Auth| is(Vault) && auth == wanted;
+        let is_server = is(Vault) || is(Kubernetes);
+        let by_either = |wanted: Auth| is_server && auth == wanted;
         // Name of the key, and if it is present, allowed and required.
         let keys = [
             ("secret_providers.path", self.path.is_some(), is(Directory), is(Directory)),
             ("secret_providers.command", !self.command.is_empty(), is(Command), is(Command)),
-            ("secret_providers.address", self.address.is_some(), is(Vault), is(Vault)),
+            ("secret_providers.address", self.address.is_some(), is_server, is_server),
             ("secret_providers.namespace", self.namespace.is_some(), is(Vault), false),
             ("secret_providers.kv_mounts", self.kv_mounts.is_some(), is(Vault), false),
-            ("secret_providers.ca_file", self.ca_file.is_some(), is(Vault), false),
-            ("secret_providers.auth", self.auth.is_some(), is(Vault), false),
+            ("secret_providers.ca_file", self.ca_file.is_some(), is_server, false),
+            (
+                "secret_providers.auth",
+                self.auth.is_some(),
+                is(Vault) || (is(Kubernetes) && auth != Auth::AppRole),
+                false,
+            ),
             ("secret_providers.auth_mount", self.auth_mount.is_some(), by(Auth::AppRole) || by(Auth::Cert), false),
             ("secret_providers.auth_role", self.auth_role.is_some(), by(Auth::Cert), false),
-            ("secret_providers.token_file", self.token_file.is_some(), by(Auth::Token), by(Auth::Token)),
+            ("secret_providers.token_file", self.token_file.is_some(), by_either(Auth::Token), by_either(Auth::Token)),
             ("secret_providers.role_id_file", self.role_id_file.is_some(), by(Auth::AppRole), by(Auth::AppRole)),
             ("secret_providers.secret_id_file", self.secret_id_file.is_some(), by(Auth::AppRole), false),
-            ("secret_providers.certificate_file", self.certificate_file.is_some(), is(Vault), by(Auth::Cert)),
-            ("secret_providers.key_file", self.key_file.is_some(), is(Vault), by(Auth::Cert)),
+            (
+                "secret_providers.certificate_file",
+                self.certificate_file.is_some(),
+                is(Vault) || by_either(Auth::Cert),
+                by_either(Auth::Cert),
+            ),
+            (
+                "secret_providers.key_file",
+                self.key_file.is_some(),
+                is(Vault) || by_either(Auth::Cert),
+                by_either(Auth::Cert),
+            ),
         ];
         for (key, present, allowed, required) in keys {
             let kind = self.kind.name();
@@ -298,7 +318,7 @@ impl ProviderConfig {
         [&self.token_file, &self.role_id_file, &self.secret_id_file, &self.key_file].into_iter().flatten()
     }
 
-    /// Returns the server of a `vault` provider. Plain text is allowed only if the server is on this machine.
+    /// Returns the server of a `vault` or `kubernetes` provider. Plain text is allowed only if the server is on this machine.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let address = self.address.as_deref()?;
         let (origin, path) = Origin::parse(address, &Origin::new("", true)).filter(|_| address.contains("://"))?;
@@ -327,6 +347,15 @@ impl ProviderConfig {
             ProviderKind::Directory if !reference.key.is_empty() => Some(("key", "must be empty: a file has no keys")),
             ProviderKind::Directory if !reference.version.is_empty() => {
                 Some(("version", "must be empty: a file has no versions"))
+            }
+            ProviderKind::Kubernetes if kubernetes_path::place(&reference.path).is_none() => {
+                Some(("path", "must be NAMESPACE/NAME of a Secret"))
+            }
+            ProviderKind::Kubernetes if reference.key.is_empty() => {
+                Some(("key", "is empty: name an entry of the Secret"))
+            }
+            ProviderKind::Kubernetes if !reference.version.is_empty() => {
+                Some(("version", "must be empty: Kubernetes keeps no earlier versions"))
             }
             ProviderKind::Vault if reference.key.is_empty() => Some(("key", "is empty: name an entry of the secret")),
             ProviderKind::Vault if !reference.version.bytes().all(|b| b.is_ascii_digit()) => {

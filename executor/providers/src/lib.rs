@@ -3,6 +3,7 @@
 //! ```text
 //!  references ──> Providers ── group ──> directory ── openat2 ──> file beneath a directory
 //!                                   ├──> vault ────── HTTP ─────> Vault or OpenBao (login, renewal, leases)
+//!                                   ├──> kubernetes ─ HTTP ─────> Secrets of a cluster
 //!                                   └──> command ──── exec ─────> a program of the operator's
 //!  values, versions, leases <──────────────┘
 //! ```
@@ -16,6 +17,9 @@ mod command;
 mod config;
 mod directory;
 mod files;
+mod http;
+mod kubernetes;
+mod kubernetes_path;
 mod vault;
 mod vault_path;
 
@@ -159,6 +163,7 @@ struct Provider {
 enum Kind {
     Directory(directory::Directory),
     Vault(Box<vault::Vault>),
+    Kubernetes(Box<kubernetes::Kubernetes>),
     Command(command::Program),
 }
 
@@ -192,6 +197,7 @@ impl Providers {
                     Kind::Directory(directory::Directory::new(&config, Arc::clone(&credentials)))
                 }
                 config::ProviderKind::Vault => Kind::Vault(Box::new(vault::Vault::new(&config))),
+                config::ProviderKind::Kubernetes => Kind::Kubernetes(Box::new(kubernetes::Kubernetes::new(&config))),
                 config::ProviderKind::Command => Kind::Command(command::Program::new(&config)),
             };
             (
@@ -225,7 +231,8 @@ impl Providers {
         let mut results: Vec<Option<Result<Fetched, FetchError>>> = requests.iter().map(|_| None).collect();
         for (index, one) in requests.iter().enumerate() {
             let SecretReference { provider, path, key, version } = &one.reference;
-            let whole = matches!(self.by_name.get(provider).map(|found| &found.kind), Some(Kind::Vault(_)));
+            let kind = self.by_name.get(provider).map(|found| &found.kind);
+            let whole = matches!(kind, Some(Kind::Vault(_) | Kind::Kubernetes(_)));
             let key = (!whole).then(|| key.clone());
             let lease = one.lease.as_ref().map(|lease| lease.id.clone());
             let rule = if whole { String::new() } else { one.rule.clone() };
@@ -282,6 +289,7 @@ impl Provider {
             let _permit = self.permits.acquire().await;
             match (&self.kind, wanted) {
                 (Kind::Vault(vault), wanted) => vault.fetch(wanted).await,
+                (Kind::Kubernetes(cluster), wanted) => cluster.fetch(wanted).await,
                 (_, []) => Ok(Vec::new()),
                 (Kind::Directory(directory), [one, ..]) => one_value(directory.read(one).await, wanted),
                 (Kind::Command(program), [one, ..]) => one_value(program.run(&one.reference).await, wanted),

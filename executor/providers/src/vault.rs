@@ -14,9 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::reference::{REFERENCE_VALUE_MAX, SecretReference};
-use executor_http::{
-    Answer, BodyError, Client, ClientCertificate, Destinations, HttpError, HttpRequest, Origin, RequestBody,
-};
+use executor_http::{Client, ClientCertificate, Destinations, HttpRequest, Origin, RequestBody};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -25,12 +23,10 @@ use zeroize::Zeroizing;
 
 use crate::config::{Auth, ProviderConfig};
 use crate::vault_path::{self, encoded};
-use crate::{ErrorKind, FetchError, FetchRequest, Fetched, Lease, Value};
+use crate::{ErrorKind, FetchError, FetchRequest, Fetched, Lease, Value, http};
 use answer::{Document, document};
 use session::Session;
 
-/// Maximum size of a response in bytes: a value with every character escaped, plus other values.
-const ANSWER_MAX: usize = 8 << 20;
 /// Path of the token's own metadata.
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
 /// Header that contains the token.
@@ -200,13 +196,13 @@ impl Vault {
             body: RequestBody::Full(Bytes::copy_from_slice(&question.body)),
             destinations: Destinations::Any,
         };
-        let answer = client.ask(request).await.map_err(|error| self.reported(error))?;
+        let answer = client.ask(request).await.map_err(|error| http::unavailable(&self.origin, error))?;
         let status = answer.status;
         match status {
-            status if status.is_success() => document(&self.body(answer).await?),
+            status if status.is_success() => document(&http::body(&self.origin, answer).await?),
             // The response for a deleted version has metadata but no secret.
             StatusCode::NOT_FOUND => {
-                let gone = self.body(answer).await.ok().and_then(|body| document(&body).ok()?.gone());
+                let gone = http::body(&self.origin, answer).await.ok().and_then(|body| document(&body).ok()?.gone());
                 Err(gone.map_or_else(
                     || self.refused(status),
                     |gone| FetchError::new(ErrorKind::NotFound, format!("{}: {gone} (404)", self.origin)),
@@ -214,46 +210,6 @@ impl Vault {
             }
             status => Err(self.refused(status)),
         }
-    }
-
-    async fn body(&self, mut answer: Answer) -> Result<Zeroizing<Vec<u8>>, FetchError> {
-        let mut body = Zeroizing::new(Vec::new());
-        loop {
-            match answer.body.next().await {
-                Ok(None) => return Ok(body),
-                Ok(Some(piece)) if body.len() + piece.len() > ANSWER_MAX => {
-                    let why = format!("{} answered with more than {ANSWER_MAX} bytes", self.origin);
-                    return Err(FetchError::new(ErrorKind::Unsuitable, why));
-                }
-                Ok(Some(piece)) => {
-                    let mut grown = Zeroizing::new(Vec::with_capacity(body.len() + piece.len()));
-                    grown.extend_from_slice(&body);
-                    grown.extend_from_slice(&piece);
-                    body = grown;
-                }
-                Err(BodyError::Slow { .. }) => {
-                    return Err(FetchError::unavailable(format!("{} is too slow", self.origin)));
-                }
-                Err(BodyError::Ended) => {
-                    return Err(FetchError::unavailable(format!(
-                        "{} closed the connection before the end of its answer",
-                        self.origin
-                    )));
-                }
-            }
-        }
-    }
-
-    fn reported(&self, error: HttpError) -> FetchError {
-        let origin = &self.origin;
-        FetchError::unavailable(match error {
-            HttpError::Forbidden(why) => format!("access to {origin} is not allowed: {why}"),
-            HttpError::Slow { within, .. } => format!("{origin} did not answer within {} s", within.as_secs()),
-            HttpError::Broken(why) | HttpError::Untrusted(why) => {
-                format!("{origin}: {}", why.split(" (os error").next().unwrap_or_default())
-            }
-            HttpError::Exhausted(error) => format!("{origin}: {error}"),
-        })
     }
 
     fn refused(&self, status: StatusCode) -> FetchError {

@@ -4,6 +4,7 @@
 mod command;
 mod directory;
 mod guide;
+mod kubernetes;
 mod openbao;
 mod refused;
 mod residue;

@@ -464,3 +464,29 @@ fn vault_rule_for_system_mount_is_refused() {
         load("", path).unwrap();
     }
 }
+
+#[test]
+fn kubernetes_provider_has_own_keys() {
+    let load = |keys: &str| {
+        let table = "[[secret_providers]]\nname = 'k'\ntype = 'kubernetes'\n";
+        load(&format!("{table}{keys}"), &[]).map(drop)
+    };
+    let address = "address = 'https://10.0.0.1:6443'\n";
+    let pair = "certificate_file = '/c'\nkey_file = '/k'\n";
+    for keys in ["token_file = '/t'\nca_file = '/ca'\n", &format!("auth = 'cert'\n{pair}")] {
+        load(&format!("{address}{keys}")).unwrap();
+    }
+    for (keys, key) in [
+        ("token_file = '/t'\n".to_owned(), "address"),
+        ("address = 'http://10.0.0.1'\ntoken_file = '/t'\n".to_owned(), "address"),
+        (address.to_owned(), "token_file"),
+        (format!("{address}token_file = '/t'\nkv_mounts = ['a']\n"), "kv_mounts"),
+        (format!("{address}token_file = '/t'\nnamespace = 'a'\n"), "namespace"),
+        (format!("{address}token_file = '/t'\n{pair}"), "certificate_file"),
+        (format!("{address}auth = 'approle'\nrole_id_file = '/r'\n"), "auth"),
+        (format!("{address}auth = 'cert'\n"), "certificate_file"),
+    ] {
+        let error = load(&keys).unwrap_err();
+        assert!(error.contains(&format!("secret_providers.{key} = ")), "{key}: {error}");
+    }
+}
