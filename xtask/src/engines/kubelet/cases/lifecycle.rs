@@ -146,7 +146,7 @@ pub(super) fn messages_are_read(node: &Node) -> anyhow::Result<()> {
 
 pub(super) fn grace_period_ends_with_a_kill(node: &Node) -> anyhow::Result<()> {
     let path = node.path("root/paths/grace");
-    let script = "trap 'date +%s >/v/term' TERM; while :; do date +%s >/v/last; sleep 0.2; done";
+    let script = "trap 'date +%s >/v/term' TERM; while :; do date +%s >/v/new; mv /v/new /v/last; sleep 0.2; done";
     let spec = json!({
         "containers": [container("a", script, volume("/v"))],
         "volumes": [{"name": "v", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}],
