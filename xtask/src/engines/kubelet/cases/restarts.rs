@@ -8,7 +8,7 @@ use crate::engines::kubelet::pods::{WAIT, container, run};
 
 /// Parts of the kubelet's error messages that every runtime gets: about features that this host does not have, settings that
 /// need an API server, and errors that the cases cause.
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 23] = [
     // Features that this host does not have.
     "Failed to set rlimit on max file handles",
     "Failed to ensure process in container with oom score",
@@ -36,6 +36,7 @@ const KNOWN: [&str; 22] = [
     "rpc error: code = NotFound desc = there is no container with the id",
     // cAdvisor watches the cgroups of executed processes, which end soon.
     "inotify_add_watch",
+    "/exec-",
 ];
 
 /// Lines about errors and warnings in the kubelet's log are known.
