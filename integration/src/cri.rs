@@ -37,8 +37,6 @@ pub const POLICY: &str = "allow_privileged = true\nallow_host_network = true\nal
 pub struct KubernetesNode {
     pub daemon: Daemon,
     cri: Child,
-    /// Options of executor-cri.
-    options: &'static [&'static str],
     /// Runtime of the connection to executor-cri, which is kept while executord restarts.
     executor: Runtime,
     channel: Channel,
@@ -94,20 +92,15 @@ impl KubernetesNode {
 
     /// Starts a node with this executord.
     pub fn with(setup: Setup) -> Self {
-        Self::with_options(setup, &[])
-    }
-
-    /// Starts a node with this executord, and with options for executor-cri.
-    pub fn with_options(setup: Setup, options: &'static [&'static str]) -> Self {
         let logs = log_dir(&setup);
         fs::create_dir(&logs).expect("mkdir");
         fs::set_permissions(&logs, fs::Permissions::from_mode(0o755)).expect("chmod");
         let daemon = setup.start();
         let executor =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let (cri, channel) = spawn_for(&daemon, options, &executor);
+        let (cri, channel) = spawn_for(&daemon, &executor);
         let layout = HandmadeLayout::from_image(&json!({}), &[HandmadeLayer::busybox()]);
-        let mut node = Self { daemon, cri, options, executor, channel, image: String::new(), _layout: layout };
+        let mut node = Self { daemon, cri, executor, channel, image: String::new(), _layout: layout };
         let image = ImageSpec { image: node._layout.reference(), ..ImageSpec::default() };
         let mut images = node.images();
         let pulled = node
@@ -120,7 +113,7 @@ impl KubernetesNode {
     pub fn restart_cri(&mut self) {
         self.cri.kill().expect("kill");
         self.cri.wait().expect("wait");
-        (self.cri, self.channel) = spawn_for(&self.daemon, self.options, &self.executor);
+        (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
     /// Restarts the host: nothing runs, the run directory is empty, and the boot id is another. Requires
@@ -129,7 +122,7 @@ impl KubernetesNode {
         self.cri.kill().expect("kill");
         self.cri.wait().expect("wait");
         self.daemon.reboot();
-        (self.cri, self.channel) = spawn_for(&self.daemon, self.options, &self.executor);
+        (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
     /// Process id of executor-cri.
@@ -268,21 +261,21 @@ impl KubernetesNode {
     }
 }
 
-fn spawn_for(daemon: &Daemon, options: &[&str], runtime: &Runtime) -> (Child, Channel) {
-    spawn(daemon.setup().home(), &daemon.socket(), options, runtime)
+fn spawn_for(daemon: &Daemon, runtime: &Runtime) -> (Child, Channel) {
+    spawn(daemon.setup().home(), &daemon.socket(), runtime)
 }
 
-/// Starts executor-cri with its files in `home`, such as its configuration `cri.toml`, and these options for the executord
-/// at a socket, and waits until it serves. The connection belongs to the runtime.
+/// Starts executor-cri with its files in `home`, such as its configuration `cri.toml`, for the executord at a socket,
+/// and waits until it serves. The connection belongs to the runtime.
 ///
 /// # Panics
 /// Panics if executor-cri exits or does not serve in time.
-pub fn spawn(home: &Path, executor: &Path, options: &[&str], runtime: &Runtime) -> (Child, Channel) {
+pub fn spawn(home: &Path, executor: &Path, runtime: &Runtime) -> (Child, Channel) {
     let log = File::options().create(true).append(true).open(home.join("cri.log")).expect("a log");
     let socket = home.join("cri.sock");
     let mut command = Command::new(dist::binary("executor-cri"));
     command.arg("--socket").arg(&socket).arg("--executor").arg(executor);
-    command.arg("--state-dir").arg(home.join("cri")).args(["--log", "debug"]).args(options);
+    command.arg("--state-dir").arg(home.join("cri")).args(["--log", "debug"]);
     let config = home.join("cri.toml");
     if config.exists() {
         command.arg("--config").arg(config);

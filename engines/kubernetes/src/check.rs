@@ -170,8 +170,8 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     let kubelet = &settings;
     let mut pods = vec![(ordinary(kubelet), true), (system(kubelet), false)];
     pods.extend(ids_of_pods.into_iter().map(|first| (with_ids(kubelet, first), false)));
-    for (config, is_needed) in pods {
-        let requests = requests(&config, kubelet.pod_logs(), options.oom_score_adj_min, options.user_namespaces);
+    for (pod, is_needed) in pods {
+        let requests = requests(&pod, kubelet.pod_logs(), options.oom_score_adj_min, config.user_namespaces);
         let (pod, run) = requests.map_err(|status| Error::Argument(status.message().to_owned()))?;
         let pod = ValidateRequest { pod: Some(pod), run: None };
         let run = ValidateRequest { pod: None, run: Some(run) };

@@ -1,4 +1,4 @@
-//! Configuration file: which secrets the annotations of pods may refer to (rule C55).
+//! Configuration file: the users of pods (rule C56), and the secrets that their annotations may refer to (rule C55).
 //!
 //! The rules are read again for each request that needs them, so a change needs no restart. Without a rule no reference is
 //! allowed.
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use executor_core::reference::{check_provider_name, check_reference_path, covers};
 use serde::Deserialize;
+
+use crate::lower::sandbox::UserNamespaces;
 
 /// File that is read if the command line names none. It may be missing.
 const DEFAULT: &str = "/etc/executor/executor-cri.toml";
@@ -29,6 +31,8 @@ const ALL: &str = "*";
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
+    /// Pods with users of their own on the host.
+    pub(crate) user_namespaces: UserNamespaces,
     /// Prefix of the annotations with references to secrets, before the `/` and the container's name.
     pub(crate) secrets_annotation: String,
     /// Rules for references to secrets.
@@ -37,7 +41,7 @@ pub(crate) struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { secrets_annotation: ANNOTATION.into(), secrets: Vec::new() }
+        Self { user_namespaces: UserNamespaces::default(), secrets_annotation: ANNOTATION.into(), secrets: Vec::new() }
     }
 }
 
@@ -219,7 +223,14 @@ mod tests {
         ] {
             assert!(error.contains(key), "{key}: {error}");
         }
-        for text in ["x = 1", "[cri]\nx = 1", "[[cri.secrets]]\nservice_accounts = []", "[", "[[secrets]]"] {
+        for text in [
+            "x = 1",
+            "[cri]\nx = 1",
+            "[[cri.secrets]]\nservice_accounts = []",
+            "[cri]\nuser_namespaces = \"some\"",
+            "[",
+            "[[secrets]]",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

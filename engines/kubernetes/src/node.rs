@@ -60,7 +60,7 @@ impl Node {
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
             oom_score_adj_min: options.oom_score_adj_min,
-            user_namespaces: options.user_namespaces,
+            user_namespaces: config.user_namespaces,
             secrets_annotation: config.secrets_annotation,
             config_file,
             streams,

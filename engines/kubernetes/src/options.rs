@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::lower::sandbox::UserNamespaces;
-
 /// Serves the Kubernetes container runtime interface (CRI) over executord
 ///
 /// A kubelet uses it with `containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock`. executord decides which requests
@@ -39,12 +37,7 @@ pub(crate) struct Options {
         allow_negative_numbers = true
     )]
     pub(crate) oom_score_adj_min: i32,
-    /// Pods with users of their own on the host
-    ///
-    /// The file systems of all volumes must support mounts with mapped ids: a tmpfs does from Linux 6.3 on.
-    #[arg(long, env = "EXECUTOR_CRI_USER_NAMESPACES", value_name = "PODS", default_value = "requested")]
-    pub(crate) user_namespaces: UserNamespaces,
-    /// Configuration file with the rules for secrets in pods; /etc/executor/executor-cri.toml if it exists
+    /// Configuration file with the users of pods and the rules for their secrets; /etc/executor/executor-cri.toml if it exists
     #[arg(long, env = "EXECUTOR_CRI_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`

@@ -7,7 +7,7 @@ use executor_cri_api::v1::{Mount, RunPodSandboxRequest};
 use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
 
-/// With `--user-namespaces all`, each ordinary pod has a range of its own, and files in volumes keep their owners. The
+/// With `cri.user_namespaces = "all"`, each ordinary pod has a range of its own, and files in volumes keep their owners. The
 /// controls: a pod of the handler `executor-host`, and one on the host's network.
 #[test]
 fn every_pod_has_own_users() {
@@ -19,7 +19,9 @@ fn every_pod_has_own_users() {
     let volume = hidden.path().join("volume");
     fs::create_dir(&volume).unwrap();
     let policy = format!("{POLICY}host_paths = [{volume:?}]\n");
-    let node = KubernetesNode::with_options(network.setup(&policy), &["--user-namespaces", "all"]);
+    let setup = network.setup(&policy);
+    fs::write(setup.home().join("cri.toml"), "[cri]\nuser_namespaces = \"all\"\n").unwrap();
+    let node = KubernetesNode::with(setup);
     let run = |name: &str, handler: &str, is_in_host: bool| {
         let mut config = if is_in_host { node.sandbox(name) } else { node.networked_sandbox(name) };
         config.log_directory.clear();

@@ -9,6 +9,7 @@ use executor_cri_api::v1::{
     DnsConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol as CriProtocol,
     UserNamespace as CriUserNamespace,
 };
+use serde::Deserialize;
 use tonic::Status;
 
 use super::{LABEL, check_texts, digest, network};
@@ -26,12 +27,13 @@ const OPEN: [(&str, &str); 2] =
 const OWN_GROUPS: &str = "0 65535";
 
 /// Pods with users of their own on the host (rule C56).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum UserNamespaces {
-    /// Those with `hostUsers: false`
+    /// Those with `hostUsers: false`.
     #[default]
     Requested,
-    /// All but privileged ones, those in a namespace of the host, and those of the RuntimeClass handler `executor-host`
+    /// All but privileged ones, those in a namespace of the host, and those of the RuntimeClass handler `executor-host`.
     All,
 }
 

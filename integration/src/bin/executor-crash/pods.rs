@@ -83,7 +83,7 @@ impl Pods {
             format!("[policy]\n{}{POLICY}log_dirs = [{:?}]\n[warm_pool]\nsize = 0\n", network.policy(), logs.path());
         let node = Supervised::on_host(&toml, Some(network.namespace()));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (cri, channel) = cri::spawn(node.home(), &node.run_dir().join("executor.sock"), &[], &runtime);
+        let (cri, channel) = cri::spawn(node.home(), &node.run_dir().join("executor.sock"), &runtime);
         let layout = HandmadeLayout::from_image(&json!({}), &[HandmadeLayer::busybox()]);
         let spec = ImageSpec { image: layout.reference(), ..ImageSpec::default() };
         let request = PullImageRequest { image: Some(spec), ..PullImageRequest::default() };
@@ -158,7 +158,7 @@ impl Pods {
         if target == Serving::Cri {
             let _ = self.cri.wait();
             let socket = self.node.run_dir().join("executor.sock");
-            (self.cri, self.channel) = cri::spawn(self.node.home(), &socket, &[], &self.runtime);
+            (self.cri, self.channel) = cri::spawn(self.node.home(), &socket, &self.runtime);
         }
         Ok(())
     }
