@@ -88,7 +88,7 @@ pub(super) fn connect(
 }
 
 /// Waits until the launcher answers, and returns false; or until it has exited, and returns true: a launcher that was
-/// killed accepts connections until the kernel has ended it. A busy launcher may not answer in time: it lives.
+/// killed accepts connections until the kernel has ended it. A launcher that does neither in time lives.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
     // On a connection of its own, because a late answer would precede that to the greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
@@ -101,7 +101,7 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
             return Some(true);
         }
         if is_closed {
-            return None; // it is about to exit
+            return None; // it is about to exit, or serves as many daemons as it can
         }
         match connection.recv(&mut [0; ANSWER_MAX]) {
             Ok(Some(_)) => return Some(false),
@@ -110,7 +110,7 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
         }
         None
     });
-    state.unwrap_or(is_closed)
+    state.unwrap_or(false)
 }
 
 /// Returns the launcher's executable: the configured path, or the one next to executord.
@@ -178,9 +178,9 @@ mod tests {
 
     use super::*;
 
-    /// A launcher that answers, or is busy, lives; one that closes its connections without an answer exits.
+    /// A launcher that answers, is busy, or only closes a connection, lives.
     #[test]
-    fn launchers_live_unless_they_close() {
+    fn launchers_live_until_they_exit() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("launcher.sock");
         assert!(is_dying(&socket, Duration::ZERO), "none listens");
@@ -198,7 +198,7 @@ mod tests {
             })
         };
         assert!(!serve(true));
-        assert!(serve(false));
+        assert!(!serve(false), "it has too many daemons");
         assert!(!is_dying(&socket, Duration::from_millis(50)), "a busy one");
     }
 }
