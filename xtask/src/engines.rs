@@ -1,14 +1,17 @@
 //! `cargo xtask engines-test`: runs critest, the conformance tests of the Kubernetes runtime interface (CRI). A kubelet is
-//! run by `cargo xtask kubelet-test` ([`kubelet`]).
+//! run by `cargo xtask kubelet-test` ([`kubelet`]), and a cluster by `cargo xtask cluster` ([`cluster`]).
 //!
 //! critest judges executor-cri and Debian's containerd, whose results are the yardstick in docs/cri.md. Everything runs in
 //! namespaces of its own ([`room`]), with the images that critest pulls made and served locally ([`supplies`]).
 
 mod benchmark;
+mod cases;
+pub(crate) mod cluster;
 mod containerd;
 mod executor;
 mod guide;
 pub(crate) mod kubelet;
+mod node;
 mod report;
 mod room;
 mod supplies;
@@ -18,12 +21,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 
+pub(crate) use self::cases::CaseOptions;
 use self::report::Report;
 use self::room::Room;
 pub(crate) use self::supplies::program;
 use self::supplies::{Registry, Supplies};
+use crate::needs;
 use crate::workspace::{Workspace, is_root, run, step};
-use crate::{dist, needs};
 
 /// Working directory of critest.
 const CRITEST: &str = "root/critest";
@@ -141,7 +145,7 @@ impl<'a> Stage<'a> {
         room::make_private(work.parent().unwrap_or(&work))?;
         let room = Room::open(directory, room::EMPTY_DIRECTORIES, executor::CGROUP)?;
         step("Serving the images of critest");
-        let registry = supplies.serve(&room, directory)?;
+        let registry = supplies.serve(&room, directory, &[])?;
         Ok(Self { supplies, critest, directory: directory.to_owned(), registry, room })
     }
 
@@ -156,13 +160,7 @@ impl<'a> Stage<'a> {
             step("Starting containerd");
             return containerd::start(&self.room, &self.directory, &self.registry.address);
         }
-        let programs = match &options.programs {
-            Some(programs) => programs.canonicalize().with_context(|| programs.display().to_string())?,
-            None => {
-                dist::build(workspace)?;
-                workspace.dist()
-            }
-        };
+        let programs = cases::programs(workspace, options.programs.as_deref())?;
         step("Starting executord and executor-cri");
         executor::start(&self.room, &self.directory, &programs, &self.work(), &self.registry.address)
     }

@@ -66,7 +66,11 @@ enum Command {
     /// Run the conformance tests of the Kubernetes runtime interface (critest) against containerd
     EnginesTest(engines::Options),
     /// Run a kubelet with static pods on executor-cri, and judge it
-    KubeletTest(engines::kubelet::Options),
+    KubeletTest(engines::CaseOptions),
+    /// Start a Kubernetes cluster with one node on executor-cri, until Ctrl-C
+    Cluster(engines::cluster::Options),
+    /// Run workloads on such a cluster, and judge them with kubectl
+    ClusterTest(engines::CaseOptions),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),
     /// Build the Debian package in target/deb/
@@ -111,6 +115,8 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Adversary(options) => adversary::run(&workspace, options),
         Command::EnginesTest(options) => engines::run_command(&workspace, options),
         Command::KubeletTest(options) => engines::kubelet::run_command(&workspace, options),
+        Command::Cluster(options) => engines::cluster::run_command(&workspace, options),
+        Command::ClusterTest(options) => engines::cluster::test_command(&workspace, options),
         Command::Sanitize(options) => sanitize::run(&workspace, options),
         Command::Deb(options) => deb::run_command(&workspace, options),
         Command::VmTest(options) => vm::run(&workspace, options),

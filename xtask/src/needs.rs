@@ -146,11 +146,11 @@ pub(crate) const VM: [Need; 5] = [
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 
-/// Needed by `cargo xtask engines-test` and `kubelet-test`.
+/// Needed by `cargo xtask engines-test`, `kubelet-test`, `cluster` and `cluster-test`.
 pub(crate) const ENGINES: [Need; 1] =
     [Need { package: "golang", reason: "builds critest and the kubelet, 1.21 or later", sign: Sign::Program("go") }];
 
-/// Needed by `cargo xtask kubelet-test`.
+/// Needed by `cargo xtask kubelet-test`, `cluster` and `cluster-test`.
 pub(crate) const KUBELET: [Need; 11] = [
     Need { package: "make", reason: "builds busybox", sign: Sign::Program("make") },
     Need { package: "gcc", reason: "builds busybox", sign: Sign::Program("cc") },
@@ -164,6 +164,10 @@ pub(crate) const KUBELET: [Need; 11] = [
     IPTABLES,
     PLUGINS,
 ];
+
+/// Needed by `cargo xtask cluster` and `cluster-test`, in addition to [`KUBELET`].
+pub(crate) const CLUSTER: [Need; 1] =
+    [Need { package: "openssl", reason: "makes the certificates of the cluster", sign: Sign::Program("openssl") }];
 
 /// Needed by `cargo xtask engines-test` to run critest.
 pub(crate) const ENGINES_RUN: [Need; 11] = [

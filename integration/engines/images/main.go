@@ -41,6 +41,11 @@ func main() {
 	noNewPrivs := flag.String("nonewprivs", "", "`file`: the program that prints its effective user id")
 	pause := flag.String("pause", "", "`file`: the program that waits")
 	health := flag.String("health", "", "`file`: the program that serves gRPC's health service")
+	dns := flag.String("dns", "", "`file`: CoreDNS")
+	kubectl := flag.String("kubectl", "", "`file`: kubectl")
+	metrics := flag.String("metrics", "", "`file`: metrics-server")
+	proxy := flag.String("proxy", "", "`file`: kube-proxy")
+	proxyRoot := flag.String("proxy-root", "", "`file`: archive of a root file system with nftables, for kube-proxy")
 	flag.Parse()
 
 	listener, err := net.Listen("tcp", *listen)
@@ -83,6 +88,22 @@ func main() {
 		entry{name: "var/www/html/index.html", mode: 0o644, content: "It works!\n"},
 		entry{name: "etc/httpd.conf", mode: 0o644, content: httpd},
 	)))
+
+	for reference, path := range map[string]string{
+		"coredns/coredns:v1.15.0": *dns, "kubectl:v1.37.0": *kubectl, "metrics-server/metrics-server:v0.9.0": *metrics,
+	} {
+		if path != "" {
+			put(reference, image(v1.Config{Entrypoint: []string{"/program"}},
+				files(entry{name: "tmp/", mode: 0o1777}, program("program", path, 0o755))))
+		}
+	}
+	if *proxy != "" {
+		root, err := tarball.LayerFromFile(*proxyRoot)
+		check(err)
+		path := []string{"PATH=/usr/sbin:/usr/bin"}
+		put("kube-proxy:v1.37.0", image(v1.Config{Entrypoint: []string{"/usr/local/bin/kube-proxy"}, Env: path},
+			root, files(program("usr/local/bin/kube-proxy", *proxy, 0o755))))
+	}
 
 	fmt.Println(address)
 	_, err = io.Copy(io.Discard, os.Stdin)

@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail, ensure};
 const SCRIPT: &str = r#"trap '' INT TERM HUP
 : >"$1/began"
 unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private sh -ec "$2"'
-ip link set lo up; echo ready; exec cat' sh "$1"
+ip link set lo up; echo ready; exec cat' sh "$1" "$3"
 find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/*$3*" \) \
     -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;
@@ -35,8 +35,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Creates the namespaces, and runs a script in them, whose `$1` is the directory. When the run ends, the directory is
-    /// removed, and cgroups whose names contain `cgroup`.
+    /// Creates the namespaces, and runs a script in them, whose `$1` is the directory and `$2` is `cgroup`. When the run
+    /// ends, the directory is removed, and cgroups whose names contain `cgroup`.
     pub(super) fn open(directory: &Path, script: &str, cgroup: &str) -> anyhow::Result<Self> {
         let mut command = Command::new("sh");
         command

@@ -1,5 +1,5 @@
-//! Builds what the runs need, in `target/engines/`: critest, crictl and the kubelet from their Go modules, and the contents
-//! of the images that are pulled. Existing files are reused.
+//! Builds what the runs need, in `target/engines/`: critest, crictl, Kubernetes and etcd from their Go modules, and the
+//! contents of the images that are pulled. Existing files are reused.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -21,17 +21,20 @@ const BUILD_BUSYBOX: &str = "set -e
 make defconfig >/dev/null 2>&1
 sed -i 's/^# CONFIG_STATIC is not set/CONFIG_STATIC=y/; s/^CONFIG_TC=y/# CONFIG_TC is not set/' .config
 make -j\"$(nproc)\" >build.log 2>&1 || { tail -20 build.log; exit 1; }";
-/// Arguments of mmdebstrap for the root file system with the web servers. The packages are unpacked, not configured.
-const WEB: [&str; 6] = [
+/// Arguments of mmdebstrap for a root file system. The packages are unpacked, not configured.
+const ROOT: [&str; 5] = [
     "--quiet",
     "--variant=extract",
-    "--include=nginx-light,apache2-bin",
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--dpkgopt=path-exclude=/usr/share/man/*",
     "--dpkgopt=path-exclude=/usr/share/locale/*",
 ];
+/// Packages of the web servers' root file system.
+const WEB: &str = "nginx-light,apache2-bin";
+/// Packages of kube-proxy's root file system.
+const PROXY: &str = "nftables";
 
-/// Version of the kubelet: that of the module k8s.io/kubernetes in go.mod.
+/// Version of Kubernetes: that of the module k8s.io/kubernetes in go.mod.
 const KUBERNETES: &str = "v1.37.0";
 
 pub(super) struct Supplies {
@@ -68,15 +71,34 @@ pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathB
     Ok(path)
 }
 
-/// Builds the kubelet, and returns its path.
-pub(super) fn kubelet(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let kubelet = directory(workspace)?.join("kubelet");
-    step("Building the kubelet (8 minutes from nothing)");
+/// Builds a program of Kubernetes, and returns its path.
+pub(super) fn kubernetes(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
+    let program = directory(workspace)?.join(name);
+    step(&format!("Building {name} (the kubelet takes 8 minutes from nothing, the others 1 to 3)"));
     // Without a version, checks of the version fail.
     let version = format!("-X k8s.io/component-base/version.gitVersion={KUBERNETES}");
     let mut command = go(workspace, &["build", "-ldflags", &version, "-o"])?;
-    run(command.arg(&kubelet).arg("k8s.io/kubernetes/cmd/kubelet"))?;
-    Ok(kubelet)
+    run(command.arg(&program).arg(format!("k8s.io/kubernetes/cmd/{name}")))?;
+    Ok(program)
+}
+
+/// Programs of modules of their own, because they need other versions of what Kubernetes also needs: the name, the
+/// directory of the module, and the package.
+const MODULES: [(&str, &str, &str); 3] = [
+    ("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+    ("coredns", "dns", "."),
+    ("metrics-server", "metrics", "sigs.k8s.io/metrics-server/cmd/metrics-server"),
+];
+
+/// Builds etcd, CoreDNS and metrics-server.
+pub(super) fn modules(workspace: &Workspace) -> anyhow::Result<()> {
+    for (name, module, package) in MODULES {
+        step(&format!("Building {name} (1 to 4 minutes from nothing)"));
+        let mut command = go(workspace, &["build", "-o"])?;
+        command.arg(directory(workspace)?.join(name)).arg(package);
+        run(command.current_dir(workspace.root.join("integration/engines").join(module)))?;
+    }
+    Ok(())
 }
 
 impl Supplies {
@@ -119,26 +141,40 @@ impl Supplies {
     }
 
     fn web(&self) -> anyhow::Result<()> {
-        let archive = self.directory.join("web.tar");
+        self.root_file_system("web.tar", "nginx and apache2", WEB)
+    }
+
+    fn root_file_system(&self, name: &str, with: &str, packages: &str) -> anyhow::Result<()> {
+        let archive = self.directory.join(name);
         if archive.exists() {
             return Ok(());
         }
-        step("Making a root file system with nginx and apache2");
-        let new = self.directory.join("web.new.tar");
-        run(Command::new("mmdebstrap").args(WEB).arg("bookworm").arg(&new).arg("http://deb.debian.org/debian"))?;
-        fs::rename(new, archive).context("web.tar")
+        step(&format!("Making a root file system with {with}"));
+        let new = self.directory.join(format!("new.{name}"));
+        let include = format!("--include={packages}");
+        let mut command = Command::new("mmdebstrap");
+        command.args(ROOT).arg(include).arg("bookworm").arg(&new).arg("http://deb.debian.org/debian");
+        run(&mut command)?;
+        fs::rename(new, archive).context("a root file system")
     }
 
-    /// Serves the images in the room. Returns the registry's address and port.
-    pub(super) fn serve(&self, room: &Room, logs: &Path) -> anyhow::Result<Registry> {
+    /// Makes the root file system of kube-proxy's image.
+    pub(super) fn proxy(&self) -> anyhow::Result<()> {
+        self.root_file_system("proxy.tar", "nftables", PROXY)
+    }
+
+    /// Serves the images in the room: those of critest, and those that `more` adds by a flag and the name of a file.
+    /// Returns the registry's address and port.
+    pub(super) fn serve(&self, room: &Room, logs: &Path, more: &[(&str, &str)]) -> anyhow::Result<Registry> {
         let mut command = room.command(self.directory.join("images"));
-        for (flag, name) in [
+        let always = [
             ("-busybox", "busybox"),
             ("-web", "web.tar"),
             ("-nonewprivs", "nonewprivs"),
             ("-pause", "pause"),
             ("-health", "health"),
-        ] {
+        ];
+        for (flag, name) in always.iter().chain(more) {
             command.arg(flag).arg(self.directory.join(name));
         }
         let log = logs.join("images.log");

@@ -9,19 +9,11 @@ mod secrets;
 mod streams;
 mod volumes;
 
-use super::node::Node;
-
-pub(super) struct Case {
-    pub(super) name: &'static str,
-    pub(super) run: fn(&Node) -> anyhow::Result<()>,
-}
-
-const fn case(name: &'static str, run: fn(&Node) -> anyhow::Result<()>) -> Case {
-    Case { name, run }
-}
+use crate::engines::cases::{Case, case};
+use crate::engines::node::Node;
 
 /// Cases that do not disturb each other. Slow ones are first.
-pub(super) const TOGETHER: &[Case] = &[
+pub(super) const TOGETHER: &[Case<Node>] = &[
     case("restarts: back-off grows", lifecycle::back_off_grows),
     case("init containers: a failing one is repeated, and no other starts", lifecycle::failing_init_is_repeated),
     case("logs: rotation loses nothing", streams::rotation_loses_nothing),
@@ -52,7 +44,7 @@ pub(super) const TOGETHER: &[Case] = &[
 ];
 
 /// Cases that run alone, in this order.
-pub(super) const ALONE: &[Case] = &[
+pub(super) const ALONE: &[Case<Node>] = &[
     case("log: no error that a containerd node does not have", restarts::log_has_known_errors),
     case("restarts: kubelet", restarts::kubelet_finds_its_pods),
     case("restarts: executor-cri is killed", restarts::executor_cri_is_killed),

@@ -5,8 +5,8 @@ use std::fs;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use super::node::Node;
 use super::view::Pod;
+use crate::engines::node::Node;
 
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
 /// Shell script that runs until it is terminated.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{WAIT, container, run};
 use crate::engines::kubelet::view::Pod;
+use crate::engines::node::Node;
 
 pub(super) fn pod_starts_and_leaves_nothing(node: &Node) -> anyhow::Result<()> {
     let pod = run(node, "plain", json!({"containers": [container("a", &format!("hostname; {WAIT}"), json!({}))]}))?;

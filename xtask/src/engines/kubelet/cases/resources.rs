@@ -3,8 +3,8 @@
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{WAIT, container, run};
+use crate::engines::node::Node;
 
 pub(super) fn exceeded_memory_is_reported(node: &Node) -> anyhow::Result<()> {
     let limits = json!({"resources": {"limits": {"memory": "20Mi"}}});

@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use serde_json::json;
 
-use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{WAIT, container, run};
+use crate::engines::node::Node;
 
 /// Parts of the kubelet's error messages that every runtime gets: about features that this host does not have, settings that
 /// need an API server, and errors that the cases cause.
@@ -73,7 +73,7 @@ fn pods(node: &Node, mut disturb: impl FnMut() -> anyhow::Result<()>) -> anyhow:
 pub(super) fn kubelet_finds_its_pods(node: &Node) -> anyhow::Result<()> {
     pods(node, || {
         node.kill_kubelet()?;
-        node.start_kubelet()
+        node.start_alone()
     })
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-use crate::engines::kubelet::node::{Node, SECRETS};
 use crate::engines::kubelet::pods::{WAIT, container, run_annotated};
+use crate::engines::node::{Node, SECRETS};
 
 const FIRST: &str = "the-first-value-of-a-secret";
 const SECOND: &str = "the-second-value-of-a-secret";

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{StaticPod, WAIT, container, run};
+use crate::engines::node::Node;
 
 /// Lines of a part of the log, of 135 bytes in the file: a part is larger than the kubelet's limit of 1 MiB.
 const LINES: usize = 10_000;

@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use serde_json::json;
 
-use crate::engines::kubelet::node::Node;
 use crate::engines::kubelet::pods::{WAIT, container, run};
+use crate::engines::node::Node;
 
 pub(super) fn volumes_are_mounted(node: &Node) -> anyhow::Result<()> {
     let path = node.path("root/paths/volumes");

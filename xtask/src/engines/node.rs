@@ -1,37 +1,37 @@
-//! A node: executord, executor-cri and a kubelet in a room, and the kubelet's HTTP endpoints.
+//! A node: executord, executor-cri and a kubelet in a room.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
-use super::view::Pod;
+use super::cases;
+use super::containerd::{REGISTRIES, network};
+use super::room::{self, Room, child_of};
+use super::supplies::{Registry, Supplies};
 use crate::dist;
-use crate::engines::containerd::{REGISTRIES, network};
-use crate::engines::room::{self, Room, child_of};
-use crate::engines::supplies::{Registry, Supplies};
 use crate::workspace::{Workspace, output};
 
 const GUIDE: &str = "docs/guides/kubernetes-node.md";
 /// Time limit of a condition. The kubelet itself is slow: it checks static pods, probes and limits in intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
-/// Interval between two checks of a condition.
-const INTERVAL: Duration = Duration::from_millis(250);
+/// Name of the node.
+pub(super) const NAME: &str = "node";
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
 /// Pods may use all secrets.
 const SECRET_RULES: &str =
     "[[cri.secrets]]\nannotations = true\nnamespaces = [\"default\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
 /// Address of the node in the room.
-const ADDRESS: &str = "192.0.2.2";
+pub(super) const ADDRESS: &str = "192.0.2.2";
 
 /// Prepares the room. Puts the kubelet's directories and executord's state on a disk of 2 GiB, gives ids to the user
-/// `kubelet`, and gives the node an address and a default route. `$1` is the directory of the run.
+/// `kubelet`, and gives the node an address and a default route. `$1` is the directory of the run, and
+/// `$2` the name of the node's parent cgroup.
 pub(super) const PREPARE: &str = r#"mount --make-rshared /
 for dir in /run/netns /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
 mkdir "$1/disk"
@@ -49,9 +49,9 @@ ip link add node0 type veth peer name node1
 ip address add 192.0.2.2/24 dev node0
 for link in node0 node1; do ip link set $link up; done
 ip route add default via 192.0.2.1
-if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir -p /sys/fs/cgroup/kubelet-test; else
-    for dir in /sys/fs/cgroup/*; do [ ! -e $dir/cgroup.procs ] || mkdir -p $dir/kubelet-test; done
-    for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >/sys/fs/cgroup/cpuset/kubelet-test/$file; done
+if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir -p "/sys/fs/cgroup/$2"; else
+    for dir in /sys/fs/cgroup/*; do [ ! -e $dir/cgroup.procs ] || mkdir -p "$dir/$2"; done
+    for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$2/$file"; done
 fi
 "#;
 /// Starts the kubelet (`$1` and its arguments). It sets these kernel parameters of the host, which are files here.
@@ -65,7 +65,8 @@ exec "$@""#;
 pub(super) struct Node {
     directory: PathBuf,
     programs: PathBuf,
-    kubelet: PathBuf,
+    /// The kubelet and its arguments.
+    kubelet: OnceLock<(PathBuf, Vec<String>)>,
     pub(super) streams: PathBuf,
     pub(super) crictl: PathBuf,
     /// Registry with the images.
@@ -78,29 +79,29 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// Starts executord and executor-cri. `cgroup` is the name of the node's parent cgroup.
     pub(super) fn start(
         workspace: &Workspace,
         supplies: &Supplies,
         room: &Arc<Room>,
-        kubelet: PathBuf,
         programs: PathBuf,
+        registry: Registry,
         directory: &Path,
+        cgroup: &str,
     ) -> anyhow::Result<Self> {
-        for name in ["executor/cni", "pods", "root/paths", "kernel", SECRETS] {
+        for name in ["executor/cni", "root/paths", "kernel", SECRETS] {
             fs::create_dir_all(directory.join(name))?;
         }
         // Users of the host must not reach set-user-id programs that a container leaves there.
         room::make_private(&directory.join("root"))?;
-        let registry = supplies.serve(room, directory)?;
         let guide = fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
         fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory).to_string())?;
-        fs::write(directory.join("executor.toml"), settings(&guide, directory, &registry.address)?)?;
+        fs::write(directory.join("executor.toml"), settings(&guide, directory, &registry.address, cgroup)?)?;
         fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
-        fs::write(directory.join("kubelet.yaml"), kubelet_settings(directory))?;
         let node = Self {
             directory: directory.to_owned(),
             programs,
-            kubelet,
+            kubelet: OnceLock::new(),
             streams: supplies.streams(),
             crictl: supplies.programs().join("crictl"),
             _registry: registry,
@@ -111,8 +112,12 @@ impl Node {
         };
         node.start_executord()?;
         node.start_cri()?;
-        node.start_kubelet()?;
         Ok(node)
+    }
+
+    /// Sets the kubelet's program and arguments.
+    pub(super) fn set_kubelet(&self, program: PathBuf, arguments: Vec<String>) -> anyhow::Result<()> {
+        self.kubelet.set((program, arguments)).ok().context("the kubelet is already set")
     }
 
     /// Returns a path in the directory of the run.
@@ -138,16 +143,16 @@ impl Node {
         set(&self.cri, child)
     }
 
+    /// Starts the kubelet, and does not wait until it serves.
     pub(super) fn start_kubelet(&self) -> anyhow::Result<()> {
+        let (program, arguments) = self.kubelet.get().context("the kubelet is not set")?;
         let log = fs::File::options().append(true).create(true).open(self.path("kubelet.log"))?;
         let mut command = self.room.command("unshare");
         command.args(["--mount", "--propagation", "unchanged", "sh", "-ec", START_KUBELET]).arg(self.path("kernel"));
-        command.arg(&self.kubelet).arg("--config").arg(self.path("kubelet.yaml"));
-        command.args(["--hostname-override", "node", "--node-ip", ADDRESS, "--v", "2"]);
+        command.arg(program).args(arguments);
+        command.args(["--hostname-override", NAME, "--node-ip", ADDRESS, "--v", "2"]);
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn().context("nsenter")?;
-        set(&self.running_kubelet, child)?;
-        let list = || Ok(self.pods().ok().map(drop));
-        self.until("the kubelet lists its pods", list)
+        set(&self.running_kubelet, child)
     }
 
     /// Kills executord with SIGKILL.
@@ -191,39 +196,14 @@ impl Node {
         self.output(Path::new("curl"), options.into_iter().chain([method, url]))
     }
 
-    /// Calls the kubelet's API, which needs no certificate here.
-    pub(super) fn get(&self, path: &str) -> anyhow::Result<String> {
-        self.http("GET", &format!("https://127.0.0.1:10250{path}"))
-    }
-
-    /// Returns all pods of the kubelet.
-    pub(super) fn pods(&self) -> anyhow::Result<Vec<Pod>> {
-        let mut list: Value = serde_json::from_str(&self.http("GET", "http://127.0.0.1:10255/pods")?)?;
-        let Value::Array(items) = list["items"].take() else { return Ok(Vec::new()) };
-        Ok(items.into_iter().map(Pod).collect())
-    }
-
     /// Returns the kubelet's log.
     pub(super) fn log(&self) -> anyhow::Result<String> {
         Ok(fs::read_to_string(self.path("kubelet.log"))?)
     }
 
     /// Waits until `poll` returns a value.
-    pub(super) fn until<T>(
-        &self,
-        what: &str,
-        mut poll: impl FnMut() -> anyhow::Result<Option<T>>,
-    ) -> anyhow::Result<T> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(value) = poll().with_context(|| what.to_owned())? {
-                return Ok(value);
-            }
-            if Instant::now() > deadline {
-                bail!("still not true after {} s: {what}", PATIENCE.as_secs());
-            }
-            std::thread::sleep(INTERVAL); // between two checks
-        }
+    pub(super) fn until<T>(&self, what: &str, poll: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+        cases::until(PATIENCE, what, poll)
     }
 }
 
@@ -241,15 +221,16 @@ fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
 }
 
 /// Returns the configuration of the guide, with the places of this run.
-fn settings(guide: &str, directory: &Path, registry: &str) -> anyhow::Result<String> {
+fn settings(guide: &str, directory: &Path, registry: &str, cgroup: &str) -> anyhow::Result<String> {
     let policy = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).context(GUIDE)?;
     let directory = directory.display();
+    let parents = format!("[\"/{cgroup}/kubepods\"]");
     let paths = format!("host_paths = [\n    {{ path = \"{directory}/root/paths\" }},");
     let mut settings = format!(
         "run_dir = \"{directory}/executor/run\"\nstate_dir = \"{directory}/disk/executor\"\nkeep_root = true\n\
          listen = \"unix://{directory}/executor/run/executor.sock\"\n{policy}"
     );
-    for (from, to) in [("host_paths = [", &*paths), ("[\"/kubepods\"]", "[\"/kubelet-test/kubepods\"]")] {
+    for (from, to) in [("host_paths = [", &*paths), ("[\"/kubepods\"]", &*parents)] {
         ensure!(settings.contains(from), "{GUIDE}: no {from}");
         settings = settings.replace(from, to);
     }
@@ -257,38 +238,11 @@ fn settings(guide: &str, directory: &Path, registry: &str) -> anyhow::Result<Str
         REGISTRIES.map(|name| format!("[[images.mirrors]]\nregistry = \"{name}\"\nmirrors = [\"{registry}\"]\n"));
     Ok(format!(
         "{settings}cni_conf_dir = \"{directory}/executor/cni\"\ncni_bin_dirs = [\"/usr/lib/cni\"]\n\
-         [launcher]\ncgroup_parent = \"executor-kubelet-test\"\n[[secret_providers]]\nname = \"shelf\"\n\
+         [launcher]\ncgroup_parent = \"executor-{cgroup}\"\n[[secret_providers]]\nname = \"shelf\"\n\
          type = \"directory\"\npath = \"{directory}/{SECRETS}\"\npoll_seconds = 1\n\
          allow = [{{ uid = 0, paths = [\"/\"] }}]\n{}",
         mirrors.concat()
     ))
-}
-
-/// Returns the kubelet's configuration: defaults, but for intervals and limits that would make the cases slow.
-fn kubelet_settings(directory: &Path) -> String {
-    let directory = directory.display();
-    format!(
-        "apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-staticPodPath: {directory}/pods
-containerRuntimeEndpoint: unix://{directory}/cri.sock
-volumePluginDir: {directory}/plugins
-cgroupRoot: /kubelet-test
-failCgroupV1: false
-failSwapOn: false
-seccompDefault: true
-address: 127.0.0.1
-readOnlyPort: 10255
-authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}
-authorization: {{mode: AlwaysAllow}}
-containerLogMaxSize: 1Mi
-containerLogMonitorInterval: 3s
-fileCheckFrequency: 1s
-syncFrequency: 5s
-evictionPressureTransitionPeriod: 1s
-imageMinimumGCAge: 1s
-"
-    )
 }
 
 #[cfg(test)]
@@ -299,7 +253,7 @@ mod tests {
     fn guide_has_the_configuration() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let guide = fs::read_to_string(root.join(GUIDE)).unwrap();
-        let text = settings(&guide, Path::new("/d"), "127.0.0.1:5").unwrap();
+        let text = settings(&guide, Path::new("/d"), "127.0.0.1:5", "kubelet-test").unwrap();
         let settings: toml::Table = text.parse().unwrap();
         assert_eq!(settings["policy"]["cgroup_parents"][0].as_str(), Some("/kubelet-test/kubepods"));
         assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 2);

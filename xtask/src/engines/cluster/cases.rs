@@ -1,0 +1,41 @@
+//! The cases, by group.
+
+mod network;
+mod node;
+mod streams;
+mod volumes;
+mod workloads;
+
+use super::kubectl::Cluster;
+use crate::engines::cases::{Case, case};
+
+/// Cases that do not disturb each other. Slow ones are first.
+pub(super) const TOGETHER: &[Case<Cluster>] = &[
+    case("workloads: Deployment of 30 pods, rolling update and rollback", workloads::deployment_is_updated),
+    case("workloads: CronJob", workloads::cron_job_is_scheduled),
+    case("workloads: Jobs that complete and fail", workloads::jobs_complete_and_fail),
+    case("workloads: StatefulSet with volumes", workloads::stateful_set_keeps_its_volumes),
+    case("workloads: DaemonSet on the host's network, with a hostPath", workloads::daemon_set_is_on_the_host),
+    case("workloads: autoscaler and top, by metrics-server", workloads::autoscaler_adds_a_pod),
+    case("workloads: resizing in place", workloads::pod_is_resized_in_place),
+    case("workloads: RuntimeClass", workloads::runtime_class_selects_a_handler),
+    case("workloads: image pull policies", workloads::images_of_two_pods_are_pulled),
+    case("network: Services by address, by name and by the node's port", network::services_have_addresses_and_names),
+    case("network: names of pods, dnsPolicy, hostAliases", network::policies_of_names_are_applied),
+    case("network: a service account reaches the API server", network::service_account_reaches_the_api_server),
+    case("volumes: ConfigMap, Secret and projected volumes that change", volumes::changes_are_seen),
+    case("volumes: eviction above sizeLimit and ephemeral-storage", volumes::exceeded_volume_is_evicted),
+    case("streams: logs --follow, --previous, --tail", streams::logs_are_followed),
+    case("streams: exec, attach, cp", streams::exec_attach_and_copies_work),
+    case("streams: port-forward, proxy", streams::ports_are_forwarded),
+    case("streams: debug, by an ephemeral container and on the node", streams::pods_are_debugged),
+];
+
+/// Cases that run alone, in this order.
+pub(super) const ALONE: &[Case<Cluster>] = &[
+    case("node: cordon and drain", node::drained_node_runs_pods_after_uncordon),
+    case("node: eviction by a full disk", node::full_disk_evicts),
+    case("node: eviction by memory", node::exceeded_memory_evicts),
+    case("node: kubelet, executor-cri and executord are killed", node::programs_of_the_node_are_killed),
+    case("node: nothing is left of deleted pods", node::nothing_is_left_of_deleted_pods),
+];

@@ -1,0 +1,132 @@
+//! Cases that run alone: the node is cordoned, drained or full, or its programs end.
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use crate::engines::cluster::kubectl::{Cluster, condition};
+use crate::engines::cluster::space::{Space, WAIT, extend, pod};
+use crate::engines::node::NAME;
+
+pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "drain")?;
+    space.deploy("web", 3, &pod(WAIT, json!({})))?;
+    let before = names(&space)?;
+    let budget = json!({"minAvailable": 3, "selector": {"matchLabels": {"app": "web"}}});
+    space.apply("policy/v1", "PodDisruptionBudget", "web", json!({"spec": budget}))?;
+    let drain =
+        ["drain", NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", "app=web", "--timeout"];
+    // The budget forbids it.
+    let refused = cluster.kubectl(&[&drain[..], &["3s"]].concat());
+    ensure!(refused.is_err(), "the node was drained against the budget");
+    space.kubectl(&["delete", "poddisruptionbudget", "web"])?;
+    cluster.kubectl(&[&drain[..], &["120s"]].concat())?;
+    let pods = space.pods("web")?;
+    let is_pending = |pod: &Value| pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"].is_null();
+    ensure!(pods.iter().all(is_pending), "pods run on the drained node");
+    cluster.kubectl(&["uncordon", NAME])?;
+    space.roll_out("deployment/web")?;
+    let after = names(&space)?;
+    ensure!(after.iter().all(|name| !before.contains(name)), "{before:?} and {after:?}");
+    space.delete()
+}
+
+fn names(space: &Space<'_>) -> anyhow::Result<Vec<String>> {
+    Ok(space.pods("web")?.iter().map(|pod| pod["metadata"]["name"].to_string()).collect())
+}
+
+pub(super) fn full_disk_evicts(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "disk")?;
+    space.run("small", &pod(WAIT, json!({})))?;
+    let fill = "fallocate -l $(($(df -k /v | awk 'END {print $4}') - 20480))k /v/x";
+    let mut spec = pod(&format!("{fill}; {WAIT}"), json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
+    extend(&mut spec, json!({"volumes": [{"name": "v", "emptyDir": {}}]}));
+    space.apply("v1", "Pod", "large", json!({"spec": spec}))?;
+    evicted(cluster, &space, "DiskPressure")?;
+    space.delete()
+}
+
+pub(super) fn exceeded_memory_evicts(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "memory")?;
+    space.run("small", &pod(WAIT, json!({"resources": {"requests": {"memory": "64Mi"}}})))?;
+    // The pods may use 2 GiB. The kubelet looks every ten seconds.
+    let script = format!(
+        "i=0; while [ $i -lt 2100 ]; do dd if=/dev/zero of=/v/$i bs=1M count=20; i=$((i+20)); sleep 0.5; done; {WAIT}"
+    );
+    let mut spec = pod(&script, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
+    extend(&mut spec, json!({"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]}));
+    space.apply("v1", "Pod", "large", json!({"spec": spec}))?;
+    evicted(cluster, &space, "MemoryPressure")?;
+    space.delete()
+}
+
+/// Waits until the pod `large` is evicted, and the pressure is over. The pod `small` runs on.
+fn evicted(cluster: &Cluster, space: &Space<'_>, pressure: &str) -> anyhow::Result<()> {
+    let before = ids(space)?;
+    space.wait("pod/large", "jsonpath={.status.reason}=Evicted")?;
+    let large = space.get(&["pod", "large"])?;
+    ensure!(condition(&large, "DisruptionTarget"), "the status is {}", large["status"]);
+    let is_over = || Ok((!condition(&cluster.get(&["node", NAME])?, pressure)).then_some(()));
+    cluster.until(&format!("{pressure} is over"), is_over)?;
+    let after = ids(space)?;
+    ensure!(before == after, "the other pod was {before} and is {after}");
+    // The node's taint, which keeps new pods away, is removed soon after.
+    space.run("next", &pod(WAIT, json!({})))
+}
+
+fn ids(space: &Space<'_>) -> anyhow::Result<String> {
+    let status = &space.get(&["pod", "small"])?["status"]["containerStatuses"][0];
+    Ok(format!("{} {} {}", status["containerID"], status["restartCount"], status["state"]))
+}
+
+pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "kills")?;
+    let probe = json!({"livenessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}});
+    space.deploy("web", 3, &pod(WAIT, probe))?;
+    let containers = || -> anyhow::Result<Vec<String>> {
+        let one = |pod: &Value| {
+            let status = &pod["status"]["containerStatuses"][0];
+            format!("{} {}", status["containerID"], status["restartCount"])
+        };
+        let mut all: Vec<String> = space.pods("web")?.iter().map(one).collect();
+        all.sort();
+        Ok(all)
+    };
+    let before = containers()?;
+    cluster.node.kill_kubelet()?;
+    cluster.node.kill_cri()?;
+    cluster.node.kill_executord()?;
+    cluster.node.start_executord()?;
+    cluster.node.start_cri()?;
+    cluster.node.start_kubelet()?;
+    // A pod that starts shows that all of them work again.
+    space.run("next", &pod(WAIT, json!({})))?;
+    cluster.until_node_is_ready()?;
+    space.until_prints("deployment/web", "echo runs", "runs\n")?;
+    let after = containers()?;
+    ensure!(before == after, "the containers were\n{before:?}and are\n{after:?}");
+    space.delete()
+}
+
+/// Only sandboxes and cgroups of pods that the API server has are left.
+pub(super) fn nothing_is_left_of_deleted_pods(cluster: &Cluster) -> anyhow::Result<()> {
+    let rest = || -> anyhow::Result<Vec<String>> {
+        let pods = cluster.get(&["pods", "--all-namespaces"])?;
+        let pods = pods["items"].as_array().context("a list")?;
+        let uids: Vec<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
+        let sandboxes: Value = serde_json::from_str(&cluster.node.crictl(&["pods", "--output", "json"])?)?;
+        let sandboxes = sandboxes["items"].as_array().context("a list")?;
+        let sandboxes = sandboxes.iter().filter_map(|item| item["metadata"]["uid"].as_str().map(str::to_owned));
+        let script = "ls /var/lib/kubelet/pods; ls /var/log/pods | sed 's/.*_//'; \
+                      find /sys/fs/cgroup -path '*/cluster-test/*' -name 'pod*' -type d | sed 's/.*pod//'";
+        let files = cluster.node.output(std::path::Path::new("sh"), ["-c", script])?;
+        let found = sandboxes.chain(files.lines().map(str::to_owned));
+        Ok(found.filter(|uid| !uids.contains(&uid.as_str())).collect())
+    };
+    let mut last = Vec::new();
+    let is_clean = || {
+        last = rest()?;
+        Ok(last.is_empty().then_some(()))
+    };
+    let done = cluster.until("nothing is left of deleted pods", is_clean);
+    done.with_context(|| format!("of these pods something is left: {last:?}"))
+}

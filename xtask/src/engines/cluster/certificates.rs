@@ -1,0 +1,55 @@
+//! Certificates of the control plane, made by openssl: a CA, another one for the API server's calls of metrics-server, and
+//! the certificates of servers and clients.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::engines::node::{ADDRESS, NAME};
+use crate::engines::room;
+use crate::workspace::run;
+
+/// First address of the range of Services: the address of the API server in pods.
+pub(super) const API_SERVICE: &str = "10.96.0.1";
+
+/// Makes CAs and certificates in the working directory. A line of the standard input has a name, a CA, a subject, an
+/// extended key usage and names of the server.
+const SCRIPT: &str = r#"key="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+for ca in ca front-proxy-ca; do
+    openssl req -x509 $key -days 30 -subj "/CN=$ca" -keyout $ca.key -out $ca.crt -addext keyUsage=critical,keyCertSign
+done
+while read -r name ca subject usage names; do
+    openssl req -new $key -subj "$subject" -keyout $name.key -out $name.csr
+    printf 'keyUsage=critical,digitalSignature\nextendedKeyUsage=%s\n' $usage >$name.ext
+    [ -z "$names" ] || echo "subjectAltName=$names" >>$name.ext
+    openssl x509 -req -days 30 -in $name.csr -CA $ca.crt -CAkey $ca.key -CAcreateserial -extfile $name.ext -out $name.crt
+done
+openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out accounts.key
+openssl pkey -in accounts.key -pubout -out accounts.pub"#;
+
+/// Makes all keys and certificates in the directory `pki` of the run.
+pub(super) fn make(directory: &Path) -> anyhow::Result<()> {
+    let pki = directory.join("pki");
+    fs::create_dir(&pki)?;
+    room::make_private(&pki)?;
+    let service = "kubernetes.default";
+    let api = format!(
+        "DNS:kubernetes,DNS:{service},DNS:{service}.svc,DNS:{service}.svc.cluster.local,IP:{API_SERVICE},IP:{ADDRESS}"
+    );
+    let list = format!(
+        "apiserver ca /CN=kube-apiserver serverAuth {api}
+kubelet-server ca /CN=kubelet serverAuth DNS:{NAME},IP:{ADDRESS}
+kubelet ca /O=system:nodes/CN=system:node:{NAME} clientAuth
+admin ca /O=system:masters/CN=admin clientAuth
+apiserver-kubelet ca /O=system:masters/CN=kube-apiserver-kubelet-client clientAuth
+controller-manager ca /CN=system:kube-controller-manager clientAuth
+scheduler ca /CN=system:kube-scheduler clientAuth
+front-proxy front-proxy-ca /CN=front-proxy-client clientAuth
+"
+    );
+    let (input, log) = (pki.join("list"), fs::File::create(directory.join("openssl.log"))?);
+    fs::write(&input, list)?;
+    let mut command = Command::new("sh");
+    command.args(["-ec", SCRIPT]).current_dir(&pki).stdin(fs::File::open(&input)?);
+    run(command.stdout(log.try_clone()?).stderr(log))
+}

@@ -1,0 +1,120 @@
+//! The cluster as kubectl sees it.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use crate::engines::cases::until;
+use crate::engines::node::{NAME, Node};
+use crate::engines::room::Room;
+
+/// Time limit of a condition. A machine with two processors starts a pod in about a second, and some controllers act
+/// once a minute.
+pub(super) const PATIENCE: Duration = Duration::from_secs(180);
+
+pub(super) struct Cluster {
+    pub(super) node: Node,
+    kubectl: PathBuf,
+    /// Processes of nsenter.
+    _control: Vec<Child>,
+    room: Arc<Room>,
+}
+
+impl Cluster {
+    pub(super) fn new(node: Node, kubectl: PathBuf, control: Vec<Child>, room: Arc<Room>) -> Self {
+        Self { node, kubectl, _control: control, room }
+    }
+
+    /// Returns a command that runs kubectl as administrator.
+    pub(super) fn command(&self) -> Command {
+        self.admin(self.room.command(&self.kubectl))
+    }
+
+    /// Returns a command that runs a shell command at a terminal, which `script` provides.
+    pub(super) fn terminal(&self, line: &str) -> Command {
+        let mut command = self.room.command("script");
+        command.args(["--quiet", "--return", "--command", line, "/dev/null"]);
+        self.admin(command)
+    }
+
+    fn admin(&self, mut command: Command) -> Command {
+        command.env("KUBECONFIG", self.node.path("admin.kubeconfig")).env("HOME", self.node.path("home"));
+        command
+    }
+
+    /// Returns the path of kubectl.
+    pub(super) fn program(&self) -> &Path {
+        &self.kubectl
+    }
+
+    /// Runs kubectl, and returns its standard output.
+    pub(super) fn kubectl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        output(self.command().args(arguments), "")
+    }
+
+    /// Creates or changes objects.
+    pub(super) fn apply(&self, manifest: &str) -> anyhow::Result<()> {
+        output(self.command().args(["apply", "--filename", "-"]), manifest).map(drop)
+    }
+
+    /// Returns objects, with the arguments of `kubectl get`.
+    pub(super) fn get(&self, arguments: &[&str]) -> anyhow::Result<Value> {
+        let json = self.kubectl(&[&["get", "--output", "json"], arguments].concat())?;
+        serde_json::from_str(&json).context("kubectl's JSON")
+    }
+
+    /// Waits until `poll` returns a value.
+    pub(super) fn until<T>(&self, what: &str, poll: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+        until(PATIENCE, what, poll)
+    }
+
+    /// Waits until the node is ready.
+    pub(super) fn until_node_is_ready(&self) -> anyhow::Result<()> {
+        let is_ready = || {
+            let Ok(node) = self.get(&["node", NAME]) else { return Ok(None) };
+            Ok(condition(&node, "Ready").then_some(()))
+        };
+        self.until("the node is ready", is_ready)
+    }
+
+    /// Writes a script that runs kubectl in the namespaces, and returns its path.
+    pub(super) fn write_wrapper(&self) -> anyhow::Result<PathBuf> {
+        let path = self.node.path("kubectl");
+        let enter = self.room.command("env");
+        let enter: Vec<_> = enter.get_args().map(|word| word.display().to_string()).collect();
+        let (namespaces, config) = (enter.join(" "), self.node.path("admin.kubeconfig"));
+        let script = format!(
+            "#!/bin/sh\nexec nsenter --wdns=\"$PWD\" {namespaces} KUBECONFIG={} {} \"$@\"\n",
+            config.display(),
+            self.kubectl.display()
+        );
+        fs::write(&path, script)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
+        Ok(path)
+    }
+}
+
+/// Returns true if an object has a condition with the status True.
+pub(super) fn condition(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == kind && one["status"] == "True")
+}
+
+/// Runs a command with an input, and returns its standard output. The error has its standard error.
+pub(super) fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().context("a pipe")?.write_all(input.as_bytes())?;
+    let done = child.wait_with_output()?;
+    let words: Vec<_> =
+        command.get_args().skip_while(|word| *word != "--pid").map(|word| word.to_string_lossy()).collect();
+    let [printed, errors] = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    ensure!(done.status.success(), "{}: {}: {errors}{printed}", words.join(" "), done.status);
+    Ok(printed)
+}
