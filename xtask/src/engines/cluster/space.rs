@@ -8,6 +8,9 @@ use super::kubectl::{Cluster, output};
 pub(super) const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
 /// Shell script that runs until it is terminated.
 pub(super) const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 0.2; done";
+/// Shell script that runs until SIGKILL. A kubelet that evicts a pod reports it as Succeeded, without a reason, if its
+/// containers end with exit code 0.
+pub(super) const STAY: &str = "exec sleep 100000";
 /// Shell script that serves its host name on port 8080.
 pub(super) const SERVE: &str = "mkdir /w; hostname >/w/index.html; exec httpd -f -p 8080 -h /w";
 

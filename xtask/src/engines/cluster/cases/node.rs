@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::{Cluster, condition};
-use crate::engines::cluster::space::{Space, WAIT, extend, pod};
+use crate::engines::cluster::space::{STAY, Space, WAIT, extend, pod};
 use crate::engines::node::NAME;
 
 pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow::Result<()> {
@@ -38,7 +38,7 @@ pub(super) fn full_disk_evicts(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "disk")?;
     space.run("small", &pod(WAIT, json!({})))?;
     let fill = "fallocate -l $(($(df -k /v | awk 'END {print $4}') - 20480))k /v/x";
-    let mut spec = pod(&format!("{fill}; {WAIT}"), json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
+    let mut spec = pod(&format!("{fill}; {STAY}"), json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
     extend(&mut spec, json!({"volumes": [{"name": "v", "emptyDir": {}}]}));
     space.apply("v1", "Pod", "large", json!({"spec": spec}))?;
     evicted(cluster, &space, "DiskPressure")?;
@@ -50,7 +50,7 @@ pub(super) fn exceeded_memory_evicts(cluster: &Cluster) -> anyhow::Result<()> {
     space.run("small", &pod(WAIT, json!({"resources": {"requests": {"memory": "64Mi"}}})))?;
     // The pods may use 2 GiB. The kubelet looks every ten seconds.
     let script = format!(
-        "i=0; while [ $i -lt 2100 ]; do dd if=/dev/zero of=/v/$i bs=1M count=20; i=$((i+20)); sleep 0.5; done; {WAIT}"
+        "i=0; while [ $i -lt 2100 ]; do dd if=/dev/zero of=/v/$i bs=1M count=20; i=$((i+20)); sleep 0.5; done; {STAY}"
     );
     let mut spec = pod(&script, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
     extend(&mut spec, json!({"volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]}));

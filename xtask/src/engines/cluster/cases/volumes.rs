@@ -4,7 +4,7 @@ use anyhow::ensure;
 use serde_json::json;
 
 use crate::engines::cluster::kubectl::Cluster;
-use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
+use crate::engines::cluster::space::{STAY, Space, WAIT, extend, pod, same};
 
 pub(super) fn changes_are_seen(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "configuration")?;
@@ -57,7 +57,7 @@ pub(super) fn changes_are_seen(cluster: &Cluster) -> anyhow::Result<()> {
 
 pub(super) fn exceeded_volume_is_evicted(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "limits")?;
-    let fill = format!("dd if=/dev/zero of=/v/x bs=1M count=8; {WAIT}");
+    let fill = format!("dd if=/dev/zero of=/v/x bs=1M count=8; {STAY}");
     let mount = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
     let mut limited = pod(&fill, mount.clone());
     extend(&mut limited, json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "4Mi"}}]}));
