@@ -70,7 +70,7 @@ enum Command {
     /// Start a Kubernetes cluster with one node on executor-cri, until Ctrl-C
     Cluster(engines::cluster::Options),
     /// Run workloads on such a cluster, and judge them with kubectl
-    ClusterTest(engines::CaseOptions),
+    ClusterTest(engines::cluster::TestOptions),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),
     /// Build the Debian package in target/deb/

@@ -21,9 +21,9 @@ use nix::sys::signal::{SigSet, Signal};
 use self::cases::{ALONE, TOGETHER};
 use self::kubectl::Cluster;
 use super::cases::{CaseOptions, programs};
-use super::node;
 use super::room::Room;
 use super::supplies::{self, Supplies};
+use super::{Kind, node};
 use crate::needs;
 use crate::workspace::{Workspace, is_root, step};
 
@@ -43,6 +43,9 @@ const IMAGES: [(&str, &str); 5] = [
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Runtime of the node
+    #[arg(long, value_enum, default_value = "executor")]
+    runtime: Kind,
     /// Use the programs of the product in this directory instead of building them
     #[arg(long, value_name = "DIRECTORY")]
     programs: Option<PathBuf>,
@@ -51,14 +54,23 @@ pub(crate) struct Options {
     logs: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct TestOptions {
+    #[command(flatten)]
+    cases: CaseOptions,
+    /// Runtime of the node
+    #[arg(long, value_enum, default_value = "executor")]
+    runtime: Kind,
+}
+
 /// Starts a cluster, and ends it after SIGINT or SIGTERM.
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    let supplies = build(workspace)?;
+    let supplies = build(workspace, options.runtime)?;
     let programs = programs(workspace, options.programs.as_deref())?;
     let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
     let directory = directory.path();
     let room = Arc::new(Room::open(directory, node::PREPARE, CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory);
+    let started = start(workspace, &supplies, &room, programs, directory, options.runtime);
     let result = started.and_then(|cluster| {
         let kubectl = cluster.write_wrapper()?;
         step(&format!("Ready. As root: {} get nodes. Ctrl-C ends the cluster.", kubectl.display()));
@@ -73,22 +85,25 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
 }
 
 /// Starts a cluster and runs the cases. Fails if one fails.
-pub(crate) fn test_command(workspace: &Workspace, options: &CaseOptions) -> anyhow::Result<ExitCode> {
-    let Some(selection) = options.select(TOGETHER, ALONE)? else { return Ok(ExitCode::SUCCESS) };
-    let supplies = build(workspace)?;
-    let programs = options.programs(workspace)?;
+pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyhow::Result<ExitCode> {
+    let Some(selection) = options.cases.select(TOGETHER, ALONE)? else { return Ok(ExitCode::SUCCESS) };
+    let supplies = build(workspace, options.runtime)?;
+    let programs = options.cases.programs(workspace)?;
     let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
     let directory = directory.path();
     let room = Arc::new(Room::open(directory, node::PREPARE, CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory);
-    options.judge(started, selection, directory)
+    let started = start(workspace, &supplies, &room, programs, directory, options.runtime);
+    options.cases.judge(started, selection, directory)
 }
 
-fn build(workspace: &Workspace) -> anyhow::Result<Supplies> {
+fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
     ensure!(is_root(), "the kubelet needs root");
     needs::require(&needs::ENGINES)?;
     needs::require(&needs::KUBELET)?;
     needs::require(&needs::CLUSTER)?;
+    if runtime == Kind::Containerd {
+        needs::require(&needs::ENGINES_RUN)?;
+    }
     let supplies = Supplies::prepare(workspace)?;
     for name in PROGRAMS {
         supplies::kubernetes(workspace, name)?;
@@ -104,15 +119,19 @@ fn start(
     room: &Arc<Room>,
     programs: PathBuf,
     directory: &Path,
+    runtime: Kind,
 ) -> anyhow::Result<Cluster> {
     certificates::make(directory)?;
     control::write_kubeconfigs(directory)?;
     step("Starting etcd and the API server");
     let controllers = control::start(room, supplies.programs(), directory)?;
-    step("Starting executord, executor-cri and the kubelet");
+    step("Starting the runtime and the kubelet");
     let registry = supplies.serve(room, directory, &IMAGES)?;
-    let node = node::Node::start(workspace, supplies, room, programs, registry, directory, CGROUP)?;
-    node.set_kubelet(supplies.programs().join("kubelet"), system::write_kubelet_configuration(directory, CGROUP)?)?;
+    let node = node::Node::start(workspace, supplies, room, programs, registry, (directory, CGROUP), runtime)?;
+    node.set_kubelet(
+        supplies.programs().join("kubelet"),
+        system::write_kubelet_configuration(directory, &node.socket(), CGROUP)?,
+    )?;
     node.start_kubelet()?;
     let cluster = Cluster::new(node, supplies.programs().join("kubectl"), controllers, Arc::clone(room));
     cluster.until_node_is_ready()?;

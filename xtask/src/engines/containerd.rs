@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Command};
 
 use super::Runtime;
 use super::room::{self, Room};
@@ -9,8 +10,19 @@ use crate::workspace::output;
 
 /// Registries that critest names. Their images come from the local registry.
 pub(super) const REGISTRIES: [&str; 3] = ["registry.k8s.io", "k8s.gcr.io", "gcr.io"];
+/// Name of the socket in the directory of a run.
+pub(super) const SOCKET: &str = "containerd.sock";
+
 /// Starts containerd. It ends with the room.
 pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
+    write_configuration(directory, registry)?;
+    serve(room, directory)?;
+    let version = output(Command::new("containerd").arg("--version"))?;
+    let version = version.split_whitespace().nth(2).unwrap_or("of unknown version").to_owned();
+    Ok(Runtime { name: format!("containerd {version}"), socket: directory.join(SOCKET) })
+}
+
+pub(super) fn write_configuration(directory: &Path, registry: &str) -> anyhow::Result<()> {
     for name in REGISTRIES {
         let hosts = directory.join("certs.d").join(name);
         fs::create_dir_all(&hosts)?;
@@ -22,14 +34,15 @@ pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Re
     let networks = directory.join("cni");
     fs::create_dir_all(&networks)?;
     fs::write(networks.join("10-engines.conflist"), network(directory).to_string())?;
-    let (configuration, socket) = (directory.join("containerd.toml"), directory.join("containerd.sock"));
-    fs::write(&configuration, settings(directory, &socket))?;
+    fs::write(directory.join("containerd.toml"), settings(directory, &directory.join(SOCKET)))?;
+    Ok(())
+}
+
+/// Starts containerd with its configuration. Returns the process of nsenter.
+pub(super) fn serve(room: &Room, directory: &Path) -> anyhow::Result<Child> {
     let mut command = room.command("containerd");
-    command.arg("--config").arg(&configuration);
-    room::serve(command, &directory.join("containerd.log"), &socket)?;
-    let version = output(std::process::Command::new("containerd").arg("--version"))?;
-    let version = version.split_whitespace().nth(2).unwrap_or("of unknown version").to_owned();
-    Ok(Runtime { name: format!("containerd {version}"), socket })
+    command.arg("--config").arg(directory.join("containerd.toml"));
+    room::serve(command, &directory.join("containerd.log"), &directory.join(SOCKET))
 }
 
 /// Returns a CNI configuration for the pods.

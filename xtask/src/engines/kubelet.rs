@@ -14,6 +14,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 
 use self::cases::{ALONE, TOGETHER};
+use super::Kind;
 use super::cases::CaseOptions;
 use super::node::{self, Node};
 use super::room::Room;
@@ -40,7 +41,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &CaseOptions) -> anyho
     let arguments = standalone::write_configuration(directory)?;
     let start = || {
         let registry = supplies.serve(&room, directory, &[])?;
-        let node = Node::start(workspace, &supplies, &room, programs, registry, directory, CGROUP)?;
+        let node = Node::start(workspace, &supplies, &room, programs, registry, (directory, CGROUP), Kind::Executor)?;
         node.set_kubelet(kubelet, arguments)?;
         node.start_alone()?;
         Ok(node)

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::Kind;
 use super::cases;
-use super::containerd::{REGISTRIES, network};
+use super::containerd::{self, REGISTRIES, network};
 use super::room::{self, Room, child_of};
 use super::supplies::{Registry, Supplies};
 use crate::dist;
@@ -33,7 +34,7 @@ pub(super) const ADDRESS: &str = "192.0.2.2";
 /// `kubelet`, and gives the node an address and a default route. `$1` is the directory of the run, and
 /// `$2` the name of the node's parent cgroup.
 pub(super) const PREPARE: &str = r#"mount --make-rshared /
-for dir in /run/netns /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
+for dir in /run/netns /run/containerd /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
 mkdir "$1/disk"
 truncate --size 2G "$1/disk.img"
 mke2fs -q -t ext4 -m 0 "$1/disk.img"
@@ -76,18 +77,19 @@ pub(super) struct Node {
     cri: Mutex<Option<Child>>,
     running_kubelet: Mutex<Option<Child>>,
     room: Arc<Room>,
+    runtime: Kind,
 }
 
 impl Node {
-    /// Starts executord and executor-cri. `cgroup` is the name of the node's parent cgroup.
+    /// Starts the runtime. `cgroup` is the name of the node's parent cgroup.
     pub(super) fn start(
         workspace: &Workspace,
         supplies: &Supplies,
         room: &Arc<Room>,
         programs: PathBuf,
         registry: Registry,
-        directory: &Path,
-        cgroup: &str,
+        (directory, cgroup): (&Path, &str),
+        runtime: Kind,
     ) -> anyhow::Result<Self> {
         for name in ["executor/cni", "root/paths", "kernel", SECRETS] {
             fs::create_dir_all(directory.join(name))?;
@@ -96,6 +98,7 @@ impl Node {
         room::make_private(&directory.join("root"))?;
         let guide = fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
         fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory).to_string())?;
+        containerd::write_configuration(directory, &registry.address)?;
         fs::write(directory.join("executor.toml"), settings(&guide, directory, &registry.address, cgroup)?)?;
         fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
         let node = Self {
@@ -109,9 +112,9 @@ impl Node {
             cri: Mutex::default(),
             running_kubelet: Mutex::default(),
             room: Arc::clone(room),
+            runtime,
         };
-        node.start_executord()?;
-        node.start_cri()?;
+        node.start_runtime()?;
         Ok(node)
     }
 
@@ -123,6 +126,31 @@ impl Node {
     /// Returns a path in the directory of the run.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+
+    /// Starts containerd, or executord and executor-cri.
+    pub(super) fn start_runtime(&self) -> anyhow::Result<()> {
+        if self.runtime == Kind::Containerd {
+            return set(&self.cri, containerd::serve(&self.room, &self.directory)?);
+        }
+        self.start_executord()?;
+        self.start_cri()
+    }
+
+    /// Kills the programs of the runtime with SIGKILL.
+    pub(super) fn kill_runtime(&self) -> anyhow::Result<()> {
+        self.kill_cri()?;
+        if self.runtime == Kind::Containerd { Ok(()) } else { self.kill_executord() }
+    }
+
+    /// Returns the runtime.
+    pub(super) fn runtime(&self) -> Kind {
+        self.runtime
+    }
+
+    /// Returns the path of the runtime's socket.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.path(if self.runtime == Kind::Containerd { containerd::SOCKET } else { "cri.sock" })
     }
 
     pub(super) fn start_executord(&self) -> anyhow::Result<()> {
@@ -186,7 +214,7 @@ impl Node {
 
     /// Runs crictl, and returns its standard output.
     pub(super) fn crictl(&self, arguments: &[&str]) -> anyhow::Result<String> {
-        let endpoint = format!("unix://{}", self.path("cri.sock").display());
+        let endpoint = format!("unix://{}", self.socket().display());
         self.output(&self.crictl, ["--runtime-endpoint", &endpoint].into_iter().chain(arguments.iter().copied()))
     }
 

@@ -14,23 +14,27 @@ const MEMORY: u64 = 2 << 20;
 const MANIFEST: &str = include_str!("system.yaml");
 
 /// Writes the kubelet's configuration, and returns the kubelet's arguments.
-pub(super) fn write_kubelet_configuration(directory: &Path, cgroup: &str) -> anyhow::Result<Vec<String>> {
+pub(super) fn write_kubelet_configuration(
+    directory: &Path,
+    socket: &Path,
+    cgroup: &str,
+) -> anyhow::Result<Vec<String>> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let total: u64 = total.context("no MemTotal")?.parse()?;
     ensure!(total > MEMORY, "the machine has {total} KiB of memory; the pods may use {MEMORY} KiB");
     let (file, config) = (directory.join("kubelet.yaml"), directory.join("kubelet.kubeconfig"));
-    fs::write(&file, settings(directory, cgroup, total - MEMORY))?;
+    fs::write(&file, settings(directory, socket, cgroup, total - MEMORY))?;
     Ok(["--config".into(), file.display().to_string(), "--kubeconfig".into(), config.display().to_string()].into())
 }
 
 /// Returns the kubelet's configuration: defaults, but for authentication, and intervals that would make the cases slow.
-fn settings(directory: &Path, cgroup: &str, reserved: u64) -> String {
-    let directory = directory.display();
+fn settings(directory: &Path, socket: &Path, cgroup: &str, reserved: u64) -> String {
+    let (directory, socket) = (directory.display(), socket.display());
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-containerRuntimeEndpoint: unix://{directory}/cri.sock
+containerRuntimeEndpoint: unix://{socket}
 volumePluginDir: {directory}/plugins
 cgroupRoot: /{cgroup}
 failCgroupV1: false
@@ -46,7 +50,8 @@ clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 systemReserved: {{memory: {reserved}Ki}}
 evictionHard: {{memory.available: 100Mi, nodefs.available: 10%, nodefs.inodesFree: 5%, imagefs.available: 10%}}
-evictionPressureTransitionPeriod: 5s
+evictionPressureTransitionPeriod: 20s
+nodeStatusUpdateFrequency: 5s
 syncFrequency: 5s
 volumeStatsAggPeriod: 10s
 "

@@ -59,14 +59,17 @@ pub(super) fn exceeded_memory_evicts(cluster: &Cluster) -> anyhow::Result<()> {
     space.delete()
 }
 
-/// Waits until the pod `large` is evicted, and the pressure is over. The pod `small` runs on.
+/// Waits until the pressure has begun and ended, because the pod `large` is evicted. The pod `small` runs on.
 fn evicted(cluster: &Cluster, space: &Space<'_>, pressure: &str) -> anyhow::Result<()> {
     let before = ids(space)?;
+    for (status, what) in [(true, "begins"), (false, "ends")] {
+        let is_so = || Ok((condition(&cluster.get(&["node", NAME])?, pressure) == status).then_some(()));
+        let so = cluster.until(&format!("{pressure} {what}"), is_so);
+        space.described(so)?;
+    }
     space.wait("pod/large", "jsonpath={.status.reason}=Evicted")?;
     let large = space.get(&["pod", "large"])?;
     ensure!(condition(&large, "DisruptionTarget"), "the status is {}", large["status"]);
-    let is_over = || Ok((!condition(&cluster.get(&["node", NAME])?, pressure)).then_some(()));
-    cluster.until(&format!("{pressure} is over"), is_over)?;
     let after = ids(space)?;
     ensure!(before == after, "the other pod was {before} and is {after}");
     // The node's taint, which keeps new pods away, is removed soon after.
@@ -93,10 +96,8 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
     };
     let before = containers()?;
     cluster.node.kill_kubelet()?;
-    cluster.node.kill_cri()?;
-    cluster.node.kill_executord()?;
-    cluster.node.start_executord()?;
-    cluster.node.start_cri()?;
+    cluster.node.kill_runtime()?;
+    cluster.node.start_runtime()?;
     cluster.node.start_kubelet()?;
     // A pod that starts shows that all of them work again.
     space.run("next", &pod(WAIT, json!({})))?;

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
+use crate::engines::Kind;
 use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{IMAGE, SERVE, Space, WAIT, extend, pod, same};
 
@@ -127,8 +128,13 @@ pub(super) fn pods_are_debugged(cluster: &Cluster) -> anyhow::Result<()> {
     let seen = cluster.until("the ephemeral container prints the processes", is_seen);
     space.described(seen)?;
     same("its output", &space.kubectl(&["exec", "a", "--container", "d", "--", "echo", "hi"])?, "hi\n")?;
-    // A pod on the node would have the node's root directory as a volume, which executord refuses.
+    // A pod on the node has the node's root directory as a volume, which executord refuses.
     space.kubectl(&["debug", "node/node", "--image", IMAGE, "--profile", "general", "--quiet", "--", "true"])?;
-    space.until_event("volumes[0].host_path.path: is the root directory")?;
+    if cluster.node.runtime() == Kind::Executor {
+        space.until_event("volumes[0].host_path.path: is the root directory")?;
+    } else {
+        let has_ended = || Ok(space.kubectl(&["get", "pods"])?.contains("Completed").then_some(()));
+        cluster.until("the pod on the node has ended", has_ended)?;
+    }
     space.delete()
 }
