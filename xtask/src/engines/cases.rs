@@ -90,7 +90,7 @@ impl CaseOptions {
     }
 
     /// Runs the cases on what has been started, copies the logs in `directory`, and prints the results.
-    pub(super) fn judge<T: Sync>(
+    pub(super) fn run_and_report<T: Sync>(
         &self,
         started: anyhow::Result<T>,
         selection: Selection<T>,

@@ -93,7 +93,7 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
     let directory = directory.path();
     let room = Arc::new(Room::open(directory, node::PREPARE, CGROUP)?);
     let started = start(workspace, &supplies, &room, programs, directory, options.runtime);
-    options.cases.judge(started, selection, directory)
+    options.cases.run_and_report(started, selection, directory)
 }
 
 fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {

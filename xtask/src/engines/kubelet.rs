@@ -46,5 +46,5 @@ pub(crate) fn run_command(workspace: &Workspace, options: &CaseOptions) -> anyho
         node.start_alone()?;
         Ok(node)
     };
-    options.judge(start(), selection, directory)
+    options.run_and_report(start(), selection, directory)
 }
