@@ -20,7 +20,7 @@ pub(super) fn changes_are_seen(cluster: &Cluster) -> anyhow::Result<()> {
     ]);
     let fields = json!({
         "env": [from("configMapKeyRef", "settings"), from("secretKeyRef", "password")], "volumeMounts": mounts,
-        "securityContext": {"runAsUser": 1000, "runAsGroup": 1000},
+        "securityContext": {"runAsUser": 1001, "runAsGroup": 1000},
     });
     let mut spec = pod(WAIT, fields);
     let label = json!({"path": "app", "fieldRef": {"fieldPath": "metadata.labels['app']"}});
