@@ -5,6 +5,7 @@ use std::fs;
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
+use crate::engines::Kind;
 use crate::engines::cluster::kubectl::Cluster;
 use crate::engines::cluster::space::{IMAGE, SERVE, Space, WAIT, extend, pod, same};
 use crate::engines::node::{ADDRESS, NAME};
@@ -187,7 +188,8 @@ pub(super) fn pod_is_resized_in_place(cluster: &Cluster) -> anyhow::Result<()> {
 
 pub(super) fn runtime_class_selects_a_handler(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "runtimeclass")?;
-    for (name, handler) in [("isolated", "executor"), ("absent", "missing")] {
+    let handler = if cluster.node.runtime() == Kind::Executor { "executor" } else { "runc" };
+    for (name, handler) in [("isolated", handler), ("absent", "missing")] {
         space.apply("node.k8s.io/v1", "RuntimeClass", name, json!({"handler": handler}))?;
     }
     let with_class = |class: &str| {
