@@ -18,9 +18,9 @@ use executor_yaml::{Limits, decode, parse};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::config::Config;
+use crate::config::{Config, UserNamespaces};
 use crate::lower::container::{self, Origin};
-use crate::lower::sandbox::{self, Host, UserNamespaces};
+use crate::lower::sandbox::{self, Host};
 use crate::options::Options;
 use crate::secrets::ContainerSecrets;
 
@@ -31,7 +31,7 @@ const KUBELET_MAX: u64 = 1 << 20;
 /// Id for the requests that are only judged.
 const ID: &str = "check";
 /// Fields of requests to executord, and the line of `[policy]` that allows each.
-const LINES: [(&str, &str); 22] = [
+const LINES: [(&str, &str); 23] = [
     ("pod.user_namespace", "allow_host_userns = true"),
     ("run.user_namespace", "allow_host_userns = true"),
     ("pod.sysctls", "host_ids_sysctls = true"),
@@ -44,6 +44,7 @@ const LINES: [(&str, &str); 22] = [
     ("pod.host_ipc", "allow_host_ipc = true"),
     ("run.limits.unlimited_memory", "allow_no_limits = true"),
     ("run.limits.unlimited_pids", "allow_no_limits = true"),
+    ("run.limits.unified", "cgroup_keys = [\"memory.high\", \"memory.low\", \"memory.min\", \"memory.oom.group\"]"),
     ("run.seccomp_unconfined", "allow_no_seccomp = true"),
     ("run.allow_new_privileges", "allow_new_privileges = true"),
     ("run.masked_paths", "allow_unmasked = true"),
@@ -59,6 +60,14 @@ const LINES: [(&str, &str); 22] = [
     ("run.devices", "device_paths = [\"/dev\"]"),
 ];
 
+/// Files of cgroup version 2 that a kubelet sets for containers with limits.
+const UNIFIED: [(&str, &str); 5] = [
+    ("memory.high", "max"),
+    ("memory.low", "0"),
+    ("memory.min", "0"),
+    ("memory.oom.group", "1"),
+    ("memory.swap.max", "0"),
+];
 /// File with the ids that the kubelet gives to pods with `hostUsers: false`.
 const IDS: [&str; 2] = ["/etc/subuid", "/etc/subgid"];
 /// Line of [`IDS`] for 110 pods, above the pool of executord.
@@ -170,7 +179,11 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     let kubelet = &settings;
     let mut pods = vec![(ordinary(kubelet), true), (system(kubelet), false)];
     pods.extend(ids_of_pods.into_iter().map(|first| (with_ids(kubelet, first), false)));
-    for (pod, is_needed) in pods {
+    for (mut pod, is_needed) in pods {
+        if info.cgroups == "v2" {
+            let resources = pod.1.linux.get_or_insert_default().resources.get_or_insert_default();
+            resources.unified = UNIFIED.map(|(file, value)| (file.to_owned(), value.to_owned())).into();
+        }
         let requests = requests(&pod, kubelet.pod_logs(), options.oom_score_adj_min, config.user_namespaces);
         let (pod, run) = requests.map_err(|status| Error::Argument(status.message().to_owned()))?;
         let pod = ValidateRequest { pod: Some(pod), run: None };

@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use executor_core::reference::{check_provider_name, check_reference_path, covers};
 use serde::Deserialize;
 
-use crate::lower::sandbox::UserNamespaces;
-
 /// File that is read if the command line names none. It may be missing.
 const DEFAULT: &str = "/etc/executor/executor-cri.toml";
 /// Default prefix of annotations with references to secrets.
@@ -26,6 +24,17 @@ const LIST_MAX: usize = 1000;
 const NAMESPACE_MAX: usize = 63;
 /// Namespace of a rule for all namespaces.
 const ALL: &str = "*";
+
+/// Pods with users of their own on the host (rule C56).
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum UserNamespaces {
+    /// Those with `hostUsers: false`.
+    #[default]
+    Requested,
+    /// All but privileged ones, those in a namespace of the host, and those of the RuntimeClass handler `executor-host`.
+    All,
+}
 
 /// The table `[cri]`.
 #[derive(Clone, Debug, Deserialize, PartialEq)]

@@ -12,8 +12,7 @@ use executor_sys::mutex::locked;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 use tonic::Status;
 
-use crate::config::{Config, ConfigFile};
-use crate::lower::sandbox::UserNamespaces;
+use crate::config::{Config, ConfigFile, UserNamespaces};
 use crate::options::Options;
 use crate::store::{Container, Sandbox, Store};
 

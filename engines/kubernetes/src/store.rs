@@ -4,6 +4,8 @@
 //! request without its environment (rule C43). Names are unique: a name belongs to one id until that is removed, or until
 //! its creation fails (rule C8).
 
+mod records;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
@@ -12,171 +14,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use executor_client::v1;
-use executor_cri_api::v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig};
 use executor_sys::mutex::locked;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::secrets::ContainerSecrets;
+pub(crate) use self::records::{ContainerRecord, Record, SandboxRecord};
 
 /// Largest record that is read, in bytes. A request has at most 16 MiB.
 const RECORD_MAX: u64 = 16 << 20;
 
 /// Largest list, in bytes. The kubelet reads messages of up to 16 MiB.
 const LISTS_MAX: usize = (16 << 20) - (64 << 10);
-
-/// A sandbox, as its request describes it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct SandboxRecord {
-    pub(crate) id: String,
-    /// Request.
-    pub(crate) config: PodSandboxConfig,
-    pub(crate) runtime_handler: String,
-    /// References to secrets by the names of containers, from the annotations of the request.
-    pub(crate) secrets: BTreeMap<String, ContainerSecrets>,
-    /// Time of the request, in nanoseconds since 1970.
-    pub(crate) created_at: i64,
-    /// Processor time in nanoseconds of the containers that were removed last, or are about to be, by their ids.
-    pub(crate) removed_containers: Vec<(String, u64)>,
-    /// Processor time of containers that were removed before, in nanoseconds.
-    pub(crate) removed_cpu_ns: u64,
-    /// True once executord has created the pod.
-    pub(crate) is_created: bool,
-}
-
-/// Containers in [`SandboxRecord::removed_containers`]. A call that reads counters meets no more removals.
-const REMOVED_MAX: usize = 16;
-
-impl SandboxRecord {
-    /// Notes the processor time of a container before it is removed: a single write, so that a kill loses nothing and counts
-    /// nothing twice. Returns true if the record changed.
-    pub(crate) fn note_removal(&mut self, id: &str, cpu_ns: u64) -> bool {
-        match self.removed_containers.iter_mut().find(|(removed, _)| removed == id) {
-            // An earlier attempt to remove the container failed.
-            Some((_, noted)) => cpu_ns > std::mem::replace(noted, cpu_ns.max(*noted)),
-            None if cpu_ns == 0 => false,
-            None => {
-                self.removed_containers.push((id.to_owned(), cpu_ns));
-                if self.removed_containers.len() > REMOVED_MAX {
-                    self.removed_cpu_ns = self.removed_cpu_ns.saturating_add(self.removed_containers.remove(0).1);
-                }
-                true
-            }
-        }
-    }
-
-    /// Returns the processor time of removed containers, without those that the caller counts itself.
-    pub(crate) fn removed_cpu_ns(&self, is_counted: impl Fn(&str) -> bool) -> u64 {
-        let removed = self.removed_containers.iter().filter(|(id, _)| !is_counted(id));
-        removed.fold(self.removed_cpu_ns, |sum, (_, cpu_ns)| sum.saturating_add(*cpu_ns))
-    }
-}
-
-/// A container, as its request describes it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub(crate) struct ContainerRecord {
-    pub(crate) id: String,
-    pub(crate) sandbox: String,
-    /// Request, without values of the environment.
-    pub(crate) config: ContainerConfig,
-    /// Absolute path of the log; empty if there is none.
-    pub(crate) log: String,
-    /// Id of the image: the digest of its configuration.
-    pub(crate) image_id: String,
-    /// Name of the image with the digest of its manifest.
-    pub(crate) image_ref: String,
-    /// Resources in force.
-    pub(crate) resources: LinuxContainerResources,
-    /// Time of the request, in nanoseconds since 1970.
-    pub(crate) created_at: i64,
-    /// True once executord has created the container.
-    pub(crate) is_created: bool,
-}
-
-impl ContainerRecord {
-    /// Removes the environment, which is in no record (rule C43).
-    pub(crate) fn without_environment(mut self) -> Self {
-        self.config.envs.clear();
-        self
-    }
-}
-
-/// A record that is kept on disk.
-pub(crate) trait Record: Clone + Serialize + DeserializeOwned {
-    /// Returns the name, which is unique among objects of one kind.
-    fn name(&self) -> String;
-    fn id(&self) -> &str;
-    /// Returns the largest number of bytes of the object in one of the kubelet's lists.
-    fn listed_bytes(&self) -> usize;
-    /// Returns true once executord has created the object.
-    fn is_created(&self) -> bool;
-    fn set_created(&mut self);
-}
-
-impl Record for SandboxRecord {
-    fn name(&self) -> String {
-        let metadata = self.config.metadata.clone().unwrap_or_default();
-        [metadata.namespace, metadata.name, metadata.uid, metadata.attempt.to_string()].join("\0")
-    }
-
-    fn listed_bytes(&self) -> usize {
-        let PodSandboxConfig { metadata, labels, annotations, .. } = &self.config;
-        LISTED_MORE + encoded(metadata.as_ref()) + texts_bytes(labels) + texts_bytes(annotations)
-    }
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn is_created(&self) -> bool {
-        self.is_created
-    }
-
-    fn set_created(&mut self) {
-        self.is_created = true;
-    }
-}
-
-impl Record for ContainerRecord {
-    fn name(&self) -> String {
-        let metadata = self.config.metadata.clone().unwrap_or_default();
-        [&*self.sandbox, &metadata.name, &metadata.attempt.to_string()].join("\0")
-    }
-
-    fn listed_bytes(&self) -> usize {
-        let ContainerConfig { metadata, image, labels, annotations, .. } = &self.config;
-        let names = encoded(metadata.as_ref()) + encoded(image.as_ref()) + self.image_ref.len() + self.image_id.len();
-        LISTED_MORE + names + texts_bytes(labels) + texts_bytes(annotations)
-    }
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn is_created(&self) -> bool {
-        self.is_created
-    }
-
-    fn set_created(&mut self) {
-        self.is_created = true;
-    }
-}
-
-/// Bytes for ids, states and counters of an object in a list.
-const LISTED_MORE: usize = 1024;
-/// Bytes of tags and lengths of a label or annotation in a list.
-const TEXT_MORE: usize = 16;
-
-fn encoded(message: Option<&impl prost::Message>) -> usize {
-    message.map_or(0, prost::Message::encoded_len)
-}
-
-fn texts_bytes(texts: &BTreeMap<String, String>) -> usize {
-    texts.iter().map(|(name, value)| name.len() + value.len() + TEXT_MORE).sum()
-}
 
 /// A state of executord's. Its number only grows in the life of an object.
 pub(crate) trait State {
@@ -484,7 +332,7 @@ fn only<T: Clone>(all: &BTreeMap<String, T>, id: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_cri_api::v1::{ContainerMetadata, KeyValue, PodSandboxMetadata};
+    use executor_cri_api::v1::{ContainerConfig, ContainerMetadata, KeyValue, PodSandboxConfig, PodSandboxMetadata};
 
     fn record(id: &str, name: &str) -> SandboxRecord {
         let metadata = PodSandboxMetadata { name: name.into(), ..PodSandboxMetadata::default() };
@@ -573,17 +421,6 @@ mod tests {
         assert!(text.contains("c.log") && !text.contains("hunter2"), "{text}");
         let reopened = Store::open(directory.path()).unwrap();
         assert_eq!(reopened.containers.get("12").unwrap().record, store.containers.get("1234").unwrap().record);
-    }
-
-    /// Rule C41: processor time is noted once, and the oldest is added up.
-    #[test]
-    fn removed_processor_time_is_kept() {
-        let mut sandbox = record("s", "s");
-        assert!(sandbox.note_removal("0", 5) && sandbox.note_removal("0", 6) && !sandbox.note_removal("0", 0));
-        assert!(!sandbox.note_removal("1", 0));
-        assert_eq!([sandbox.removed_cpu_ns(|_| false), sandbox.removed_cpu_ns(|id| id == "0")], [6, 0]);
-        (1..40).for_each(|id| assert!(sandbox.note_removal(&id.to_string(), 1)));
-        assert_eq!((sandbox.removed_cpu_ns(|_| false), sandbox.removed_containers.len()), (45, REMOVED_MAX));
     }
 
     /// Rule C4: a prefix that two ids have names neither.

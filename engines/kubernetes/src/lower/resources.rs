@@ -5,6 +5,9 @@ use executor_cri_api::v1::LinuxContainerResources;
 
 use crate::failure::Violations;
 
+/// File of cgroup version 2 with the limit on swap, which executord has as a field.
+const SWAP_MAX: &str = "memory.swap.max";
+
 /// Lowers the resources of a new container.
 pub(crate) fn lower(resources: &LinuxContainerResources, violations: &mut Violations) -> Limits {
     let mut limits = change(resources, violations);
@@ -47,6 +50,17 @@ pub(crate) fn change(resources: &LinuxContainerResources, violations: &mut Viola
             }
         },
     };
+    // The kubelet gives the limit on swap alone in this way under cgroup version 2.
+    if let Some(swap) = limits.unified.remove(SWAP_MAX) {
+        limits.swap_bytes = match swap.as_str() {
+            _ if limits.memory_bytes == 0 => None,
+            "max" => Some(-1),
+            bytes => bytes.parse().ok().filter(|&bytes: &i64| bytes >= 0).or_else(|| {
+                violations.add(&format!("resources.unified[{SWAP_MAX}]"), "must be a number of bytes or max");
+                None
+            }),
+        };
+    }
     for limit in &resources.hugepage_limits {
         limits.hugepage_bytes.insert(limit.page_size.clone(), limit.limit);
     }
@@ -97,6 +111,27 @@ mod tests {
         assert_eq!((limits.cpu_period_us, limits.cpu_quota_us, limits.cpu_shares), (100_000, 50_000, 512));
         assert_eq!((limits.memory_bytes, limits.swap_bytes), (64 << 20, Some(32 << 20)));
         assert!(!limits.unlimited_memory && limits.unlimited_pids);
+    }
+
+    /// Rule C29: files of cgroup version 2 are passed on, but the limit on swap, which is a field.
+    #[test]
+    fn swap_has_a_field() {
+        let lowered = |swap: &str, memory_limit_in_bytes| {
+            let files = [(SWAP_MAX, swap), ("memory.oom.group", "1")];
+            let unified = files.map(|(file, value)| (file.to_owned(), value.to_owned())).into();
+            let resources = LinuxContainerResources { memory_limit_in_bytes, unified, ..Default::default() };
+            let mut violations = Violations::default();
+            let limits = lower(&resources, &mut violations);
+            assert_eq!(limits.unified, [("memory.oom.group".to_owned(), "1".to_owned())].into());
+            violations.check().map(|()| limits.swap_bytes).map_err(|status| status.message().to_owned())
+        };
+        for (swap, expected) in [("0", Some(0)), ("4096", Some(4096)), ("max", Some(-1))] {
+            assert_eq!(lowered(swap, 64 << 20), Ok(expected));
+        }
+        assert_eq!(lowered("0", 0), Ok(None), "without a limit on memory, there is none on swap");
+        for swap in ["", "-1", "1M"] {
+            assert!(lowered(swap, 64 << 20).unwrap_err().contains("resources.unified[memory.swap.max]"));
+        }
     }
 
     /// Rule C29: no limit is none.

@@ -9,10 +9,10 @@ use executor_cri_api::v1::{
     DnsConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig, Protocol as CriProtocol,
     UserNamespace as CriUserNamespace,
 };
-use serde::Deserialize;
 use tonic::Status;
 
 use super::{LABEL, check_texts, digest, network};
+use crate::config::UserNamespaces;
 use crate::failure::Violations;
 
 /// Name of the runtime, and of its handler besides the unnamed one.
@@ -25,17 +25,6 @@ const OPEN: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 /// Groups that may send echo requests in a user namespace, which has 65,536 ids.
 const OWN_GROUPS: &str = "0 65535";
-
-/// Pods with users of their own on the host (rule C56).
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum UserNamespaces {
-    /// Those with `hostUsers: false`.
-    #[default]
-    Requested,
-    /// All but privileged ones, those in a namespace of the host, and those of the RuntimeClass handler `executor-host`.
-    All,
-}
 
 /// Settings of the host that a sandbox can have.
 #[derive(Clone, Debug, Default)]
