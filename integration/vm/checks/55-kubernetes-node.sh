@@ -4,25 +4,8 @@
 # seconds: 600
 . "$VM/lib.sh"
 [ -x /payload/programs/crictl ] || exit 77
-config=/etc/executor/executor.toml
-made=$(mktemp -d)
-cp $config "$made/executor.toml"
-before=$(network_left)
-crictl() {
-    /payload/programs/crictl --runtime-endpoint unix:///run/executor-cri/cri.sock --timeout 60s "$@"
-}
-restarted() {
-    systemctl restart executor-launcher executord
-    eventually 60 serves
-}
-restore() {
-    crictl rmp -a -f >/dev/null 2>&1 || true
-    systemctl stop executor-cri
-    cp "$made/executor.toml" $config
-    rm -r "$made" /var/log/pods
-    restarted
-}
-trap restore EXIT
+. "$VM/node.sh"
+trap node_down EXIT
 
 # The package starts nothing that speaks to a kubelet, and its default policy is no node.
 same inactive "$(systemctl is-active executor-cri || true)" 'the unit after the installation'
@@ -32,38 +15,7 @@ same 1 $code 'the check before the node is set up'
 has "$missing" 'allow_no_limits = true'
 has "$missing" 'cgroup_parents = \["/kubepods"\]'
 
-# The policy of docs/guides/kubernetes-node.md.
-mkdir -p /var/log/pods /var/lib/kubelet
-cat >"$made/policy" <<END
-allow_host_userns = true
-allow_no_limits = true
-allow_no_seccomp = true
-allow_new_privileges = true
-allow_unmasked = true
-allow_egress = true
-host_ids_sysctls = true
-capabilities_allowed = ["ALL"]
-cgroup_parents = ["/kubepods"]
-log_dirs = ["/var/log/pods"]
-cni_args = true
-keep_until_deleted_max = 1000
-oom_score_adj_min = -997
-allow_connect = true
-ports_allowed = ["1-65535"]
-host_paths = [
-    { path = "/var/lib/kubelet", propagation = "bidirectional", suid = true, dev = true },
-]
-allow_privileged = true
-allow_host_network = true
-allow_host_pid = true
-allow_host_ipc = true
-device_paths = ["/dev"]
-given_id_ranges = ["2013265920-2020474879"]
-END
-sed -i -e '/^ports_allowed/d' -e "/^\[policy\]/r $made/policy" $config
-restarted
-systemctl start executor-cri
-eventually 60 crictl info
+node_up
 executor-cri --check || fail 'the check after the node is set up'
 same 'srw------- root root' "$(stat -c '%A %U %G' /run/executor-cri/cri.sock)" 'the socket'
 has "$(crictl version)" 'RuntimeName: +executor'
@@ -117,7 +69,5 @@ crictl rm "$web"
 crictl stopp "$pod"
 crictl rmp "$pod"
 same '' "$(crictl ps -aq)$(crictl pods -q)" 'records'
-eventually 60 sh -c '[ -z "$(find /sys/fs/cgroup/kubepods -mindepth 2 -type d 2>/dev/null)" ]'
-find /sys/fs/cgroup/kubepods -depth -type d -exec rmdir {} + 2>/dev/null || true
-eventually 60 sh -c ". $VM/lib.sh; [ \"\$(network_left)\" = \"$before\" ]"
+node_is_empty
 agent-cli image rm $IMAGE

@@ -64,6 +64,9 @@ const PROGRAMS: [(&str, &str); 7] = [
 /// Builds a program of the module, and returns its path.
 pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::ENGINES)?;
+    if name == "kubelet" {
+        return kubernetes(workspace, name);
+    }
     let known = PROGRAMS.iter().find(|(known, _)| *known == name);
     let (_, package) = known.with_context(|| format!("integration/engines has no program {name}"))?;
     let path = directory(workspace)?.join(name);
