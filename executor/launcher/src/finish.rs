@@ -167,7 +167,7 @@ impl Remains {
         self.on_network &= leaves_a_network(&container.plan);
         // A client may request the ports again, or a network's last address, as soon as the exit is reported.
         if self.on_network && container.plan.is_pod() {
-            self.detach(host, &id);
+            self.detach_within(host, &id, Patience::single(host));
         } else if self.on_network && !container.plan.connectivity.ports.is_empty() {
             match id.parse().map_or(Ok(false), |id| network::free_ports(host, &id)) {
                 Ok(true) => {}
@@ -251,10 +251,15 @@ impl Remains {
 
     /// Detaches the container from its network. If a plugin fails, the launcher tries again later.
     pub(crate) fn detach(&mut self, host: &Host, id: &str) {
+        self.detach_within(host, id, Patience::whole(host));
+    }
+
+    /// Detaches the container within a time limit, which is brief if the launcher does it: all containers wait.
+    fn detach_within(&mut self, host: &Host, id: &str, patience: Patience) {
         if !std::mem::take(&mut self.on_network) {
             return;
         }
-        let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
+        let patience = if self.by == SHIM { patience } else { Patience::brief(host) };
         if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
             log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }

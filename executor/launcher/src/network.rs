@@ -86,6 +86,11 @@ impl Patience {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
+    /// Returns the limits to use if the end of a pod waits: those of one plugin for all together.
+    pub(crate) fn single(host: &Host) -> Self {
+        Self { plugin: host.cni_patience, until: Instant::now() + host.cni_patience }
+    }
+
     /// Returns the limits to use if all containers wait.
     pub(crate) fn brief(host: &Host) -> Self {
         Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
@@ -399,7 +404,7 @@ pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> 
 /// # Errors
 /// Returns a description of the failure.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
-    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
+    let system = cni::system;
     match store::read(host, id.as_str()) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
         Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),

@@ -141,11 +141,11 @@ fn kill_plugins(host: &Host, id: &ContainerId) -> io::Result<()> {
 /// Detaches a container whose lock the caller holds. Does nothing if the container was detached meanwhile.
 fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
     let id = &attachment.id;
-    match store::read(host, id.as_str()) {
-        Ok(Some(Stored::Cni(current))) if current.cni_id == attachment.cni_id => {}
+    let attachment = &match store::read(host, id.as_str()) {
+        Ok(Some(Stored::Cni(current))) if current.cni_id == attachment.cni_id => current,
         Ok(_) => return Ok(()),
         Err(error) => return Err(system("stored network data", &error)),
-    }
+    };
     let plugins = cgroup(host, id);
     host.hierarchies.make_memory(&plugins).map_err(|error| system("cgroup of the plugins", &error))?;
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id);
@@ -177,7 +177,7 @@ fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Re
         .map_err(|error| system("leftover network data", &error))
 }
 
-fn system(what: &str, error: &io::Error) -> String {
+pub(super) fn system(what: &str, error: &io::Error) -> String {
     format!("{what}: {}", crate::errors::plain(error))
 }
 

@@ -1,5 +1,5 @@
-//! Work about networks in separate processes: lists, checks, garbage collection, detachments that failed. Reading a thousand large files or running
-//! plugins in the launcher's loop would delay every start.
+//! Work about networks in separate processes: lists, checks, garbage collection, detachments that failed. Reading a
+//! thousand large files or running plugins in the launcher's loop would delay every start.
 //!
 //! A task waits until there is room for its kind; then a process is forked for it. The process sends its reply, with a
 //! memory file, to the launcher, which forwards the reply after the process's exit.
@@ -31,8 +31,10 @@ use crate::network;
 const LISTS_WAITING_MAX: usize = 64;
 /// Maximum number of waiting checks, each of which can take a minute.
 const CHECKS_WAITING_MAX: usize = 1;
-/// Pauses between attempts to detach containers whose plugins failed.
-const DETACH_AGAIN: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
+/// Pause before the first attempt to detach a container whose plugins failed.
+const DETACH_FIRST: Duration = Duration::from_secs(5);
+/// Pauses between further attempts.
+const DETACH_AGAIN: Backoff = Backoff::new(DETACH_FIRST, Duration::from_secs(300));
 /// Longest reply of a process, in bytes.
 const REPLY_MAX: usize = 8192;
 
@@ -155,6 +157,13 @@ impl NetworkTasks {
         due.get_or_insert_with(|| Instant::now() + pauses.pause());
     }
 
+    /// Lets a container whose plugins have just failed be detached after the first pause, also if others wait longer.
+    fn detach_soon(&mut self) {
+        let soon = Instant::now() + DETACH_FIRST;
+        let due = &mut self.detach_again.due;
+        *due = Some(due.map_or(soon, |due| due.min(soon)));
+    }
+
     /// Queues the attempt to detach containers when it is due.
     fn queue_detachment(&mut self) {
         let is_due = self.detach_again.due.take_if(|due| *due <= Instant::now()).is_some();
@@ -232,7 +241,7 @@ impl Server {
     /// Lets a container that could not be detached be detached later, and garbage be collected.
     pub(super) fn follow_up_detachment(&mut self, id: &ContainerId) {
         if network::is_left_attached(&self.host, id) {
-            self.network_tasks.detach_later();
+            self.network_tasks.detach_soon();
         }
         if network::leaves_garbage(&self.host, id) {
             self.queue_collection();
@@ -247,6 +256,9 @@ impl Server {
                 Ok(running) => self.network_tasks.running.push(RunningTask { client, ..running }),
                 Err(error) => {
                     let refused = failed("process for networks", &error);
+                    if task.kind() == Kind::Detach {
+                        self.network_tasks.detach_later();
+                    }
                     match client {
                         Some(client) => drop(client.answer(LauncherAnswer::Refused(refused))),
                         None => log::line(Level::Error, "", refused.message),
