@@ -49,7 +49,7 @@ pub const DEVICE_DEPTH_MAX: usize = 4;
 /// Maximum number of device nodes and their parent directories in a container's /dev.
 pub const DEVICE_ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 /// Maximum number of nodes, and of directories, of a privileged container with all devices of the host.
-pub const HOST_DEVICES_MAX: usize = 1024;
+pub const HOST_DEVICES_MAX: usize = 4096;
 /// Maximum number of masked paths, and of read-only paths, of a container.
 pub const SYSTEM_PATHS_MAX: usize = 100;
 /// Longest name of an AppArmor profile, in bytes.

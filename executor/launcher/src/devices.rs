@@ -173,8 +173,8 @@ fn make_node(dir: BorrowedFd<'_>, name: &Path, node: &DeviceNode, ids: IdMap) ->
     Ok(())
 }
 
-/// Creates a detached mount of each node that is not created in place. `ids` maps container ids to host ids. `staging` is a directory in the
-/// caller's mount namespace.
+/// Creates a detached mount of each node that is not created in place. `ids` maps container ids to host ids. `staging`
+/// is a directory in the caller's mount namespace.
 pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Result<Vec<OwnedFd>> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let tmpfs = detached("tmpfs", "devices", &[("size", Some("64k")), ("mode", Some("700"))], flags)?;

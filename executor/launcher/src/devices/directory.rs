@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, stat
 
 use super::{Numbers, explain, numbers_of};
 
-/// Maximum number of entries that are read in a directory and below it.
+/// Maximum number of entries that are read in a directory and below it. Links and files of the host's /dev do not count.
 const VISITED_MAX: usize = 4096;
 
 /// A node: its path in the container, and its attributes.
@@ -42,7 +42,7 @@ pub(super) fn nodes(path: &Path, target: &Path) -> Result<Vec<(PathBuf, Numbers)
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(Unsuitable.because(format!("`{}` is neither a device node nor a directory", path.display())));
     }
-    let mut walk = Walk { found: Vec::new(), visited: 0, most: DEVICE_ENTRIES_MAX };
+    let mut walk = Walk { found: Vec::new(), visited: 0, most: DEVICE_ENTRIES_MAX, only_on: None };
     let walked = open_list(opened.as_fd(), Path::new(".")).and_then(|dir| walk.enter(&dir, target));
     walked.map_err(|error| unfit(&error))?;
     if walk.visited > VISITED_MAX || walk.found.len() > DEVICE_ENTRIES_MAX {
@@ -73,7 +73,8 @@ fn open_list(dir: BorrowedFd<'_>, name: &Path) -> io::Result<OwnedFd> {
 pub(super) fn all_nodes(dev: &Path) -> Result<Vec<DeviceNode>, FieldFault> {
     let unfit = |error: &io::Error| Unsuitable.because(format!("`{}`: {}", dev.display(), explain(error)));
     let opened = open_dir(dev).map_err(|error| unfit(&error))?;
-    let mut walk = Walk { found: Vec::new(), visited: 0, most: HOST_DEVICES_MAX };
+    let only_on = Some(fstat(&opened).map_err(|error| unfit(&error.into()))?.st_dev);
+    let mut walk = Walk { found: Vec::new(), visited: 0, most: HOST_DEVICES_MAX, only_on };
     let walked = open_list(opened.as_fd(), Path::new(".")).and_then(|dir| walk.enter(&dir, Path::new(DEV)));
     walked.map_err(|error| unfit(&error))?;
     walk.found.retain(|(path, _)| check_device_path(path).is_ok());
@@ -97,6 +98,8 @@ struct Walk {
     visited: usize,
     /// Number of nodes after which the walk ends.
     most: usize,
+    /// The file system whose nodes and directories alone are visited and counted; `None` for all entries of all.
+    only_on: Option<u64>,
 }
 
 impl Walk {
@@ -107,19 +110,24 @@ impl Walk {
                 Ok("." | "..") | Err(_) => continue,
                 Ok(name) => name,
             }));
-            self.visited += 1;
             if self.visited > VISITED_MAX || self.found.len() > self.most {
                 return Ok(());
             }
+            self.visited += usize::from(self.only_on.is_none());
             let path = target.join(name);
             if check_device_path(&path).is_err_and(|why| why.reason == Reserved) {
                 continue;
             }
             // An entry that has just been removed is skipped, too.
             let Ok(stat) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if self.only_on.is_some_and(|dev| dev != stat.st_dev) {
+                continue;
+            }
+            self.visited += usize::from(self.only_on.is_some() && (is_directory || numbers_of(&stat).is_some()));
             if numbers_of(&stat).is_some() {
                 self.found.push((path, stat));
-            } else if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            } else if is_directory {
                 // Deeper directories would be refused, so their nodes are not counted.
                 if path.components().count() <= DEVICE_DEPTH_MAX + 2
                     && let Ok(inner) = open_list(dir.as_fd(), name)
