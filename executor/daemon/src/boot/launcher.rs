@@ -10,6 +10,7 @@ use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::startup::in_own_session;
 use prost::Message as _;
+use rustix::io::Errno;
 
 use super::{Account, BootError};
 use crate::config::Config;
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Poll interval: there is no notification when a socket starts to listen.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Time limit for a launcher that listens to answer or to exit.
+/// Time limit within which a launcher that listens must answer or exit.
 const DYING: Duration = Duration::from_secs(5);
 /// Longest answer to an unknown request, in bytes.
 const ANSWER_MAX: usize = 1024;
@@ -90,10 +91,17 @@ pub(super) fn connect(
 /// Waits until the launcher answers, and returns false; or until it has exited, and returns true: a launcher that was
 /// killed accepts connections until the kernel has ended it. A launcher that does neither in time lives.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
-    // On a connection of its own, because a late answer would precede that to the greeting.
+    // On a second connection: a late answer on the first would be taken for the answer to the greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
     let request = LauncherRequest { sequence: 0, call: None };
-    let Ok(peer) = connection.peer_pid().and_then(process::pidfd) else { return true };
+    let peer = match connection.peer_pid() {
+        Ok(0) | Err(_) => return false, // in another PID namespace: its exit cannot be seen
+        Ok(pid) => process::pidfd(pid),
+    };
+    let peer = match peer {
+        Ok(peer) => peer,
+        Err(error) => return Errno::from_io_error(&error) == Some(Errno::SRCH),
+    };
     let mut is_closed = connection.send(&request.encode_to_vec(), &[]).is_err();
     connection.set_nonblocking(true);
     let state = poll(patience, || {
