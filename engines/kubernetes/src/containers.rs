@@ -45,7 +45,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     }
     let name = config.metadata.as_ref().map(|metadata| &*metadata.name).unwrap_or_default();
     let secrets = sandbox.record.secrets.get(name).cloned().unwrap_or_default();
-    secrets::check_rules(&node.config_file, &sandbox.record.config, [&secrets])?;
+    let allowed = secrets::check_rules(&node.config_file, &sandbox.record.config, [&secrets]);
     let log = log_path(&sandbox.record.config.log_directory, &config.log_path)?;
     let name = config.image.clone().unwrap_or_default().image;
     let image = images::find(node, &name).await?;
@@ -94,6 +94,11 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             node.store.containers.remove(&unfinished.id);
             node.store.insert_container(record)?;
         }
+    }
+    // The rules are for new containers: a retry finds its container also after a rule was removed (rule C8).
+    if !is_created && let Err(denied) = allowed {
+        node.store.containers.remove(&id);
+        return Err(denied);
     }
     run = run.id(&id);
     // Variables are in buffers of this connection, which ends with the call. executord compares those of a retry.

@@ -29,7 +29,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     // Nothing is recorded of a request that cannot be lowered.
     let request = lower(&id, &config, &runtime_handler, &Host::read(), node.user_namespaces);
     let (request, secrets) = failure::both(request, secrets::read(&node.secrets_annotation, &config.annotations))?;
-    secrets::check_rules(&node.config_file, &config, secrets.values())?;
+    let allowed = secrets::check_rules(&node.config_file, &config, secrets.values());
     let record = SandboxRecord {
         id: id.clone(),
         config,
@@ -54,6 +54,11 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
             node.store.sandboxes.remove(&unfinished.id);
             node.store.insert_sandbox(record)?;
         }
+    }
+    // The rules are for new sandboxes: a retry finds its sandbox also after a rule was removed (rule C8).
+    if let Err(denied) = allowed {
+        node.store.sandboxes.remove(&id);
+        return Err(denied);
     }
     match node.client.pods().create(&request).await {
         Ok((pod, _)) => {

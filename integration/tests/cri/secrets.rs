@@ -273,6 +273,11 @@ fn rules_decide_which_references_exist() {
     write_rules(home, RULE);
     let id = node.started(&sandbox, &config);
     assert_eq!(output(&node, &id, "cat /run/s/key"), "a value");
+
+    // Rule C8: repeated calls return what exists, also after the rule was removed.
+    write_rules(home, "");
+    assert_eq!(node.run_sandbox(&pod("a", "app/key")).unwrap(), sandbox);
+    assert_eq!(node.create(&sandbox, &config).unwrap(), id);
     node.remove_sandbox(&sandbox).unwrap();
 }
 

@@ -19,6 +19,8 @@ use crate::failure::Violations;
 pub(crate) const HANDLER: &str = "executor";
 /// Handler of pods that have the host's ids unless they ask for others (rule C56).
 pub(crate) const HOST_HANDLER: &str = "executor-host";
+/// Longest part of the name of a handler in a message, in characters.
+const HANDLER_SHOWN_MAX: usize = 100;
 /// Sysctls that a pod with its own network has unless it sets them, and their values: every user can listen on any port,
 /// and send echo requests (rule C19).
 const OPEN: [(&str, &str); 2] =
@@ -85,7 +87,9 @@ pub(crate) fn lower(
     }
     check_texts(&config.labels, &config.annotations, &mut violations);
     if !matches!(handler, "" | HANDLER | HOST_HANDLER) {
-        violations.add("runtime_handler", format!("only \"{HANDLER}\", \"{HOST_HANDLER}\" and an empty one exist"));
+        let name: String = handler.chars().take(HANDLER_SHOWN_MAX).collect();
+        let why = format!("there is no {name:?}; the handlers are {HANDLER:?}, {HOST_HANDLER:?} and an empty one");
+        violations.add("runtime_handler", why);
     }
     let (linux, security, options) = (config.linux.clone().unwrap_or_default(), security(config), namespaces(config));
     let context = "config.linux.security_context";
@@ -380,6 +384,9 @@ mod tests {
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().run_as_group = Some(Default::default());
         let status = lower("id", &config, "gvisor", &host(), UserNamespaces::All).unwrap_err();
         let message = status.message();
-        assert!(message.contains("runtime_handler") && message.contains("requires run_as_user"), "{message}");
+        assert!(
+            message.contains("runtime_handler: there is no \"gvisor\"") && message.contains("requires run_as_user"),
+            "{message}"
+        );
     }
 }

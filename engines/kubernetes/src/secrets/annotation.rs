@@ -24,6 +24,7 @@ const MODE_MAX: u32 = 0o777;
 const PATH_MAX: usize = 4095;
 /// Longest name of a variable or a group, in bytes.
 const NAME_MAX: usize = 255;
+
 /// An entry of an annotation.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -123,7 +124,7 @@ fn read_one(field: &str, text: &str, violations: &mut Violations) -> Vec<SecretI
     let (mut inputs, mut targets) = (Vec::new(), BTreeSet::new());
     for (index, entry) in entries.into_iter().enumerate() {
         let field = format!("{field}[{index}]");
-        // What is wrong was left out, and would be missed here.
+        // Faulty fields were dropped while decoding; they are not reported as missing again.
         let prefix = format!("[{index}]");
         if faults.iter().any(|fault| fault.path.starts_with(&prefix)) {
             continue;

@@ -28,7 +28,8 @@ pub(crate) struct SandboxRecord {
     pub(crate) is_created: bool,
 }
 
-/// Containers in [`SandboxRecord::removed_containers`]. A call that reads counters meets no more removals.
+/// Containers in [`SandboxRecord::removed_containers`]. At most this many containers of a pod are removed during one
+/// call for statistics.
 const REMOVED_MAX: usize = 16;
 
 impl SandboxRecord {
