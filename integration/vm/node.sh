@@ -61,7 +61,7 @@ node_down() {
 
 # Waits until no cgroup of a container and no network is left. A kubelet leaves the cgroups of the classes of service.
 node_is_empty() {
-    eventually 60 sh -c '! find /sys/fs/cgroup/kubepods -type d -regex "/sys/fs/cgroup/kubepods/.*/[0-9a-f]*" 2>/dev/null | grep .'
+    eventually 60 sh -c '! find /sys/fs/cgroup/kubepods -type d -name "executor-*" 2>/dev/null | grep .'
     [ ! -e /sys/fs/cgroup/kubepods ] || find /sys/fs/cgroup/kubepods -depth -type d -exec rmdir {} +
     eventually 60 sh -c ". $VM/lib.sh; [ \"\$(network_left)\" = \"$before\" ]"
 }

@@ -1,5 +1,7 @@
 //! Privileged containers: rule C28.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use executor_cri_api::v1::{
     ContainerConfig, Device, LinuxContainerConfig, LinuxContainerSecurityContext, Mount, NamespaceMode,
     PodSandboxConfig, UserNamespace,
@@ -17,6 +19,8 @@ const LOOK: &str = "\
     grep -q '^sysfs /sys sysfs rw' /proc/mounts && echo sys; \
     for file in /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max; do (echo 1000 >$file) 2>/dev/null && echo cgroup; done; \
     [ $(head -c 4 /dev/termination-log) = text ] && echo file";
+/// Prints the mode, the owner and the device numbers of a node.
+const NODE: &str = "stat -c '%a %u %t %T' /dev/loop-control";
 
 fn node(policy: &str) -> KubernetesNode {
     let setup = Setup::default();
@@ -33,6 +37,22 @@ fn with_security(config: ContainerConfig, is_privileged: bool) -> ContainerConfi
     let security = LinuxContainerSecurityContext { privileged: is_privileged, ..Default::default() };
     let linux = LinuxContainerConfig { security_context: Some(security), ..LinuxContainerConfig::default() };
     ContainerConfig { linux: Some(linux), ..config }
+}
+
+/// Returns the number of nodes of terminals in the host's /dev.
+fn terminals() -> usize {
+    let terminals = std::fs::read_dir("/dev").unwrap().flatten().filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.strip_prefix("tty").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    });
+    terminals.count()
+}
+
+/// Returns the output of [`NODE`] on the host.
+fn node_of_host() -> String {
+    let stat = std::fs::metadata("/dev/loop-control").unwrap();
+    let (major, minor) = (rustix::fs::major(stat.rdev()), rustix::fs::minor(stat.rdev()));
+    format!("{:o} {} {major:x} {minor:x}\n", stat.mode() & 0o777, stat.uid())
 }
 
 /// A privileged container has all devices of the host, with their owners, and can open them, also under another path. The
@@ -61,38 +81,39 @@ fn privileged_containers_have_all_devices() {
         }
         let id = node.started(&sandbox, &config);
         let done = node.exec(&id, &["sh", "-c", LOOK], 10).unwrap();
-        let modes = node.exec(&id, &["stat", "-c", "%a %u %t %T", "/dev/loop-control"], 10).unwrap();
+        let modes = node.exec(&id, &["sh", "-c", NODE], 10).unwrap();
         node.remove_sandbox(&sandbox).unwrap();
         (String::from_utf8(done.stdout).unwrap(), String::from_utf8(modes.stdout).unwrap())
     };
     let before = nodes[0].daemon.footprint();
-    let terminals = std::fs::read_dir("/dev").unwrap().flatten().filter(|entry| {
-        let name = entry.file_name().into_string().unwrap();
-        name.strip_prefix("tty").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
-    });
-    let terminals = terminals.count();
     let (found, modes) = look(&nodes[0], true);
-    assert_eq!(found, format!("control\nfuse\nother\n{terminals}\nsys\ncgroup\nfile\n"));
-    assert_eq!(modes, "600 0 a ed\n");
+    assert_eq!(found, format!("control\nfuse\nother\n{}\nsys\ncgroup\nfile\n", terminals()));
+    assert_eq!(modes, node_of_host());
     assert_eq!(look(&nodes[0], false).0, "0\nfile\n");
     assert_eq!(look(&nodes[1], true).0, "0\nsys\ncgroup\nfile\n");
     nodes[0].daemon.wait_until_back_at(&before);
 }
 
 /// In a user namespace a privileged container has the standard devices alone: nodes of the host would belong to none of
-/// its users.
+/// its users. The control: a privileged container with the host's ids has the nodes.
 #[test]
 fn user_namespaces_have_standard_devices() {
     let node = node("device_paths = [\"/dev\"]\ngiven_id_ranges = [\"2013265920-2020474879\"]\n");
-    let mut sandbox = privileged(node.networked_sandbox("a"));
     let mapping = executor_cri_api::v1::IdMapping { host_id: 2_013_265_920, container_id: 0, length: 65_536 };
-    let options = UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] };
-    let security = sandbox.linux.as_mut().unwrap().security_context.as_mut().unwrap();
-    let namespaces = security.namespace_options.get_or_insert_default();
-    namespaces.network = NamespaceMode::Node.into();
-    namespaces.userns_options = Some(options);
-    let sandbox = node.run_sandbox(&sandbox).unwrap();
-    let id = node.started(&sandbox, &with_security(node.script("c", "exec sleep 100000"), true));
-    let done = node.exec(&id, &["sh", "-c", "ls /dev | grep -c '^tty[0-9]'; ls -d /dev/loop-control"], 10).unwrap();
-    assert_eq!(String::from_utf8(done.stdout).unwrap(), "0\n");
+    let users = UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] };
+    let look = |name: &str, users: Option<UserNamespace>| {
+        let mut sandbox = privileged(node.networked_sandbox(name));
+        let security = sandbox.linux.as_mut().unwrap().security_context.as_mut().unwrap();
+        let namespaces = security.namespace_options.get_or_insert_default();
+        namespaces.network = NamespaceMode::Node.into();
+        namespaces.userns_options = users;
+        let sandbox = node.run_sandbox(&sandbox).unwrap();
+        let id = node.started(&sandbox, &with_security(node.script("c", "exec sleep 100000"), true));
+        let script = format!("ls /dev | grep -c '^tty[0-9]'; {NODE}");
+        let done = node.exec(&id, &["sh", "-c", &script], 10).unwrap();
+        node.remove_sandbox(&sandbox).unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert_eq!(look("users", Some(users)), "0\n");
+    assert_eq!(look("host", None), format!("{}\n{}", terminals(), node_of_host()));
 }

@@ -1,37 +1,54 @@
 //! Cases that run alone: the node is cordoned, drained or full, or its programs end.
 
-use anyhow::{Context as _, ensure};
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::{Cluster, condition};
 use crate::engines::cluster::space::{STAY, Space, WAIT, extend, pod};
 use crate::engines::node::NAME;
 
+/// Places with the uids of pods, and scripts that print the uids.
+const PLACES: [(&str, &str); 3] = [
+    ("the kubelet's directories", "ls /var/lib/kubelet/pods"),
+    ("the logs", "ls /var/log/pods | sed 's/.*_//'"),
+    ("the cgroups", "find /sys/fs/cgroup -path '*/cluster-test/*' -name 'pod*' -type d | sed 's/.*pod//'"),
+];
+
 pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "drain")?;
     space.deploy("web", 3, &pod(WAIT, json!({})))?;
-    let before = names(&space)?;
+    let before = names(&space.pods("web")?);
     let budget = json!({"minAvailable": 3, "selector": {"matchLabels": {"app": "web"}}});
     space.apply("policy/v1", "PodDisruptionBudget", "web", json!({"spec": budget}))?;
     let drain =
         ["drain", NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", "app=web", "--timeout"];
     // The budget forbids it.
     let refused = cluster.kubectl(&[&drain[..], &["3s"]].concat());
-    ensure!(refused.is_err(), "the node was drained against the budget");
+    let Err(error) = refused else { bail!("the node was drained against the budget") };
+    ensure!(error.to_string().contains("disruption budget"), "the drain failed for another reason: {error:#}");
+    let kept = space.pods("web")?;
+    let is_ending = |pod: &Value| !pod["metadata"]["deletionTimestamp"].is_null();
+    ensure!(before.len() == 3 && names(&kept) == before && !kept.iter().any(is_ending), "{before:?} and {kept:?}");
     space.kubectl(&["delete", "poddisruptionbudget", "web"])?;
     cluster.kubectl(&[&drain[..], &["120s"]].concat())?;
-    let pods = space.pods("web")?;
     let is_pending = |pod: &Value| pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"].is_null();
-    ensure!(pods.iter().all(is_pending), "pods run on the drained node");
+    let are_replaced = || {
+        let pods = space.pods("web")?;
+        ensure!(pods.iter().all(is_pending), "pods run on the drained node");
+        Ok((pods.len() == 3).then_some(()))
+    };
+    cluster.until("three pods wait for a node", are_replaced)?;
     cluster.kubectl(&["uncordon", NAME])?;
     space.roll_out("deployment/web")?;
-    let after = names(&space)?;
+    let after = names(&space.pods("web")?);
     ensure!(after.iter().all(|name| !before.contains(name)), "{before:?} and {after:?}");
     space.delete()
 }
 
-fn names(space: &Space<'_>) -> anyhow::Result<Vec<String>> {
-    Ok(space.pods("web")?.iter().map(|pod| pod["metadata"]["name"].to_string()).collect())
+fn names(pods: &[Value]) -> Vec<String> {
+    pods.iter().map(|pod| pod["metadata"]["name"].to_string()).collect()
 }
 
 pub(super) fn full_disk_evicts(cluster: &Cluster) -> anyhow::Result<()> {
@@ -94,7 +111,8 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
         all.sort();
         Ok(all)
     };
-    let before = containers()?;
+    let before = (containers()?, running(cluster, "kills", "web-")?);
+    ensure!(before.1.len() == 3, "the runtime runs the containers {:?}", before.1);
     cluster.node.kill_kubelet()?;
     cluster.node.kill_runtime()?;
     cluster.node.start_runtime()?;
@@ -103,25 +121,54 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
     space.run("next", &pod(WAIT, json!({})))?;
     cluster.until_node_is_ready()?;
     space.until_prints("deployment/web", "echo runs", "runs\n")?;
-    let after = containers()?;
+    // The API server's status can be stale. The runtime's list is not.
+    let after = (containers()?, running(cluster, "kills", "web-")?);
     ensure!(before == after, "the containers were\n{before:?}and are\n{after:?}");
     space.delete()
 }
 
-/// Only sandboxes and cgroups of pods that the API server has are left.
+/// Returns the ids and attempts of the runtime's running containers, for the pods of a namespace with a prefix.
+fn running(cluster: &Cluster, namespace: &str, prefix: &str) -> anyhow::Result<Vec<String>> {
+    let list: Value = serde_json::from_str(&cluster.node.crictl(&["ps", "--output", "json"])?)?;
+    let containers = list["containers"].as_array().context("a list")?.iter().filter(|container| {
+        let labels = &container["labels"];
+        let name = labels["io.kubernetes.pod.name"].as_str().unwrap_or_default();
+        labels["io.kubernetes.pod.namespace"] == namespace && name.starts_with(prefix)
+    });
+    let one = |container: &Value| format!("{} {}", container["id"], container["metadata"]["attempt"]);
+    let mut all: Vec<String> = containers.map(one).collect();
+    all.sort();
+    Ok(all)
+}
+
+/// Only sandboxes, directories, logs and cgroups of pods that the API server has are left. The control: each place has
+/// the running pods of the system.
 pub(super) fn nothing_is_left_of_deleted_pods(cluster: &Cluster) -> anyhow::Result<()> {
     let rest = || -> anyhow::Result<Vec<String>> {
         let pods = cluster.get(&["pods", "--all-namespaces"])?;
         let pods = pods["items"].as_array().context("a list")?;
-        let uids: Vec<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
+        let uid = |pod: &Value| pod["metadata"]["uid"].as_str().map(str::to_owned);
+        let is_of_system = |pod: &&Value| {
+            let metadata = &pod["metadata"];
+            let is_running = pod["status"]["phase"] == "Running" && metadata["deletionTimestamp"].is_null();
+            metadata["namespace"] == "kube-system" && is_running
+        };
+        let uids: Vec<String> = pods.iter().filter_map(uid).collect();
+        let system: Vec<String> = pods.iter().filter(is_of_system).filter_map(uid).collect();
+        ensure!(!system.is_empty(), "no pod of the system runs");
         let sandboxes: Value = serde_json::from_str(&cluster.node.crictl(&["pods", "--output", "json"])?)?;
         let sandboxes = sandboxes["items"].as_array().context("a list")?;
-        let sandboxes = sandboxes.iter().filter_map(|item| item["metadata"]["uid"].as_str().map(str::to_owned));
-        let script = "ls /var/lib/kubelet/pods; ls /var/log/pods | sed 's/.*_//'; \
-                      find /sys/fs/cgroup -path '*/cluster-test/*' -name 'pod*' -type d | sed 's/.*pod//'";
-        let files = cluster.node.output(std::path::Path::new("sh"), ["-c", script])?;
-        let found = sandboxes.chain(files.lines().map(str::to_owned));
-        Ok(found.filter(|uid| !uids.contains(&uid.as_str())).collect())
+        let mut found: Vec<(&str, Vec<String>)> = vec![("the sandboxes", sandboxes.iter().filter_map(uid).collect())];
+        for (place, script) in PLACES {
+            let printed = cluster.node.output(Path::new("sh"), ["-c", script])?;
+            found.push((place, printed.lines().map(str::to_owned).collect()));
+        }
+        for (place, present) in &found {
+            let missing = system.iter().find(|uid| !present.contains(uid));
+            ensure!(missing.is_none(), "{place} lack the running pod {missing:?}: {present:?}");
+        }
+        let found = found.into_iter().flat_map(|(_, present)| present);
+        Ok(found.filter(|uid| !uids.contains(uid)).collect())
     };
     let mut last = Vec::new();
     let is_clean = || {

@@ -58,17 +58,19 @@ pub(super) fn changes_are_seen(cluster: &Cluster) -> anyhow::Result<()> {
 pub(super) fn exceeded_volume_is_evicted(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "limits")?;
     let fill = format!("dd if=/dev/zero of=/v/x bs=1M count=8; {STAY}");
-    let mount = json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]});
-    let mut limited = pod(&fill, mount.clone());
+    let mut limited = pod(&fill, json!({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
     extend(&mut limited, json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "4Mi"}}]}));
     space.apply("v1", "Pod", "volume", json!({"spec": limited}))?;
-    let mut layer = mount;
-    extend(&mut layer, json!({"resources": {"limits": {"ephemeral-storage": "4Mi"}}}));
-    let mut limited = pod(&format!("mkdir /v; {fill}"), layer);
-    extend(&mut limited, json!({"volumes": [{"name": "v", "emptyDir": {}}]}));
+    // The writable layer of the container.
+    let limits = json!({"resources": {"limits": {"ephemeral-storage": "4Mi"}}});
+    let limited = pod(&format!("mkdir /v; {fill}"), limits);
     space.apply("v1", "Pod", "layer", json!({"spec": limited}))?;
-    for name in ["volume", "layer"] {
+    for (name, kind) in [("volume", "EmptyDir"), ("layer", "ephemeral")] {
         space.wait(&format!("pod/{name}"), "jsonpath={.status.reason}=Evicted")?;
+        let status = space.get(&["pod", name])?["status"].take();
+        // The message of an eviction by DiskPressure has no "limit".
+        let message = status["message"].as_str().unwrap_or_default();
+        ensure!(message.contains(kind) && message.contains("limit"), "{name} was evicted: {message}");
     }
     space.delete()
 }

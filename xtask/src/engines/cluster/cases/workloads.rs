@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::engines::Kind;
 use crate::engines::cluster::kubectl::Cluster;
@@ -34,7 +34,7 @@ pub(super) fn deployment_is_updated(cluster: &Cluster) -> anyhow::Result<()> {
 
 pub(super) fn jobs_complete_and_fail(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "job")?;
-    let job = |name: &str, script: &str, fields: serde_json::Value| {
+    let job = |name: &str, script: &str, fields: Value| {
         let mut pod = pod(script, json!({}));
         extend(&mut pod, json!({"restartPolicy": "Never"}));
         let mut spec = json!({"template": {"spec": pod}});
@@ -188,7 +188,10 @@ pub(super) fn pod_is_resized_in_place(cluster: &Cluster) -> anyhow::Result<()> {
 
 pub(super) fn runtime_class_selects_a_handler(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "runtimeclass")?;
-    let handler = if cluster.node.runtime() == Kind::Executor { "executor" } else { "runc" };
+    let (handler, refusal) = match cluster.node.runtime() {
+        Kind::Executor => ("executor", "runtime_handler"),
+        Kind::Containerd => ("runc", "missing"),
+    };
     for (name, handler) in [("isolated", handler), ("absent", "missing")] {
         space.apply("node.k8s.io/v1", "RuntimeClass", name, json!({"handler": handler}))?;
     }
@@ -199,7 +202,7 @@ pub(super) fn runtime_class_selects_a_handler(cluster: &Cluster) -> anyhow::Resu
     };
     space.run("a", &with_class("isolated"))?;
     space.apply("v1", "Pod", "b", json!({"spec": with_class("absent")}))?;
-    space.until_event("FailedCreatePodSandBox")?;
+    until_message(&space, "b", "FailedCreatePodSandBox", |message| message.contains(refusal))?;
     space.delete()?;
     cluster.kubectl(&["delete", "runtimeclass", "isolated", "absent"]).map(drop)
 }
@@ -208,9 +211,25 @@ pub(super) fn images_of_two_pods_are_pulled(cluster: &Cluster) -> anyhow::Result
     let space = Space::create(cluster, "images")?;
     let image = |name: &str, policy: &str| json!({"image": name, "imagePullPolicy": policy});
     space.run("always", &pod(WAIT, image(IMAGE, "Always")))?;
+    // The message differs if the kubelet uses an image that is present.
+    until_message(&space, "always", "Pulled", |message| message.starts_with("Successfully pulled image"))?;
     space.apply("v1", "Pod", "never", json!({"spec": pod(SERVE, image("registry.k8s.io/none:1", "Never"))}))?;
     space.until_event("ErrImageNeverPull")?;
     let images = cluster.get(&["node", NAME])?["status"]["images"].take().to_string();
     ensure!(images.contains(IMAGE), "the node's images are {images}");
     space.delete()
+}
+
+/// Waits until an event of a pod has this reason and a message that `accepts` returns true for.
+fn until_message(space: &Space<'_>, pod: &str, reason: &str, accepts: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let selector = format!("involvedObject.name={pod},reason={reason}");
+    let mut messages: Vec<String> = Vec::new();
+    let poll = || {
+        let list = space.get(&["events", "--field-selector", &selector])?;
+        let events = list["items"].as_array().context("a list")?;
+        messages = events.iter().filter_map(|event| event["message"].as_str().map(str::to_owned)).collect();
+        Ok(messages.iter().any(|message| accepts(message)).then_some(()))
+    };
+    let done = space.cluster.until(&format!("{pod} has the expected event {reason}"), poll);
+    done.with_context(|| format!("the messages are {messages:?}"))
 }
