@@ -265,8 +265,8 @@ fn spawn_for(daemon: &Daemon, runtime: &Runtime) -> (Child, Channel) {
     spawn(daemon.setup().home(), &daemon.socket(), runtime)
 }
 
-/// Starts executor-cri with its files in `home`, such as its configuration `cri.toml`, for the executord at a socket,
-/// and waits until it serves. The connection belongs to the runtime.
+/// Starts executor-cri with its files in `home`, such as its configuration `cri.toml`, for the executord at a socket.
+/// Returns when it accepts calls. The runtime drives the returned connection.
 ///
 /// # Panics
 /// Panics if executor-cri exits or does not serve in time.

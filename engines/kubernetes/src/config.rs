@@ -8,6 +8,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use executor_core::reference::{check_provider_name, check_reference_path, covers};
+use executor_core::validate::is_host_label;
 use serde::Deserialize;
 
 /// File that is read if the command line names none. It may be missing.
@@ -20,8 +21,6 @@ const ANNOTATION_MAX: usize = 253;
 const FILE_MAX: u64 = 1 << 20;
 /// Maximum number of rules, and of entries of each list of a rule.
 const LIST_MAX: usize = 1000;
-/// Longest namespace in bytes: Kubernetes' limit.
-const NAMESPACE_MAX: usize = 63;
 /// Namespace of a rule for all namespaces.
 const ALL: &str = "*";
 
@@ -175,13 +174,9 @@ impl Rule {
     }
 }
 
-/// Returns true for a name of a namespace or a container: an RFC 1123 label.
+/// Returns true for a name of a namespace or a container: an RFC 1123 label in lower case.
 pub(crate) fn is_label(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=NAMESPACE_MAX).contains(&name.len())
-        && name.bytes().all(is_inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
+    is_host_label(name) && !name.contains(|c: char| c.is_ascii_uppercase())
 }
 
 fn is_subdomain(name: &str) -> bool {

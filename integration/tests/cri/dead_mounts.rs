@@ -61,9 +61,9 @@ impl Stage {
     }
 }
 
-/// Complaint X9: CreateContainer ends with a clear status within its deadline, a retry too. Other calls do not wait, and
-/// nothing remains after the file system responds again or fails. The control: the container runs while the file system
-/// responds.
+/// Complaint X9: CreateContainer and its retry return a clear status within their deadlines, and other calls do not wait.
+/// When the file system responds again or fails, no process, mount or record is left. As a control, the container runs
+/// while the file system responds.
 fn check_creation(aborts: bool) {
     let stage = Stage::new();
     let node = &stage.node;

@@ -56,7 +56,7 @@ fn ends_are_seen_after_a_restart() {
 }
 
 /// While executord and the launcher restart, no status changes, and calls fail with UNAVAILABLE alone. The launcher is frozen
-/// when it is killed, so that it lives on for a moment and still accepts connections.
+/// before it is killed: until it is thawed, it exists and its socket accepts connections.
 #[test]
 fn statuses_stay_while_executord_restarts() {
     let mut node = KubernetesNode::start();
@@ -99,7 +99,7 @@ fn statuses_stay_while_executord_restarts() {
         let thaw = std::thread::spawn({
             let state = freezer.join("freezer.state");
             move || {
-                std::thread::sleep(Duration::from_secs(1)); // as if the kernel was busy
+                std::thread::sleep(Duration::from_secs(1)); // executord must find the frozen launcher, which no notification shows
                 let _ = fs::write(state, "THAWED");
             }
         });

@@ -128,7 +128,7 @@ mod tests {
         for (swap, expected) in [("0", Some(0)), ("4096", Some(4096)), ("max", Some(-1))] {
             assert_eq!(lowered(swap, 64 << 20), Ok(expected));
         }
-        assert_eq!(lowered("0", 0), Ok(None), "without a limit on memory, there is none on swap");
+        assert_eq!(lowered("0", 0), Ok(None), "a limit on swap requires a limit on memory");
         for swap in ["", "-1", "1M"] {
             assert!(lowered(swap, 64 << 20).unwrap_err().contains("resources.unified[memory.swap.max]"));
         }

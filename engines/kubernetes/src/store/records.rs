@@ -33,8 +33,9 @@ pub(crate) struct SandboxRecord {
 const REMOVED_MAX: usize = 16;
 
 impl SandboxRecord {
-    /// Notes the processor time of a container before it is removed: a single write, so that a kill loses nothing and counts
-    /// nothing twice. Returns true if the record changed.
+    /// Records the processor time of a container that is about to be removed. Returns true if the record changed.
+    ///
+    /// The container and its time are stored by one write, so a kill can neither lose the time nor count it twice.
     pub(crate) fn note_removal(&mut self, id: &str, cpu_ns: u64) -> bool {
         match self.removed_containers.iter_mut().find(|(removed, _)| removed == id) {
             // An earlier attempt to remove the container failed.
@@ -65,7 +66,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) sandbox: String,
     /// Request, without values of the environment.
     pub(crate) config: ContainerConfig,
-    /// Absolute path of the log; empty if there is none.
+    /// Absolute path of the log file. Empty if the container has no log.
     pub(crate) log: String,
     /// Id of the image: the digest of its configuration.
     pub(crate) image_id: String,
