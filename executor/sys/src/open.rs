@@ -1,12 +1,12 @@
 //! Opens files below a directory. Symbolic links and `..` cannot lead out of it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2, readlinkat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -52,43 +52,79 @@ pub fn open_resolved(
     }
 }
 
-/// Opens an existing file beneath a directory. In a sandbox without openat2, no symbolic link is followed. The daemon's
-/// unit is such a sandbox, because its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
+/// Opens an existing file beneath a directory, also in a sandbox without openat2. The daemon's unit is such a sandbox, because
+/// its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
 ///
 /// # Errors
-/// Returns `EXDEV` if the path leads out of the directory, `ELOOP` or `ENOTDIR` for a symbolic link that is not
-/// followed, and otherwise the errors of open.
+/// Returns `EXDEV` if the path leads out of the directory, `ELOOP` for a symbolic link that is not followed or for too many of
+/// them, and otherwise the errors of open.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
-    let links = match links {
+    let refused = match links {
         Links::Refused => ResolveFlags::NO_SYMLINKS,
         Links::Beneath => ResolveFlags::empty(),
     };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | refused;
     match open_resolved(dir, path, flags, Mode::empty(), resolve) {
-        Err(Errno::NOSYS) => open_without_links(dir, path, flags),
+        Err(Errno::NOSYS) => open_stepwise(dir, path, flags, links),
         opened => opened,
     }
 }
 
-/// Opens a file component by component, without following any link.
-fn open_without_links(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let mut names = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => names.push(name),
-            Component::CurDir => {}
-            _ => return Err(Errno::XDEV),
+/// Maximum number of symbolic links of a path, as in the kernel.
+const LINKS_MAX: usize = 40;
+/// Maximum number of directories that are open at once.
+const DEPTH_MAX: usize = 256;
+
+/// Opens a file component by component. All directories on the way stay open, so `..` leads to the directory that the walk came
+/// from, even if directories are moved meanwhile.
+fn open_stepwise(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
+    let mut left = Vec::new();
+    push_reversed(&mut left, path)?;
+    if left.is_empty() {
+        return Err(Errno::NOENT);
+    }
+    let (mut above, mut followed) = (Vec::<OwnedFd>::new(), 0);
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            above.pop().ok_or(Errno::XDEV)?;
+            continue;
+        }
+        let at = above.last().map_or(dir, |last| last.as_fd());
+        match readlinkat(at, name.as_bytes(), Vec::new()) {
+            Ok(_) if links == Links::Refused || followed == LINKS_MAX => return Err(Errno::LOOP),
+            Ok(target) => {
+                followed += 1;
+                push_reversed(&mut left, Path::new(OsStr::from_bytes(target.as_bytes())))?;
+            }
+            // EINVAL: it is no link. If it has become one meanwhile, opening it fails.
+            Err(Errno::INVAL) if left.is_empty() => return open_entry(at, &name, flags),
+            Err(Errno::INVAL) if above.len() == DEPTH_MAX => return Err(Errno::NAMETOOLONG),
+            Err(Errno::INVAL) => above.push(open_entry(at, &name, OFlags::PATH | OFlags::DIRECTORY)?),
+            Err(error) => return Err(error),
         }
     }
-    let (last, above) = names.split_last().ok_or(Errno::NOENT)?;
-    let open = |dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags| {
-        openat(dir, name.as_bytes(), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-    };
-    let mut at = dir.try_clone_to_owned().map_err(|_| Errno::MFILE)?;
-    for name in above {
-        at = open(at.as_fd(), name, OFlags::PATH | OFlags::DIRECTORY)?;
+    // The last component was `..`, or a link to a directory above.
+    open_entry(above.last().map_or(dir, |last| last.as_fd()), OsStr::new("."), flags)
+}
+
+fn open_entry(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(dir, name.as_bytes(), flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Adds the components of a path, the last one first.
+///
+/// # Errors
+/// Returns `EXDEV` if the path is absolute.
+fn push_reversed(components: &mut Vec<OsString>, path: &Path) -> Result<(), Errno> {
+    for component in path.components().rev() {
+        match component {
+            Component::Normal(name) => components.push(name.to_owned()),
+            Component::ParentDir => components.push("..".into()),
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return Err(Errno::XDEV),
+        }
     }
-    open(at.as_fd(), last, flags)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -105,7 +141,7 @@ mod tests {
         assert!(read_whole(io::empty(), 0).unwrap().is_empty());
     }
 
-    /// With and without openat2, only files beneath the directory are opened. Without openat2, no link is followed.
+    /// With and without openat2, only files beneath the directory are opened, and the same links are followed.
     #[test]
     fn opened_files_lie_beneath() {
         let home = tempfile::tempdir().unwrap();
@@ -113,25 +149,56 @@ mod tests {
         std::fs::create_dir_all(inside.join("a/b")).unwrap();
         std::fs::write(inside.join("a/b/c"), "content").unwrap();
         std::fs::write(home.path().join("outside"), "").unwrap();
-        for (link, target) in [("out", "../outside"), ("etc", "/etc"), ("within", "a/b/c"), ("dir", "a")] {
+        let links = [
+            ("out", "../outside"),
+            ("a/out", "../../outside"),
+            ("etc", "/etc"),
+            ("self", "self"),
+            ("within", "a/b/c"),
+            ("dir", "a"),
+            ("a/up", "../a/./b"),
+            ("a/top", ".."),
+            ("chain", "dir/up/c"),
+        ];
+        for (link, target) in links {
             std::os::unix::fs::symlink(target, inside.join(link)).unwrap();
         }
         let dir = File::open(&inside).unwrap();
         let dir = dir.as_fd();
         let read = |opened: Result<OwnedFd, Errno>| opened.map(|file| io::read_to_string(File::from(file)).unwrap());
-        let following = |path: &str| read(open_beneath(dir, Path::new(path), OFlags::RDONLY, Links::Beneath));
-        let refusing = |path: &str| read(open_beneath(dir, Path::new(path), OFlags::RDONLY, Links::Refused));
-        let stepwise = |path: &str| read(open_without_links(dir, Path::new(path), OFlags::RDONLY));
-        for open in [&following as &dyn Fn(&str) -> Result<String, Errno>, &refusing, &stepwise] {
-            assert_eq!(open("a/b/c").as_deref(), Ok("content"));
-            assert_eq!(open("a/none"), Err(Errno::NOENT));
-            for path in ["../outside", "a/../../outside", "out", "etc/passwd", "..", "", "/etc/passwd"] {
-                assert!(open(path).is_err(), "{path}");
+        let by_kernel = |path: &str, links| read(open_beneath(dir, Path::new(path), OFlags::RDONLY, links));
+        let stepwise = |path: &str, links| read(open_stepwise(dir, Path::new(path), OFlags::RDONLY, links));
+        for open in [&by_kernel as &dyn Fn(&str, Links) -> Result<String, Errno>, &stepwise] {
+            for links in [Links::Refused, Links::Beneath] {
+                assert_eq!(open("a/b/c", links).as_deref(), Ok("content"));
+                assert_eq!(open("a/../a/b/c", links).as_deref(), Ok("content"));
+                assert_eq!(open("a/none", links), Err(Errno::NOENT));
+                assert_eq!(open("a/b/c/d", links), Err(Errno::NOTDIR));
+                for path in ["../outside", "a/../../outside", "..", "a/../..", "", "/etc/passwd"] {
+                    assert!(open(path, links).is_err(), "{path}");
+                }
+            }
+            for path in ["within", "dir/b/c", "a/up/c", "a/top/a/b/c", "chain"] {
+                assert_eq!(open(path, Links::Beneath).as_deref(), Ok("content"), "{path}");
+                assert_eq!(open(path, Links::Refused), Err(Errno::LOOP), "{path}");
+            }
+            for (path, error) in
+                [("out", Errno::XDEV), ("a/out", Errno::XDEV), ("etc/passwd", Errno::XDEV), ("self", Errno::LOOP)]
+            {
+                assert_eq!(open(path, Links::Beneath), Err(error), "{path}");
             }
         }
-        for path in ["within", "dir/b/c"] {
-            assert_eq!(following(path).as_deref(), Ok("content"), "{path}");
-            assert!(refusing(path).is_err() && stepwise(path).is_err(), "{path}");
+        let is_dir = |opened: OwnedFd| File::from(opened).metadata().unwrap().is_dir();
+        for path in ["a/top", "a/b/.."] {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            assert!(is_dir(open_stepwise(dir, Path::new(path), flags, Links::Beneath).unwrap()), "{path}");
         }
+        let deep = "a/".repeat(DEPTH_MAX + 2);
+        let mut at = inside.clone();
+        for _ in 0..DEPTH_MAX + 1 {
+            at.push("a");
+        }
+        std::fs::create_dir_all(&at).unwrap();
+        assert_eq!(stepwise(&deep, Links::Beneath), Err(Errno::NAMETOOLONG));
     }
 }
