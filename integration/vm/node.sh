@@ -14,36 +14,11 @@ restarted() {
     eventually 60 serves
 }
 
-# Allows what docs/guides/kubernetes-node.md lists, and starts executor-cri.
+# Sets the policy of docs/guides/kubernetes-node.md, and starts executor-cri.
 node_up() {
     mkdir -p /var/log/pods /var/lib/kubelet
-    cat >"$made/policy" <<END
-allow_host_userns = true
-allow_no_limits = true
-allow_no_seccomp = true
-allow_new_privileges = true
-allow_unmasked = true
-allow_egress = true
-host_ids_sysctls = true
-capabilities_allowed = ["ALL"]
-cgroup_parents = ["/kubepods"]
-log_dirs = ["/var/log/pods"]
-cni_args = true
-keep_until_deleted_max = 1000
-cgroup_keys = ["memory.high", "memory.low", "memory.min", "memory.oom.group"]
-oom_score_adj_min = -997
-allow_connect = true
-ports_allowed = ["1-65535"]
-host_paths = [
-    { path = "/var/lib/kubelet", propagation = "bidirectional", suid = true, dev = true },
-]
-allow_privileged = true
-allow_host_network = true
-allow_host_pid = true
-allow_host_ipc = true
-device_paths = ["/dev"]
-given_id_ranges = ["2013265920-2020474879"]
-END
+    sed -n '/^\[policy\]$/,/^```$/p' /payload/kubernetes-node.md | sed '1d;$d' >"$made/policy"
+    grep -q '^cgroup_parents' "$made/policy" || fail 'the guide has no policy'
     sed -i -e '/^ports_allowed/d' -e "/^\[policy\]/r $made/policy" $config
     restarted
     systemctl start executor-cri

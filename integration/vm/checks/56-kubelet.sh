@@ -1,5 +1,6 @@
 # A stock kubelet without an API server, under systemd and cgroup version 2: a static pod runs in the cgroups of its class
-# of service, and outlives the kubelet. When the machine shuts down, the kubelet ends it within its time.
+# of service, and outlives the kubelet. Its certificate, a secret by reference, is replaced while it runs, and is nowhere
+# else. When the machine shuts down, the kubelet ends it within its time.
 # programs: crictl kubelet
 # seconds: 600
 . "$VM/lib.sh"
@@ -13,7 +14,7 @@ finish() {
     rm -f /etc/systemd/logind.conf.d/99-kubelet.conf
     systemctl kill -s HUP systemd-logind
     node_down
-    rm -rf /var/lib/kubelet
+    rm -rf /var/lib/kubelet /srv/shop /etc/executor/executor-cri.toml
 }
 trap finish EXIT
 
@@ -33,6 +34,42 @@ start_kubelet() {
     systemd-run --quiet --unit=kubelet --property=Delegate=yes /payload/programs/kubelet \
         --config=/var/lib/kubelet/config.yaml --hostname-override=node
 }
+
+# Makes a certificate and its key in the directory of the provider. Both are replaced in one step, as a CA's client does.
+certify() {
+    mkdir -p "/srv/shop/$1"
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj "/CN=$1" \
+        -keyout "/srv/shop/$1/tls.key" -out "/srv/shop/$1/tls.crt" 2>/dev/null
+    chown -R executor: "/srv/shop/$1"
+    ln -sfn "$1" /srv/shop/next
+    mv -T /srv/shop/next /srv/shop/web
+}
+# Prints the common name of the certificate that the container has, if the key fits.
+certificate() {
+    crictl exec "$id" busybox cat /run/secrets/tls/tls.crt >"$made/crt"
+    crictl exec "$id" busybox cat /run/secrets/tls/tls.key >"$made/key"
+    [ "$(openssl x509 -in "$made/crt" -noout -pubkey)" = "$(openssl pkey -in "$made/key" -pubout)" ] || return 0
+    openssl x509 -in "$made/crt" -noout -subject | sed 's/.*CN = //'
+}
+has_certificate() {
+    [ "$(certificate)" = "$1" ]
+}
+certify first
+cat >>$config <<END
+[[secret_providers]]
+name = "ca"
+type = "directory"
+path = "/srv/shop"
+poll_seconds = 1
+allow = [{ uid = 0, paths = ["/"] }] # the links to the newest pair lead out of a narrower path
+END
+cat >/etc/executor/executor-cri.toml <<END
+[[cri.secrets]]
+annotations = true
+namespaces = ["default"]
+provider = "ca"
+paths = ["/"]
+END
 
 node_up
 mkdir -p $manifests
@@ -58,7 +95,12 @@ at 'the kubelet serves'
 cat >$manifests/web.yaml <<END
 apiVersion: v1
 kind: Pod
-metadata: {name: web}
+metadata:
+  name: web
+  annotations:
+    secrets.executor.v1/web: |
+      - {file: /run/secrets/tls/tls.crt, provider: ca, path: web/tls.crt}
+      - {file: /run/secrets/tls/tls.key, provider: ca, path: web/tls.key}
 spec:
   terminationGracePeriodSeconds: 20
   containers:
@@ -79,6 +121,17 @@ has "$cgroup" '^/sys/fs/cgroup/kubepods/burstable/pod'
 same 67108864 "$(cat "$cgroup/memory.max")" 'the limit of the container'
 same 67108864 "$(cat "${cgroup%/*}/memory.max")" 'the limit of the pod'
 at 'a static pod is ready'
+
+# The certificate is replaced in the running container. The host has the key in the directory of the provider alone.
+same first "$(certificate)" 'the certificate at the start'
+certify second
+eventually 60 has_certificate second
+part=$(sed -n 2p /srv/shop/second/tls.key)
+for where in /var/lib/kubelet /var/lib/executor /var/lib/executor-cri /var/log/pods /run/executor /run/executor-cri; do
+    ! grep -rqsF --devices=skip -- "$part" $where || fail "the key is in $where"
+done
+grep -qF -- "$part" "$made/key" || fail 'the control: the same search finds the copy of this check'
+at 'the certificate was replaced'
 
 # The kubelet is killed, and finds the container again.
 kill -9 "$(systemctl show -P MainPID kubelet)"

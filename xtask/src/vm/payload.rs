@@ -28,6 +28,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     }
     fs::copy(package(workspace)?, tree.join("executor.deb"))?;
     copy_all(&workspace.root.join("integration/vm"), &tree.join("vm"))?;
+    fs::copy(workspace.root.join("docs/guides/kubernetes-node.md"), tree.join("kubernetes-node.md"))?;
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
     let listed = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
