@@ -1,10 +1,9 @@
 //! kill -9 of executor-cri, executord and the launcher: rules C43 and C44.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use executor_cri_api::v1::{
     ContainerState, ContainerStatusRequest, ExecSyncRequest, ListContainersRequest, ListPodSandboxRequest,
@@ -56,15 +55,15 @@ fn ends_are_seen_after_a_restart() {
 }
 
 /// While executord and the launcher restart, no status changes, and calls fail with UNAVAILABLE alone. The launcher is frozen
-/// before it is killed: until it is thawed, it exists and its socket accepts connections.
+/// before it is killed: until it is thawed, after executord has said that it waits, it exists and its socket accepts
+/// connections.
 #[test]
 fn statuses_stay_while_executord_restarts() {
     let mut node = KubernetesNode::start();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
     let id = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
     let known = (node.status(&id).unwrap(), node.sandbox_status(&sandbox).unwrap());
-    let freezer = Path::new("/sys/fs/cgroup/freezer").join(format!("executor-test-{}", std::process::id()));
-    let has_freezer = fs::create_dir(&freezer).is_ok();
+    let freezer = Freezer::new();
     let is_over = Arc::new(AtomicBool::new(false));
     let poller = std::thread::spawn({
         let (is_over, mut runtime) = (Arc::clone(&is_over), node.runtime());
@@ -90,27 +89,68 @@ fn statuses_stay_while_executord_restarts() {
     });
     for _ in 0..3 {
         let launcher = node.daemon.launcher().unwrap();
-        if has_freezer {
-            fs::write(freezer.join("cgroup.procs"), launcher.to_string()).unwrap();
-            fs::write(freezer.join("freezer.state"), "FROZEN").unwrap();
-        }
+        freezer.freeze(launcher);
         node.daemon.kill();
         kill(launcher, 9);
-        let thaw = std::thread::spawn({
-            let state = freezer.join("freezer.state");
-            move || {
-                std::thread::sleep(Duration::from_secs(1)); // executord must find the frozen launcher, which no notification shows
-                let _ = fs::write(state, "THAWED");
-            }
+        let log = node.daemon.setup().home().join("daemon.log");
+        let waits =
+            || fs::read_to_string(&log).unwrap().matches("waiting for the launcher to answer or to exit").count();
+        let before = waits();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if freezer.is_available() {
+                    wait::until("executord waits for the frozen launcher", || (waits() > before).then_some(()));
+                    freezer.thaw();
+                }
+            });
+            node.daemon.start_again();
         });
-        node.daemon.start_again();
-        thaw.join().unwrap();
         wait::until("executor-cri is connected again", || node.exec(&id, &["true"], 10).ok());
     }
     is_over.store(true, Ordering::Relaxed);
     assert!(poller.join().unwrap() > 10);
-    let _ = fs::remove_dir(&freezer);
     node.remove_sandbox(&sandbox).unwrap();
+}
+
+/// A cgroup whose processes survive SIGKILL until they are thawed. Only cgroup version 1 has such cgroups: a frozen process of
+/// version 2 dies, so the launcher is only killed there.
+struct Freezer(Option<PathBuf>);
+
+impl Freezer {
+    fn new() -> Self {
+        let hierarchy = Path::new("/sys/fs/cgroup/freezer");
+        let path = hierarchy.join(format!("executor-test-{}", std::process::id()));
+        Self(hierarchy.exists().then(|| {
+            fs::create_dir(&path).unwrap();
+            path
+        }))
+    }
+
+    fn is_available(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn freeze(&self, pid: i32) {
+        if let Some(path) = &self.0 {
+            fs::write(path.join("cgroup.procs"), pid.to_string()).unwrap();
+            fs::write(path.join("freezer.state"), "FROZEN").unwrap();
+        }
+    }
+
+    fn thaw(&self) {
+        if let Some(path) = &self.0 {
+            fs::write(path.join("freezer.state"), "THAWED").unwrap();
+        }
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = fs::write(path.join("freezer.state"), "THAWED");
+            let _ = fs::remove_dir(path);
+        }
+    }
 }
 
 /// What has no record is ended at the start, and what executord has lost has an unknown end.

@@ -23,6 +23,8 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Time limit within which a launcher that listens must answer or exit.
 const DYING: Duration = Duration::from_secs(5);
+/// Silence of a launcher that listens, after which the log says that executord waits.
+const SILENCE: Duration = Duration::from_millis(200);
 /// Longest answer to an unknown request, in bytes.
 const ANSWER_MAX: usize = 1024;
 
@@ -104,7 +106,12 @@ fn is_dying(socket: &Path, patience: Duration) -> bool {
     };
     let mut is_closed = connection.send(&request.encode_to_vec(), &[]).is_err();
     connection.set_nonblocking(true);
+    let (began, mut is_logged) = (Instant::now(), false);
     let state = poll(patience, || {
+        if !is_logged && began.elapsed() > SILENCE {
+            is_logged = true;
+            tracing::info!(patience = ?patience, "waiting for the launcher to answer or to exit");
+        }
         if is_readable(&peer) {
             return Some(true);
         }
