@@ -67,6 +67,31 @@ fn failing_plugins_do_not_block_removals() {
     wait::until("the networks are removed", || network.leftovers(node.daemon.setup()).is_empty().then_some(()));
 }
 
+/// Complaint X2: a DEL that never returns delays a stop by the time limit of one plugin, is killed, and is tried again. The
+/// control is that the network stays until then.
+#[test]
+fn hanging_plugins_do_not_block_removals() {
+    let network = Network::new();
+    let hung = network.dir().join("hung");
+    std::fs::write(&hung, "").unwrap();
+    let script = format!(
+        "[ $CNI_COMMAND = ADD ] && exec python3 -c 'import json, sys; print(json.dumps(json.load(sys.stdin)[\"prevResult\"]))'; \
+         [ $CNI_COMMAND = DEL -a -e {} ] && exec sleep 100000; exit 0",
+        hung.display()
+    );
+    network.plugin("hanging", &script);
+    network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "hanging"})]);
+    let node = KubernetesNode::with(network.patient_for(1, POLICY));
+    let sandbox = node.run_sandbox(&node.networked_sandbox("a")).unwrap();
+    node.stop_sandbox(&sandbox).unwrap();
+    assert_eq!(network.calls(), ["ADD hanging netns", "DEL hanging netns"]);
+    assert_ne!(network.leftovers(node.daemon.setup()), Vec::<String>::new(), "the plugin did not remove it");
+    node.remove_sandbox(&sandbox).unwrap();
+    wait::until("another attempt", || (network.calls().len() > 2).then_some(()));
+    std::fs::remove_file(hung).unwrap();
+    wait::until("the network is removed", || network.leftovers(node.daemon.setup()).is_empty().then_some(()));
+}
+
 /// Rule C2: a network configuration is seen without a restart.
 #[test]
 fn networks_are_seen_without_a_restart() {
