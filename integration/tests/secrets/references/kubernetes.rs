@@ -18,12 +18,15 @@ use crate::references::{Shelf, content, from, wait_for_content};
 const WORDS: &str = "canary-of-the-answer";
 
 /// Two entries of a Secret arrive in one update, with the resource version; the token is read again when its file changes.
-/// Each refusal of the server is reported without parts of its answer.
+/// Each refusal of the server is reported without parts of its answer. A redirect is not followed, because the token would be
+/// sent to its target, and too large an answer is not read to its end.
 #[test]
 fn secrets_of_clusters_are_followed() {
     let [old, new] = [4096, 4096].map(|length| Canary::random(length).unwrap());
     let state = Arc::new(Mutex::new(("1", "token-1", old.as_str().to_owned())));
     let served = Arc::clone(&state);
+    let elsewhere = WebServer::start(|_, _| WebAnswer::ok(b"{}"));
+    let location = elsewhere.url("/api/v1/namespaces/shop/secrets/moved");
     let server = WebServer::start(move |_, request| {
         let (version, token, password) = served.lock().unwrap().clone();
         let refused =
@@ -46,6 +49,13 @@ fn secrets_of_clusters_are_followed() {
             "/api/v1/namespaces/shop/secrets/denied" => refused("403 Forbidden"),
             "/api/v1/namespaces/shop/secrets/busy" => refused("429 Too Many Requests"),
             "/api/v1/namespaces/shop/secrets/hangs" => WebAnswer::Never,
+            "/api/v1/namespaces/shop/secrets/moved" => {
+                WebAnswer::Full("307 Temporary Redirect", vec![("location", location.clone())], Vec::new())
+            }
+            "/api/v1/namespaces/shop/secrets/flood" => WebAnswer::ok(&vec![b'x'; (8 << 20) + 1]),
+            "/api/v1/namespaces/shop/secrets/large" => {
+                data(format!(r#""a":"{}""#, STANDARD.encode(vec![b'x'; (1 << 20) + 1])))
+            }
             _ => refused("404 Not Found"),
         }
     });
@@ -72,6 +82,9 @@ fn secrets_of_clusters_are_followed() {
         ("shop/busy", "a", Code::Unavailable, "429"),
         ("shop/page", "a", Code::Unavailable, "not a Secret of Kubernetes"),
         ("shop/hangs", "a", Code::Unavailable, "within 2 s"),
+        ("shop/moved", "a", Code::Unavailable, "307"),
+        ("shop/flood", "a", Code::FailedPrecondition, "more than 8388608 bytes"),
+        ("shop/large", "a", Code::FailedPrecondition, "1048576"),
         ("shop/db", "", Code::InvalidArgument, "is empty"),
         ("shop", "a", Code::InvalidArgument, "must be NAMESPACE/NAME"),
         ("shop/a/b", "a", Code::InvalidArgument, "must be NAMESPACE/NAME"),
@@ -80,6 +93,7 @@ fn secrets_of_clusters_are_followed() {
         let (got, description) = run(path, key);
         assert!(got == code && description.contains(why), "{path}: {got:?} {description}");
     }
+    assert!(elsewhere.requests().is_empty(), "the redirect was followed");
 
     let mut request = sleeper("k");
     request.volume_mounted_files =
