@@ -50,6 +50,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "stop_signal" => "--stop-signal",
         "extra_groups" => "--group-add",
         "strict_groups" => "--strict-groups",
+        "merge_groups" => "--merge-groups",
         "keep_environment" => "--keep-env",
         "hold" => "--hold",
         "container_environment" => "--container-env",

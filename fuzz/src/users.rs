@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use executor_core::limits::{ID_MAX, PATH_MAX};
-use executor_core::plan::{Principal, UserRef};
+use executor_core::plan::{Memberships, Principal, UserRef};
 use executor_core::users::{GROUPS_MAX, UnknownPrincipal, resolve};
 use executor_core::validate::{Draft, Policy, validate};
 
@@ -25,7 +25,13 @@ pub fn run(data: &[u8]) {
 }
 
 fn evaluate(wanted: &UserRef, passwd: &[u8], group: &[u8]) {
-    let user = match resolve(wanted, passwd, group) {
+    for memberships in [Memberships::UnlessGroup, Memberships::Always, Memberships::Never] {
+        check(wanted, memberships, passwd, group);
+    }
+}
+
+fn check(wanted: &UserRef, memberships: Memberships, passwd: &[u8], group: &[u8]) {
+    let user = match resolve(wanted, memberships, passwd, group) {
         Ok(user) => user,
         Err(UnknownPrincipal::User(name)) => return assert_eq!(wanted.user, Principal::Name(name)),
         Err(UnknownPrincipal::Group(name)) => return assert_eq!(wanted.group, Some(Principal::Name(name))),
@@ -38,7 +44,12 @@ fn evaluate(wanted: &UserRef, passwd: &[u8], group: &[u8]) {
     }
     assert!(user.uid <= ID_MAX && user.gid <= ID_MAX && user.groups.iter().all(|gid| *gid <= ID_MAX));
     assert!(user.groups.windows(2).all(|pair| pair[0] < pair[1]) && user.groups.len() <= GROUPS_MAX);
-    assert!(wanted.group.is_none() || user.groups.is_empty());
+    let may_have = match memberships {
+        Memberships::UnlessGroup => wanted.group.is_none(),
+        Memberships::Always => true,
+        Memberships::Never => false,
+    };
+    assert!(may_have || user.groups.is_empty());
     // The home directory becomes the value of a variable, which is a single string for execve.
     let home = user.home.as_os_str().as_encoded_bytes();
     assert!(user.home.is_absolute() && home.len() < PATH_MAX && !home.contains(&0), "{:?}", Path::new(&user.home));

@@ -122,6 +122,8 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     }
     if spec.strict_groups {
         table.pair("groups of /etc/group", "not added");
+    } else if spec.merge_groups {
+        table.pair("groups of /etc/group", "added");
     }
     if let Some(last) = container.id_range_start.checked_add(ID_RANGE - 1).filter(|_| container.id_range_start != 0) {
         table.pair("ids on the host", format!("{} to {last}", container.id_range_start));

@@ -175,6 +175,18 @@ pub struct UserRef {
     pub group: Option<Principal>,
 }
 
+/// Use of the groups that a container's /etc/group has for the user of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memberships {
+    /// Processes have them unless their user is given with a group, as with Docker.
+    #[default]
+    UnlessGroup,
+    /// Processes have them, as with Kubernetes' `supplementalGroupsPolicy: Merge`.
+    Always,
+    /// No process has them.
+    Never,
+}
+
 impl std::fmt::Display for Principal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -403,6 +415,9 @@ pub struct Plan {
     /// True if processes have no other supplementary groups.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_groups: bool,
+    /// True if processes have the groups of their user, even if the user is given with a group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub merge_groups: bool,
     /// True if the environment is kept in the container's secret volume, for processes that are executed later.
     #[serde(default)]
     pub keep_environment: bool,
@@ -430,6 +445,15 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
+    /// Returns the use of the groups that the container's /etc/group has for a user.
+    pub fn memberships(&self) -> Memberships {
+        match (self.strict_groups, self.merge_groups) {
+            (true, _) => Memberships::Never,
+            (false, true) => Memberships::Always,
+            (false, false) => Memberships::UnlessGroup,
+        }
+    }
+
     /// Returns the process of a single run action. When this process exits and is not restarted, the container ends.
     pub fn main(&self) -> Option<&PlannedProcess> {
         match &self.actions {

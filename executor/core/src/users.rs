@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{ID_MAX, PATH_MAX};
-use crate::plan::{Principal, UserRef};
+use crate::plan::{Memberships, Principal, UserRef};
 
 /// Largest passwd or group file that is read, in bytes.
 pub const FILE_MAX: u64 = 4 << 20;
@@ -56,7 +56,12 @@ struct Group<'a> {
 ///
 /// # Errors
 /// Returns the first name without an entry.
-pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUser, UnknownPrincipal> {
+pub fn resolve(
+    user: &UserRef,
+    memberships: Memberships,
+    passwd: &[u8],
+    group: &[u8],
+) -> Result<ResolvedUser, UnknownPrincipal> {
     let entry = users(passwd).find(|entry| match &user.user {
         Principal::Id(uid) => entry.uid == *uid,
         Principal::Name(name) => entry.name == name.as_bytes(),
@@ -71,9 +76,13 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
         Some(Principal::Id(gid)) => *gid,
         Some(Principal::Name(name)) => gid_of(name, group)?,
     };
-    // As in runc and Docker, an explicit group replaces the user's group memberships.
-    let mut extra: Vec<u32> = match (&entry, &user.group) {
-        (Some(entry), None) => groups(group)
+    let is_member = match memberships {
+        Memberships::UnlessGroup => user.group.is_none(),
+        Memberships::Always => true,
+        Memberships::Never => false,
+    };
+    let mut extra: Vec<u32> = match &entry {
+        Some(entry) if is_member => groups(group)
             .filter(|group| {
                 group.members.split(|b| *b == b',').any(|member| member == entry.name && !member.is_empty())
             })
@@ -96,7 +105,7 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
 /// # Errors
 /// Returns the name if the file has no such user.
 pub fn resolve_host_user(user: Principal, passwd: &[u8]) -> Result<(u32, u32), UnknownPrincipal> {
-    let found = resolve(&UserRef { user, group: None }, passwd, &[])?;
+    let found = resolve(&UserRef { user, group: None }, Memberships::Never, passwd, &[])?;
     let has_entry = users(passwd).any(|entry| entry.uid == found.uid);
     Ok((found.uid, if has_entry { found.gid } else { found.uid }))
 }
@@ -114,12 +123,8 @@ pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (us
 }
 
 impl ResolvedUser {
-    /// Adds supplementary groups, up to the maximum of a process. If `strict` is set, they replace the groups of the group
-    /// file.
-    pub fn join(&mut self, groups: &[u32], strict: bool) {
-        if strict {
-            self.groups.clear();
-        }
+    /// Adds supplementary groups, up to the maximum of a process.
+    pub fn join(&mut self, groups: &[u32]) {
         self.groups.extend_from_slice(groups);
         self.groups.sort_unstable();
         self.groups.dedup();
@@ -180,9 +185,13 @@ mod tests {
     const GROUP: &[u8] = b"root:x:0:\nadm:x:4:vcap,short\nvcap:x:1000:\ndup:x:4:vcap\nempty:x:5:,\nbad:x:zz:vcap\n";
 
     fn user(text: &str) -> Result<ResolvedUser, UnknownPrincipal> {
+        user_with(text, Memberships::default())
+    }
+
+    fn user_with(text: &str, memberships: Memberships) -> Result<ResolvedUser, UnknownPrincipal> {
         let one = |part: &str| part.parse().map_or_else(|_| Principal::Name(part.to_owned()), Principal::Id);
         let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-        resolve(&UserRef { user: one(user), group: group.map(one) }, PASSWD, GROUP)
+        resolve(&UserRef { user: one(user), group: group.map(one) }, memberships, PASSWD, GROUP)
     }
 
     #[test]
@@ -203,19 +212,32 @@ mod tests {
     }
 
     #[test]
+    fn memberships_decide_about_group_file() {
+        let cases = [
+            (Memberships::UnlessGroup, "vcap", vec![4]),
+            (Memberships::UnlessGroup, "vcap:17", vec![]),
+            (Memberships::Always, "vcap", vec![4]),
+            (Memberships::Always, "1000:17", vec![4]),
+            (Memberships::Always, "4242:17", vec![]),
+            (Memberships::Never, "vcap", vec![]),
+        ];
+        for (memberships, text, expected) in cases {
+            assert_eq!(user_with(text, memberships).unwrap().groups, expected, "{memberships:?} {text}");
+        }
+    }
+
+    #[test]
     fn groups_are_added() {
         let names = [Principal::Id(7), Principal::Name("adm".into()), Principal::Id(4)];
         let added = resolve_groups(&names, GROUP).unwrap();
         assert_eq!(added, [7, 4, 4]);
         let mut vcap = user("vcap:vcap").unwrap();
-        vcap.join(&added, false);
+        vcap.join(&added);
         assert_eq!(vcap.groups, [4, 7]);
-        vcap.join(&[9], true);
-        assert_eq!(vcap.groups, [9]);
         let missing = [Principal::Id(1), Principal::Name("x".into())];
         assert_eq!(resolve_groups(&missing, GROUP), Err((1, UnknownPrincipal::Group("x".into()))));
         let mut many = ResolvedUser { uid: 0, gid: 0, groups: (0..65_536).collect(), home: "/".into() };
-        many.join(&[70_000], false);
+        many.join(&[70_000]);
         assert_eq!((many.groups.len(), many.groups[0], many.groups.last()), (GROUPS_MAX, 1, Some(&70_000)));
     }
 
@@ -232,7 +254,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(passwd: Vec<u8>, group: Vec<u8>) {
             let name = UserRef { user: Principal::Name("x".into()), group: Some(Principal::Name("y".into())) };
-            let _ = resolve(&name, &passwd, &group);
+            let _ = resolve(&name, Memberships::Always, &passwd, &group);
         }
     }
 }

@@ -162,7 +162,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let logging = logging::check(&draft.logging, policy, &mut report);
     let checks = draft.checks.as_ref().and_then(|asked| checks::check(asked, policy, &mut report));
     checks::environment(checks.as_ref(), draft.keep_environment, &mut report);
-    let extra_groups = groups::check(&draft.extra_groups, draft.isolation.user_namespace, &mut report);
+    let extra_groups = groups::check(draft, &mut report);
     let termination_message = draft.termination_message.as_ref().map(|asked| {
         let beside = termination::MessageSurroundings {
             files: &files,
@@ -206,6 +206,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             checks,
             extra_groups,
             strict_groups: draft.strict_groups,
+            merge_groups: draft.merge_groups,
             keep_environment: draft.keep_environment,
             termination_message,
             pod: draft.pod.clone(),

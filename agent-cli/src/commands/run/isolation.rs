@@ -47,6 +47,10 @@ pub(crate) struct IsolationArgs {
     /// adds
     #[arg(long)]
     strict_groups: bool,
+    /// Give processes the groups that /etc/group adds for their user, even if --user names a group, which replaces them
+    /// otherwise
+    #[arg(long, conflicts_with = "strict_groups")]
+    merge_groups: bool,
     /// Grant all capabilities, without a system call filter or masked paths; needs permission in executord's
     /// configuration
     #[arg(long)]
@@ -247,6 +251,7 @@ impl IsolationArgs {
         request.host_ipc = self.ipc.is_some();
         request.extra_groups = self.group_add;
         request.strict_groups = self.strict_groups;
+        request.merge_groups = self.merge_groups;
         request.privileged = self.privileged;
         request.read_only_rootfs = self.read_only;
         if let Some(path) = self.seccomp_profile {

@@ -117,6 +117,7 @@ struct Spec {
     restart_policy: Option<restarts::RestartPolicy>,
     extra_groups: Vec<String>,
     strict_groups: bool,
+    merge_groups: bool,
     /// Numbers of all supplementary groups.
     group_ids: Vec<u32>,
     keep_environment: bool,
@@ -281,6 +282,7 @@ impl From<&v1::ContainerSpec> for Spec {
             pid_of: spec.pid_of.clone(),
             extra_groups: spec.extra_groups.clone(),
             strict_groups: spec.strict_groups,
+            merge_groups: spec.merge_groups,
             group_ids: spec.group_ids.clone(),
             keep_environment: spec.keep_environment,
             hold: spec.hold,

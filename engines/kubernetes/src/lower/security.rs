@@ -20,6 +20,7 @@ pub(super) fn apply(security: &LinuxContainerSecurityContext, run: &mut RunReque
     run.read_only_rootfs = security.readonly_rootfs;
     run.extra_groups = groups(security, violations);
     run.strict_groups = security.supplemental_groups_policy() == SupplementalGroupsPolicy::Strict;
+    run.merge_groups = security.run_as_group.is_some() && !run.strict_groups;
     run.capabilities = Some(capabilities(security));
     run.allow_new_privileges = !security.no_new_privs;
     if security.privileged {
@@ -209,7 +210,11 @@ mod tests {
         let mut security = LinuxContainerSecurityContext { run_as_group: id(7), ..Default::default() };
         assert!(lowered(&security).unwrap_err().contains("run_as_group: requires"));
         security.run_as_username = "web".into();
-        assert_eq!(lowered(&security).unwrap().1, "web:7");
+        let (run, user) = lowered(&security).unwrap();
+        assert!((&*user, run.merge_groups, run.strict_groups) == ("web:7", true, false), "Merge is the default");
+        security.set_supplemental_groups_policy(SupplementalGroupsPolicy::Strict);
+        let (run, _) = lowered(&security).unwrap();
+        assert!(!run.merge_groups && run.strict_groups);
         security.run_as_user = id(1000);
         assert_eq!(lowered(&security).unwrap().1, "1000:7");
         security.run_as_user = id(-1);

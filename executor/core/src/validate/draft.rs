@@ -123,6 +123,8 @@ pub struct Draft<'a> {
     pub extra_groups: Vec<&'a str>,
     /// True if processes have no other supplementary groups.
     pub strict_groups: bool,
+    /// True if processes have the groups of their user, even if the user is given with a group.
+    pub merge_groups: bool,
     /// True if the environment is kept.
     pub keep_environment: bool,
     /// File for the termination message, as requested; empty and 0 mean defaults.

@@ -1,12 +1,17 @@
 //! Validates the supplementary groups that a request adds for every process.
 
-use super::ViolationReason::{Duplicate, TooMany};
-use super::{Report, fits, parse_principal, shorten};
+use super::ViolationReason::{Conflict, Duplicate, TooMany};
+use super::{Draft, Report, fits, parse_principal, shorten};
 use crate::limits::EXTRA_GROUPS_MAX;
-use crate::plan::{Principal, UserNamespace};
+use crate::plan::Principal;
 
-/// Checks the names and numbers of the groups.
-pub(super) fn check(names: &[&str], namespace: UserNamespace, report: &mut Report) -> Vec<Principal> {
+/// Checks the names and numbers of the groups, and the use of the groups of /etc/group.
+pub(super) fn check(draft: &Draft<'_>, report: &mut Report) -> Vec<Principal> {
+    let (names, namespace) = (&draft.extra_groups, draft.isolation.user_namespace);
+    if draft.strict_groups && draft.merge_groups {
+        let why = "cannot be combined with `strict_groups`, which leaves the groups of /etc/group out: set one of both";
+        report.add("merge_groups", Conflict.because(why));
+    }
     if names.len() > EXTRA_GROUPS_MAX {
         let why = format!("has {} entries; at most {EXTRA_GROUPS_MAX}", names.len());
         report.add("extra_groups", TooMany.because(why));
@@ -29,12 +34,15 @@ pub(super) fn check(names: &[&str], namespace: UserNamespace, report: &mut Repor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Isolation, UserNamespace};
 
     #[test]
     fn groups_are_numbers_or_names() {
-        let of = |asked: &[&str], namespace| {
+        let of = |asked: &[&'static str], user_namespace| {
             let mut report = Report::default();
-            let groups = check(asked, namespace, &mut report);
+            let isolation = Isolation { user_namespace, ..Isolation::default() };
+            let draft = Draft { extra_groups: asked.to_vec(), isolation, ..Draft::default() };
+            let groups = check(&draft, &mut report);
             (groups, report.0.into_iter().map(|violation| violation.field).collect::<Vec<_>>())
         };
         let (groups, faults) = of(&["44", "audio"], UserNamespace::Own);

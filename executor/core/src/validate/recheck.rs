@@ -100,6 +100,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         checks: plan.checks.clone(),
         extra_groups: extra_groups.iter().map(String::as_str).collect(),
         strict_groups: plan.strict_groups,
+        merge_groups: plan.merge_groups,
         keep_environment: plan.keep_environment,
         termination_message: plan.termination_message.clone(),
         pod: plan.pod.clone(),

@@ -178,6 +178,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         ulimits: plan.host_options.ulimits.iter().map(host_options::ulimit).collect(),
         extra_groups: plan.extra_groups.iter().map(ToString::to_string).collect(),
         strict_groups: plan.strict_groups,
+        merge_groups: plan.merge_groups,
         keep_environment: plan.keep_environment,
         hold: plan.hold,
         termination_message: plan.termination_message.as_ref().map(|message| v1::TerminationMessage {

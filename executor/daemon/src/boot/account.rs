@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use executor_core::plan::{Principal, UserRef};
+use executor_core::plan::{Memberships, Principal, UserRef};
 use executor_core::users::{self, FILE_MAX};
 use executor_sys::open::read_whole;
 
@@ -125,7 +125,7 @@ fn hash(text: &[u8]) -> u32 {
 /// Returns an error if the group does not exist.
 pub(super) fn group(name: &str) -> Result<u32, BootError> {
     let user = UserRef { user: Principal::Id(0), group: Some(principal(name)) };
-    let found = users::resolve(&user, &[], &read(GROUP)?);
+    let found = users::resolve(&user, Memberships::default(), &[], &read(GROUP)?);
     Ok(found.map_err(|_| BootError::NoSuch { what: "group", name: name.to_owned(), file: GROUP })?.gid)
 }
 

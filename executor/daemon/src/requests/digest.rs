@@ -81,6 +81,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         ulimits,
         extra_groups,
         strict_groups,
+        merge_groups,
         keep_environment,
         hold,
         termination_message,
@@ -203,7 +204,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.texts(network_aliases);
     parts.text(cgroup_parent);
-    parts.numbers(&[*hold, *strict_groups, *keep_until_deleted].map(u64::from));
+    parts.numbers(&[*hold, *strict_groups, *merge_groups, *keep_until_deleted].map(u64::from));
     parts.text(log_file);
     parts.numbers(&[*host_pid, *host_ipc].map(u64::from));
     parts.text(pid_of);

@@ -125,6 +125,7 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
         checks,
         extra_groups: request.extra_groups.iter().map(String::as_str).collect(),
         strict_groups: request.strict_groups,
+        merge_groups: request.merge_groups,
         keep_environment: request.keep_environment,
         hold: request.hold,
         termination_message: request.termination_message.as_ref().map(|asked| TerminationMessage {

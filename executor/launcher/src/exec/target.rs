@@ -99,10 +99,12 @@ impl ExecTarget {
             read_small(self.root.as_fd(), Path::new(path))
                 .map_err(|error| failed(&format!("container: {path}"), &error))
         };
-        let mut user = users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
-            Refused::from_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
-        })?;
-        user.join(&self.prepared.extra_groups, self.record.plan.strict_groups);
+        let mut user =
+            users::resolve(&user, self.record.plan.memberships(), &read("/etc/passwd")?, &read("/etc/group")?)
+                .map_err(|unknown| {
+                    Refused::from_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
+                })?;
+        user.join(&self.prepared.extra_groups);
         Ok(user)
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use executor_core::idmap::IdMap;
-use executor_core::plan::{Plan, PlannedFile, PlannedProcess, Principal, UserRef};
+use executor_core::plan::{Memberships, Plan, PlannedFile, PlannedProcess, Principal, UserRef};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
@@ -25,13 +25,18 @@ impl Tree {
     ///
     /// # Errors
     /// Returns a violation of `field` if the name is unknown or an id is too large.
-    pub(crate) fn resolve_user(&self, user: &UserRef, field: &str) -> Result<ResolvedUser, Refused> {
+    pub(crate) fn resolve_user(
+        &self,
+        user: &UserRef,
+        memberships: Memberships,
+        field: &str,
+    ) -> Result<ResolvedUser, Refused> {
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
         };
         let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
         let asked = user;
-        let user = users::resolve(asked, &read("/etc/passwd")?, &read(GROUP_FILE)?)
+        let user = users::resolve(asked, memberships, &read("/etc/passwd")?, &read(GROUP_FILE)?)
             .map_err(|unknown| violation(unknown.to_string()))?;
         let highest = self.ids.highest();
         match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
@@ -82,7 +87,8 @@ impl Tree {
     pub(crate) fn step_users(&self, plan: &Plan) -> Result<Vec<ResolvedUser>, Refused> {
         let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
         let user = |process: &PlannedProcess| {
-            self.resolve_user(process.user.as_ref().unwrap_or(&plan.user), &format!("{}.run.user", process.id))
+            let user = process.user.as_ref().unwrap_or(&plan.user);
+            self.resolve_user(user, plan.memberships(), &format!("{}.run.user", process.id))
         };
         of_actions.map(user).collect()
     }

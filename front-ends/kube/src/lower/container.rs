@@ -86,6 +86,7 @@ impl<'a> Lowering<'a> {
         request.action = Some(Action { run: Some(run), ..Action::default() });
         request.extra_groups = identity.groups;
         request.strict_groups = identity.strict_groups;
+        request.merge_groups = identity.merge_groups;
         request.apparmor_profile = identity.apparmor;
         request.termination_message = Some(self.termination(at, container));
         request.grace_period = Some(self.grace());

@@ -14,6 +14,7 @@ pub(super) struct Identity {
     pub(super) check_image: bool,
     pub(super) groups: Vec<String>,
     pub(super) strict_groups: bool,
+    pub(super) merge_groups: bool,
     /// Group of the files in the container's volumes.
     pub(super) fs_group: Option<String>,
     pub(super) apparmor: String,
@@ -103,7 +104,9 @@ impl Lowering<'_> {
         let apparmor_at = place(own.app_armor_profile.is_some(), "appArmorProfile");
         let apparmor = self.apparmor(&apparmor_at, container, own.app_armor_profile.or(pod.app_armor_profile));
         let strict_groups = pod.supplemental_groups_policy.as_deref() == Some("Strict");
-        Identity { user, check_image: non_root && uid.is_none(), groups, strict_groups, fs_group, apparmor }
+        let merge_groups = gid.is_some() && !strict_groups;
+        let check_image = non_root && uid.is_none();
+        Identity { user, check_image, groups, strict_groups, merge_groups, fs_group, apparmor }
     }
 
     /// Refuses SELinux labels and Windows options. `context` is the path of the security context, with a dot at the

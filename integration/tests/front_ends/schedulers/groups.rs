@@ -77,6 +77,28 @@ fn strict_groups_are_the_only_ones() {
     }
 }
 
+/// With `merge_groups`, a user with a group has the groups of /etc/group too, in the container's process and in executed
+/// processes. The control is the same container without it. Specification: cri C28.
+#[test]
+fn merged_groups_include_memberships() {
+    let rootfs = Rootfs::busybox();
+    let daemon = Daemon::start();
+    for (id, merge_groups, expected) in [("replaced", false, vec![7, 4242]), ("merged", true, vec![7, 80, 4242])] {
+        let request = sh("id -G; sleep 100000").id(id).user("app:7").rootfs(&rootfs.reference());
+        let request = RunRequest { merge_groups, ..with_groups(request, &["4242"]) };
+        daemon.api.started(request);
+        let line = daemon.api.follow(id).message().unwrap().unwrap();
+        assert_eq!(sorted(&String::from_utf8(line.data).unwrap()), expected, "{id}");
+        for user in ["", "app:7"] {
+            let start = ExecStart { user: user.into(), ..script(id, "id -G") };
+            assert_eq!(sorted(&executed(&daemon.api, start).unwrap().text()), expected, "{id} {user}");
+        }
+    }
+    let both = RunRequest { strict_groups: true, merge_groups: true, ..sleeper("both") };
+    let reported = daemon.api.run(both).unwrap_err();
+    assert!(reported.message().contains("merge_groups: cannot be combined with `strict_groups`"), "{reported}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_entry_by_entry() {
     let daemon = Daemon::start();

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 202] = [
+    let changes: [RequestChange; 203] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -180,6 +180,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.keep_until_deleted = true,
         |r, _| r.extra_groups.push("x".into()),
         |r, _| r.strict_groups = true,
+        |r, _| r.merge_groups = true,
         |r, _| r.keep_environment = true,
         |r, _| r.hold = true,
         |r, _| r.termination_message = Some(TerminationMessage::default()),

@@ -73,6 +73,13 @@ fn p45_groups() {
     assert_eq!((file(&run, "/v/A").mode, file(&run, "/v/A").group.as_deref()), (Some(0o440), Some("10")));
     assert!(!request(&whole).strict_groups);
     assert!(request(&plan(&pod("", "securityContext: {supplementalGroupsPolicy: Strict}"))).strict_groups);
+    for (policy, merged) in
+        [("", true), (", supplementalGroupsPolicy: Merge", true), (", supplementalGroupsPolicy: Strict", false)]
+    {
+        let context = format!("securityContext: {{runAsUser: 1, runAsGroup: 2{policy}}}");
+        assert_eq!(request(&plan(&pod("", &context))).merge_groups, merged, "{policy}");
+    }
+    assert!(!request(&plan(&pod("", "securityContext: {runAsUser: 1}"))).merge_groups, "no group is named");
 }
 
 #[test]

@@ -92,8 +92,8 @@ impl RecordedContainer {
         unheld.extend_from_slice(&edits.warnings);
         let mut extra_groups = tree.extra_groups(plan)?;
         extra_groups.extend_from_slice(&edits.groups);
-        let mut user = tree.resolve_user(&plan.user, &field)?;
-        let join = |user: &mut ResolvedUser| user.join(&extra_groups, plan.strict_groups);
+        let mut user = tree.resolve_user(&plan.user, plan.memberships(), &field)?;
+        let join = |user: &mut ResolvedUser| user.join(&extra_groups);
         join(&mut user);
         let user = Arc::new(user);
         let mut users = tree.step_users(plan)?;
