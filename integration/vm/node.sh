@@ -14,12 +14,10 @@ restarted() {
     eventually 60 serves
 }
 
-# Sets the policy of docs/guides/kubernetes-node.md, and starts executor-cri.
+# Uses docs/kubernetes-node.toml, and starts executor-cri.
 node_up() {
     mkdir -p /var/log/pods /var/lib/kubelet
-    sed -n '/^\[policy\]$/,/^```$/p' /payload/kubernetes-node.md | sed '1d;$d' >"$made/policy"
-    grep -q '^cgroup_parents' "$made/policy" || fail 'the guide has no policy'
-    sed -i -e '/^ports_allowed/d' -e "/^\[policy\]/r $made/policy" $config
+    cp /payload/docs/kubernetes-node.toml $config
     restarted
     systemctl start executor-cri
     eventually 60 crictl info
@@ -28,7 +26,7 @@ node_up() {
 # Removes the pods, and restores the configuration.
 node_down() {
     crictl rmp -a -f >/dev/null 2>&1 || true
-    systemctl stop executor-cri
+    systemctl disable --quiet --now executor-cri
     cp "$made/executor.toml" $config
     rm -r "$made" /var/log/pods
     restarted

@@ -149,6 +149,9 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
         add("there is no CNI configuration in policy.cni_conf_dir", "");
     }
+    if info.image_policy.as_ref().is_some_and(|policy| policy.set && policy.allow.is_empty()) {
+        add("executord fetches no image: images.allow is empty", "[images] with allow = [\"*\"]");
+    }
     for provider in config.providers() {
         if !info.secret_providers.iter().any(|known| known.name == provider) {
             lacks.push(Lack {

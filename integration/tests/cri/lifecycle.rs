@@ -361,7 +361,7 @@ fn host_network_has_the_hosts_name() {
     assert_eq!(String::from_utf8(printed).unwrap(), expected);
 }
 
-/// `executor-cri --check` names each key that a node lacks. The guide's configuration lacks none.
+/// `executor-cri --check` names each key that a node lacks. The example's policy lacks none.
 #[test]
 fn check_names_missing_keys() {
     let check_with = |node: &KubernetesNode, kubelet: &std::path::Path| {
@@ -375,10 +375,9 @@ fn check_names_missing_keys() {
     let check = |node: &KubernetesNode| check_with(node, "/nonexistent".as_ref());
     let network = integration::network::Network::new();
     network.configure("10-test.conflist", "test", &[]);
-    let guide = include_str!("../../../docs/guides/kubernetes-node.md");
-    let config = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a configuration");
-    let config = config.replace("[policy]\n", ""); // `setup` writes it
-    let node = KubernetesNode::with(network.setup(&config));
+    let config = include_str!("../../../docs/kubernetes-node.toml");
+    let (_, policy) = config.split_once("[policy]\n").expect("a policy"); // `setup` writes the heading
+    let node = KubernetesNode::with(network.setup(policy));
     assert_eq!(check(&node), (true, "[]\n".to_owned()));
     // A kubelet with other directories.
     let kubelet = node.daemon.setup().home().join("kubelet.yaml");
@@ -388,7 +387,7 @@ fn check_names_missing_keys() {
         assert!(printed.contains(line), "{printed}");
     }
     drop(node);
-    let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n";
+    let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n[images]\nallow = []\n";
     let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(closed)));
     assert!(!is_complete && !printed.contains("allow_host_userns"), "{printed}");
     for key in [
@@ -403,6 +402,7 @@ fn check_names_missing_keys() {
         "allow_privileged",
         "allow_host_network",
         "CNI configuration",
+        "allow = [\\\"*\\\"]",
     ] {
         assert!(printed.contains(key), "{key}: {printed}");
     }

@@ -1,23 +1,34 @@
-# A stock kubelet without an API server, under systemd and cgroup version 2: a static pod runs in the cgroups of its class
-# of service, and outlives the kubelet. Its certificate, a secret by reference, is replaced while it runs, and is nowhere
-# else. When the machine shuts down, the kubelet ends it within its time.
+# docs/guides/kubernetes-node.md, typed on this machine: a stock kubelet without an API server, under systemd and cgroup version 2.
+# A static pod runs in the cgroups of its class of service. Its certificate, a secret by reference, is replaced while it runs,
+# and is nowhere else. It outlives the kubelet, and the kubelet ends it within its time when the machine shuts down.
 # programs: crictl kubelet
-# seconds: 600
+# seconds: 900
 . "$VM/lib.sh"
 [ -x /payload/programs/kubelet ] || exit 77
 . "$VM/node.sh"
-manifests=/var/lib/kubelet/manifests
+unit=/run/systemd/system/kubelet.service
+example=/usr/share/doc/executor/examples/kubernetes-node.toml
 finish() {
-    [ $? = 0 ] || { pod 'pod and pod["status"]'; journalctl -b -u kubelet -n 30 --no-pager -o cat; }
-    rm -rf $manifests
+    [ $? = 0 ] || { pod 'pod and pod["status"]' || true; journalctl -b -u kubelet -n 30 --no-pager -o cat; }
+    rm -rf /etc/kubernetes
     systemctl stop kubelet 2>/dev/null || true
-    rm -f /etc/systemd/logind.conf.d/99-kubelet.conf
+    rm -f $unit /etc/systemd/logind.conf.d/99-kubelet.conf /etc/cni/net.d/10-pods.conflist /usr/local/bin/crictl /etc/crictl.yaml
+    systemctl daemon-reload
     systemctl kill -s HUP systemd-logind
+    sed -i '/^kubelet:/d' /etc/subuid /etc/subgid
+    userdel kubelet 2>/dev/null || true
     node_down
-    rm -rf /var/lib/kubelet /srv/shop /etc/executor/executor-cri.toml
+    rm -rf /var/lib/kubelet /srv/secrets /etc/executor/executor-cri.toml
 }
 trap finish EXIT
 
+# Types the block of commands with this number. The image of the pod is one of this machine's registry.
+typed() {
+    awk -v wanted="$1" '/^```sh$/ { found++; shown = found == wanted; next } /^```$/ { shown = 0 } shown' \
+        /payload/docs/kubernetes-node.md | sed "s|registry.k8s.io/[^ ]*|$IMAGE|" >"$made/block"
+    [ -s "$made/block" ] || fail "the guide has no block $1"
+    timeout 200 sh -eu "$made/block" || fail "block $1 of the guide: $?"
+}
 # Prints what Python's expression says of the pod, from the kubelet's own endpoint.
 pod() {
     python3 - "$1" <<END
@@ -29,130 +40,101 @@ END
 is() {
     [ "$(pod "$1")" = "$2" ]
 }
-start_kubelet() {
-    systemctl reset-failed kubelet 2>/dev/null || true
-    systemd-run --quiet --unit=kubelet --property=Delegate=yes /payload/programs/kubelet \
-        --config=/var/lib/kubelet/config.yaml --hostname-override=node
-}
 
-# Makes a certificate and its key in the directory of the provider. Both are replaced in one step, as a CA's client does.
-certify() {
-    mkdir -p "/srv/shop/$1"
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj "/CN=$1" \
-        -keyout "/srv/shop/$1/tls.key" -out "/srv/shop/$1/tls.crt" 2>/dev/null
-    chown -R executor: "/srv/shop/$1"
-    ln -sfn "$1" /srv/shop/next
-    mv -T /srv/shop/next /srv/shop/web
-}
-# Prints the common name of the certificate that the container has, if the key fits.
-certificate() {
-    crictl exec "$id" busybox cat /run/secrets/tls/tls.crt >"$made/crt"
-    crictl exec "$id" busybox cat /run/secrets/tls/tls.key >"$made/key"
-    [ "$(openssl x509 -in "$made/crt" -noout -pubkey)" = "$(openssl pkey -in "$made/key" -pubout)" ] || return 0
-    openssl x509 -in "$made/crt" -noout -subject | sed 's/.*CN = //'
-}
-has_certificate() {
-    [ "$(certificate)" = "$1" ]
-}
-certify first
-cat >>$config <<END
-[[secret_providers]]
-name = "ca"
-type = "directory"
-path = "/srv/shop"
-poll_seconds = 1
-allow = [{ uid = 0, paths = ["/"] }] # the links to the newest pair lead out of a narrower path
+# The other parts: a unit like that of kubeadm's packages, and crictl. dpkg left out the documentation.
+cat >$unit <<END
+[Service]
+ExecStart=/payload/programs/kubelet --config=/var/lib/kubelet/config.yaml --hostname-override=node
+Delegate=yes
+Restart=always
+RestartSec=1
 END
-cat >/etc/executor/executor-cri.toml <<END
-[[cri.secrets]]
-annotations = true
-namespaces = ["default"]
-provider = "ca"
-paths = ["/"]
-END
+systemctl daemon-reload
+ln -s /payload/programs/crictl /usr/local/bin/crictl
+echo 'runtime-endpoint: unix:///run/executor-cri/cri.sock' >/etc/crictl.yaml
+[ -e $example ] || install -D -m 644 /payload/docs/kubernetes-node.toml $example
 
-node_up
-mkdir -p $manifests
-cat >/var/lib/kubelet/config.yaml <<END
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-staticPodPath: $manifests
-containerRuntimeEndpoint: unix:///run/executor-cri/cri.sock
-cgroupDriver: cgroupfs
+typed 1
+typed 2
+eventually 60 crictl info
+at 'executor-cri serves'
+typed 3
+# For this check: a kubelet that answers without a certificate.
+cat >>/var/lib/kubelet/config.yaml <<END
 failSwapOn: false
 readOnlyPort: 10255
-authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
 fileCheckFrequency: 1s
-shutdownGracePeriod: 30s
-shutdownGracePeriodCriticalPods: 10s
 END
-executor-cri --check || fail 'the check with the configuration of the kubelet'
-start_kubelet
+systemctl restart kubelet
 eventually 120 is 'pods' '[]'
 at 'the kubelet serves'
 
-cat >$manifests/web.yaml <<END
-apiVersion: v1
-kind: Pod
-metadata:
-  name: web
-  annotations:
-    secrets.executor.v1/web: |
-      - {file: /run/secrets/tls/tls.crt, provider: ca, path: web/tls.crt}
-      - {file: /run/secrets/tls/tls.key, provider: ca, path: web/tls.key}
-spec:
-  terminationGracePeriodSeconds: 20
-  containers:
-  - name: web
-    image: $IMAGE
-    imagePullPolicy: IfNotPresent
-    command: [/bin/sh, -c]
-    args: ["trap 'echo ended in time; exit 0' TERM; echo started; while true; do busybox sleep 0.2; done"]
-    readinessProbe: {exec: {command: [busybox, "true"]}, periodSeconds: 1, timeoutSeconds: 20}
-    resources: {requests: {memory: 32Mi}, limits: {memory: 64Mi, cpu: 500m}}
-END
+typed 4
 eventually 120 is 'pod["status"]["containerStatuses"][0]["ready"]' True
 id=$(pod 'pod["status"]["containerStatuses"][0]["containerID"]')
 id=${id#executor://}
 pid=$(crictl inspect "$id" | field '["info"]["pid"]')
 cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
-has "$cgroup" '^/sys/fs/cgroup/kubepods/burstable/pod'
-same 67108864 "$(cat "$cgroup/memory.max")" 'the limit of the container'
-same 67108864 "$(cat "${cgroup%/*}/memory.max")" 'the limit of the pod'
-at 'a static pod is ready'
+has "$cgroup" '^/sys/fs/cgroup/kubepods/besteffort/pod'
+at 'a static pod runs, and its certificate was replaced'
 
-# The certificate is replaced in the running container. The host has the key in the directory of the provider alone.
-same first "$(certificate)" 'the certificate at the start'
-certify second
-eventually 60 has_certificate second
-part=$(sed -n 2p /srv/shop/second/tls.key)
-for where in /var/lib/kubelet /var/lib/executor /var/lib/executor-cri /var/log/pods /run/executor /run/executor-cri; do
-    ! grep -rqsF --devices=skip -- "$part" $where || fail "the key is in $where"
+# The pair fits. The host has the key in the directory of the provider alone.
+crictl exec "$id" busybox cat /run/secrets/tls/tls.crt >"$made/crt"
+crictl exec "$id" busybox cat /run/secrets/tls/tls.key >"$made/key"
+same "$(openssl pkey -in "$made/key" -pubout)" "$(openssl x509 -in "$made/crt" -noout -pubkey)" 'the public key'
+has "$(openssl x509 -in "$made/crt" -noout -subject)" 'web-2'
+for version in web-1 web-2; do
+    part=$(sed -n 2p /srv/secrets/$version/tls.key)
+    for where in /var/lib/kubelet /var/lib/executor /var/lib/executor-cri /var/log/pods /run/executor /run/executor-cri; do
+        ! grep -rqsF --devices=skip -- "$part" $where || fail "the key of $version is in $where"
+    done
 done
 grep -qF -- "$part" "$made/key" || fail 'the control: the same search finds the copy of this check'
-at 'the certificate was replaced'
 
 # The kubelet is killed, and finds the container again.
 kill -9 "$(systemctl show -P MainPID kubelet)"
-eventually 30 sh -c '! systemctl is-active kubelet'
-start_kubelet
+eventually 120 sh -c '[ "$(systemctl show -P NRestarts kubelet)" -ge 1 ] && systemctl is-active kubelet'
 eventually 120 is 'pod["status"]["containerStatuses"][0]["ready"]' True
 same "executor://$id" "$(pod 'pod["status"]["containerStatuses"][0]["containerID"]')" 'the container after a kill of the kubelet'
 same 0 "$(pod 'pod["status"]["containerStatuses"][0]["restartCount"]')" 'restarts'
 at 'the kubelet was killed'
 
-# logind announces a shutdown: the kubelet, which delays it, ends the pod.
+# A pod with a limit, which ends itself in time.
+cat >/etc/kubernetes/manifests/limited.yaml <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: limited}
+spec:
+  terminationGracePeriodSeconds: 20
+  containers:
+  - name: limited
+    image: $IMAGE
+    command: [/bin/sh, -c]
+    args: ["trap 'echo ended in time; exit 0' TERM; echo started; while true; do busybox sleep 0.2; done"]
+    readinessProbe: {exec: {command: [busybox, "true"]}, periodSeconds: 1, timeoutSeconds: 20}
+    resources: {requests: {memory: 32Mi}, limits: {memory: 64Mi, cpu: 500m}}
+END
+limited='[pod for pod in pods if pod["metadata"]["name"] == "limited-node"][0]'
+eventually 120 is "$limited"'["status"]["containerStatuses"][0]["ready"]' True
+id=$(pod "$limited"'["status"]["containerStatuses"][0]["containerID"]')
+id=${id#executor://}
+cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$(crictl inspect "$id" | field '["info"]["pid"]')/cgroup")
+has "$cgroup" '^/sys/fs/cgroup/kubepods/burstable/pod'
+same 67108864 "$(cat "$cgroup/memory.max")" 'the limit of the container'
+same 67108864 "$(cat "${cgroup%/*}/memory.max")" 'the limit of the pod'
+at 'a pod with a limit is ready'
+
+# logind announces a shutdown: the kubelet, which delays it, ends the pods.
 eventually 60 sh -c 'systemd-inhibit --list --no-legend | grep -q kubelet'
 busctl emit /org/freedesktop/login1 org.freedesktop.login1.Manager PrepareForShutdown b true
-eventually 90 is 'pod["status"]["phase"]' Failed
-same Terminated "$(pod 'pod["status"]["reason"]')" 'the reason'
-has "$(cat /var/log/pods/default_web-node_*/web/0.log)" 'ended in time'
+eventually 90 is '{pod["status"]["phase"] for pod in pods} <= {"Failed", "Succeeded"}' True
+same Terminated "$(pod "$limited"'["status"]["reason"]')" 'the reason'
+has "$(cat /var/log/pods/default_limited-node_*/limited/0.log)" 'ended in time'
 same CONTAINER_EXITED "$(crictl inspect "$id" | field '["status"]["state"]')" 'the state'
 same 0 "$(crictl inspect "$id" | field '["status"]["exitCode"]')" 'the exit code'
-at 'the pod ended with the machine'
+at 'the pods ended with the machine'
 
-rm $manifests/web.yaml
+rm /etc/kubernetes/manifests/*.yaml
 eventually 120 is 'pods' '[]'
 systemctl stop kubelet
 crictl rmp -a -f

@@ -101,7 +101,9 @@ impl<'a> Tree<'a> {
         }
         gzip(&self.changelog()?, &self.at(&format!("{DOC}/changelog.gz")))?;
         gzip(third_party::notice(self.workspace)?.as_bytes(), &self.at(&format!("{DOC}/THIRD-PARTY.gz")))?;
-        self.from("docs/executor.toml", &format!("{DOC}/examples/executor.toml"))?;
+        for example in ["executor.toml", "kubernetes-node.toml"] {
+            self.from(&format!("docs/{example}"), &format!("{DOC}/examples/{example}"))?;
+        }
         // The comments in the configuration refer to this path.
         symlink("../configuration.md.gz", self.at(&format!("{DOC}/examples/configuration.md.gz")))?;
         self.book()

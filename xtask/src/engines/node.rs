@@ -17,7 +17,7 @@ use super::supplies::{Registry, Supplies};
 use crate::dist;
 use crate::workspace::{Workspace, output};
 
-const GUIDE: &str = "docs/guides/kubernetes-node.md";
+const CONFIGURATION: &str = "docs/kubernetes-node.toml";
 /// Time limit of a condition. The kubelet itself is slow: it checks static pods, probes and limits in intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Name of the node.
@@ -96,10 +96,10 @@ impl Node {
         }
         // Users of the host must not reach set-user-id programs that a container leaves there.
         room::make_private(&directory.join("root"))?;
-        let guide = fs::read_to_string(workspace.root.join(GUIDE)).context(GUIDE)?;
+        let configuration = fs::read_to_string(workspace.root.join(CONFIGURATION)).context(CONFIGURATION)?;
         fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory).to_string())?;
         containerd::write_configuration(directory, &registry.address)?;
-        fs::write(directory.join("executor.toml"), settings(&guide, directory, &registry.address, cgroup)?)?;
+        fs::write(directory.join("executor.toml"), settings(&configuration, directory, &registry.address, cgroup)?)?;
         fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
         let node = Self {
             directory: directory.to_owned(),
@@ -248,18 +248,17 @@ fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration of the guide, with the places of this run.
-fn settings(guide: &str, directory: &Path, registry: &str, cgroup: &str) -> anyhow::Result<String> {
-    let policy = guide.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).context(GUIDE)?;
+/// Returns the configuration of a node, with the places of this run.
+fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str) -> anyhow::Result<String> {
     let directory = directory.display();
     let parents = format!("[\"/{cgroup}/kubepods\"]");
     let paths = format!("host_paths = [\n    {{ path = \"{directory}/root/paths\" }},");
     let mut settings = format!(
         "run_dir = \"{directory}/executor/run\"\nstate_dir = \"{directory}/disk/executor\"\nkeep_root = true\n\
-         listen = \"unix://{directory}/executor/run/executor.sock\"\n{policy}"
+         listen = \"unix://{directory}/executor/run/executor.sock\"\n{configuration}"
     );
     for (from, to) in [("host_paths = [", &*paths), ("[\"/kubepods\"]", &*parents)] {
-        ensure!(settings.contains(from), "{GUIDE}: no {from}");
+        ensure!(settings.contains(from), "{CONFIGURATION}: no {from}");
         settings = settings.replace(from, to);
     }
     let mirrors =
@@ -278,10 +277,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guide_has_the_configuration() {
+    fn configuration_is_found() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let guide = fs::read_to_string(root.join(GUIDE)).unwrap();
-        let text = settings(&guide, Path::new("/d"), "127.0.0.1:5", "kubelet-test").unwrap();
+        let configuration = fs::read_to_string(root.join(CONFIGURATION)).unwrap();
+        let text = settings(&configuration, Path::new("/d"), "127.0.0.1:5", "kubelet-test").unwrap();
         let settings: toml::Table = text.parse().unwrap();
         assert_eq!(settings["policy"]["cgroup_parents"][0].as_str(), Some("/kubelet-test/kubepods"));
         assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 2);

@@ -20,7 +20,7 @@ use crate::{dist, engines};
 pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) -> anyhow::Result<PathBuf> {
     let scratch = tempfile::tempdir_in(workspace.target.join("vm"))?;
     let tree = scratch.path();
-    for dir in ["dist", "tests", "programs"] {
+    for dir in ["dist", "docs", "tests", "programs"] {
         fs::create_dir(tree.join(dir))?;
     }
     for binary in dist::PROGRAMS {
@@ -28,7 +28,10 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     }
     fs::copy(package(workspace)?, tree.join("executor.deb"))?;
     copy_all(&workspace.root.join("integration/vm"), &tree.join("vm"))?;
-    fs::copy(workspace.root.join("docs/guides/kubernetes-node.md"), tree.join("kubernetes-node.md"))?;
+    for document in ["docs/guides/kubernetes-node.md", "docs/kubernetes-node.toml"].map(Path::new) {
+        let name = document.file_name().context("a document")?;
+        fs::copy(workspace.root.join(document), tree.join("docs").join(name)).context("a document")?;
+    }
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
     let listed = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
