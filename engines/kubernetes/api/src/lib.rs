@@ -1,7 +1,14 @@
-//! The Kubernetes container runtime interface (CRI), `runtime.v1`: messages, servers and clients.
+//! The interfaces of a kubelet: container runtime (CRI, `runtime.v1`), container storage (CSI, `csi.v1`) and registration of
+//! plugins. Messages, servers and clients.
 //!
-//! Generated from `runtime/v1/api.proto`, which is that of `k8s.io/cri-api` v0.37.0, unchanged. Its comments are the
-//! documentation of the generated types. Messages that can hold a secret print no value.
+//! Generated from these files, unchanged. Their comments are the documentation of the generated types. Messages that can
+//! hold a secret print no value.
+//!
+//! | file | origin |
+//! |---|---|
+//! | `runtime/v1/api.proto` | `k8s.io/cri-api` v0.37.0 |
+//! | `csi/v1/csi.proto` | `github.com/container-storage-interface/spec` v1.12.1-0.20260720052920-cd9e7ad1ae09 |
+//! | `pluginregistration/v1/api.proto` | `k8s.io/kubelet` v0.37.0 |
 
 #![forbid(unsafe_code)]
 
@@ -19,9 +26,37 @@ pub mod v1 {
     tonic::include_proto!("runtime.v1");
 }
 
+/// Package `csi.v1`.
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::map_unwrap_or,
+    clippy::unwrap_used,
+    rustdoc::all,
+    reason = "generated code"
+)]
+pub mod csi {
+    tonic::include_proto!("csi.v1");
+}
+
+/// Package `pluginregistration`, whose version is 1.
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::map_unwrap_or,
+    clippy::unwrap_used,
+    rustdoc::all,
+    reason = "generated code"
+)]
+pub mod registration {
+    tonic::include_proto!("pluginregistration");
+}
+
 macro_rules! without_values {
-    ($($name:ident),*) => {
-        $(impl std::fmt::Debug for v1::$name {
+    ($package:ident: $($name:ident),*) => {
+        $(impl std::fmt::Debug for $package::$name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
             }
@@ -30,7 +65,7 @@ macro_rules! without_values {
 }
 
 without_values!(
-    AuthConfig,
+    v1: AuthConfig,
     ContainerConfig,
     CreateContainerRequest,
     ExecRequest,
@@ -41,8 +76,34 @@ without_values!(
     RestorePodRequest
 );
 
+without_values!(
+    csi: ControllerExpandVolumeRequest,
+    ControllerGetVolumeHealthRequest,
+    ControllerListVolumeHealthRequest,
+    ControllerModifyVolumeRequest,
+    ControllerPublishVolumeRequest,
+    ControllerUnpublishVolumeRequest,
+    CreateSnapshotRequest,
+    CreateVolumeGroupSnapshotRequest,
+    CreateVolumeRequest,
+    DeleteSnapshotRequest,
+    DeleteVolumeGroupSnapshotRequest,
+    DeleteVolumeRequest,
+    GetMetadataAllocatedRequest,
+    GetMetadataDeltaRequest,
+    GetSnapshotRequest,
+    GetVolumeGroupSnapshotRequest,
+    ListSnapshotsRequest,
+    NodeExpandVolumeRequest,
+    NodeGetStorageHealthRequest,
+    NodePublishVolumeRequest,
+    NodeStageVolumeRequest,
+    ValidateVolumeCapabilitiesRequest
+);
+
 #[cfg(test)]
 mod tests {
+    use super::csi::NodePublishVolumeRequest;
     use super::v1::{ContainerConfig, KeyValue};
 
     /// Rule C57: nothing prints a value.
@@ -52,5 +113,8 @@ mod tests {
         let config = ContainerConfig { envs, ..ContainerConfig::default() };
         assert_eq!(format!("{config:?}"), "ContainerConfig { .. }");
         assert_eq!(format!("{:?}", config.envs), "[KeyValue { .. }]");
+        let secrets = [("token".to_owned(), "hunter2".to_owned())].into();
+        let publish = NodePublishVolumeRequest { secrets, ..NodePublishVolumeRequest::default() };
+        assert_eq!(format!("{publish:?}"), "NodePublishVolumeRequest { .. }");
     }
 }
