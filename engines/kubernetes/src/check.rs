@@ -22,7 +22,7 @@ use crate::config::{Config, UserNamespaces};
 use crate::lower::container::{self, Origin};
 use crate::lower::sandbox::{self, Host};
 use crate::options::Options;
-use crate::secrets::ContainerSecrets;
+use crate::secrets::RequestSecrets;
 
 /// Ids of a pod's users.
 const IDS_OF_A_POD: u32 = 65_536;
@@ -329,7 +329,7 @@ fn requests(
         rootfs,
         log,
         volumes: &volumes,
-        secrets: &ContainerSecrets::default(),
+        secrets: &RequestSecrets::default(),
         oom_score_adj_min,
         allows_all_devices: true,
     };

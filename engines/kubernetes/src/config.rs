@@ -1,4 +1,5 @@
-//! Configuration file: the users of pods (rule C56), and the secrets that their annotations may refer to (rule C55).
+//! Configuration file: the users of pods (rule C56), the plugin for volumes of secrets (rule C52), and the secrets that
+//! annotations and volumes may refer to (rule C55).
 //!
 //! The rules are read again for each request that needs them, so a change needs no restart. Without a rule no reference is
 //! allowed.
@@ -17,11 +18,17 @@ const DEFAULT: &str = "/etc/executor/executor-cri.toml";
 const ANNOTATION: &str = "secrets.executor.v1";
 /// Longest prefix of an annotation in bytes: Kubernetes' limit.
 const ANNOTATION_MAX: usize = 253;
+/// Default name of the CSI plugin: that of the CSIDriver.
+const DRIVER: &str = "secrets.executor.v1";
+/// Longest name of a CSI plugin, in bytes.
+const DRIVER_MAX: usize = 63;
+/// Default directory of a kubelet.
+const KUBELET: &str = "/var/lib/kubelet";
 /// Largest file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 /// Maximum number of rules, and of entries of each list of a rule.
 const LIST_MAX: usize = 1000;
-/// Namespace of a rule for all namespaces.
+/// Entry of a rule for all namespaces, or for all service accounts.
 const ALL: &str = "*";
 
 /// Pods with users of their own on the host (rule C56).
@@ -45,11 +52,34 @@ pub(crate) struct Config {
     pub(crate) secrets_annotation: String,
     /// Rules for references to secrets.
     pub(crate) secrets: Vec<Rule>,
+    /// Plugin for volumes of secrets; off if unset.
+    pub(crate) csi: Option<Csi>,
+}
+
+/// The table `[cri.csi]`: a plugin of a kubelet for inline volumes (rule C52).
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Csi {
+    /// Name of the plugin, which a pod's volume and the CSIDriver have.
+    pub(crate) driver: String,
+    /// Directory of the kubelet.
+    pub(crate) kubelet_directory: PathBuf,
+}
+
+impl Default for Csi {
+    fn default() -> Self {
+        Self { driver: DRIVER.into(), kubelet_directory: KUBELET.into() }
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { user_namespaces: UserNamespaces::default(), secrets_annotation: ANNOTATION.into(), secrets: Vec::new() }
+        Self {
+            user_namespaces: UserNamespaces::default(),
+            secrets_annotation: ANNOTATION.into(),
+            secrets: Vec::new(),
+            csi: None,
+        }
     }
 }
 
@@ -57,13 +87,24 @@ impl Default for Config {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// True if the rule is for annotations. No other references exist.
+    /// True if the rule is for annotations. Otherwise it is for the volumes of `service_accounts`.
     annotations: bool,
+    /// Service accounts of the pods whose volumes may refer to the paths; [`ALL`] for all.
+    service_accounts: Vec<String>,
     /// Namespaces of the pods; [`ALL`] for all.
     namespaces: Vec<String>,
     provider: String,
     /// Paths at the provider, each with everything below. `/` is every path.
     paths: Vec<String>,
+}
+
+/// Place of a reference, which decides the rules that can allow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReferenceOrigin<'a> {
+    /// An annotation, which any user who creates pods can write.
+    Annotation,
+    /// An inline volume of a pod with this service account.
+    ServiceAccount(&'a str),
 }
 
 #[derive(Default, Deserialize)]
@@ -113,10 +154,10 @@ fn parse(text: &str) -> Result<Config, String> {
 }
 
 impl Config {
-    /// Returns true if a rule allows the annotations of pods in a namespace to refer to a path.
-    pub(crate) fn allows(&self, namespace: &str, provider: &str, path: &str) -> bool {
+    /// Returns true if a rule allows references of this origin in pods of a namespace to refer to a path.
+    pub(crate) fn allows(&self, origin: ReferenceOrigin<'_>, namespace: &str, provider: &str, path: &str) -> bool {
         self.secrets.iter().any(|rule| {
-            rule.annotations
+            rule.is_for(origin)
                 && rule.provider == provider
                 && rule.namespaces.iter().any(|one| one == ALL || one == namespace)
                 && rule.paths.iter().any(|one| covers(one, path))
@@ -137,6 +178,16 @@ impl Config {
                 self.secrets_annotation
             ));
         }
+        if let Some(Csi { driver, kubelet_directory }) = &self.csi {
+            if !is_subdomain(driver) || driver.len() > DRIVER_MAX {
+                let why = format!("must be a DNS name in lower case, of at most {DRIVER_MAX} bytes");
+                faults.push(format!("cri.csi.driver = {driver:?}: {why}"));
+            }
+            if !is_plain(kubelet_directory) {
+                let why = "must be an absolute path without \".\" and \"..\"";
+                faults.push(format!("cri.csi.kubelet_directory = {kubelet_directory:?}: {why}"));
+            }
+        }
         if self.secrets.len() > LIST_MAX {
             faults.push(format!("cri.secrets: has {} rules; at most {LIST_MAX}", self.secrets.len()));
         }
@@ -148,11 +199,30 @@ impl Config {
 }
 
 impl Rule {
+    fn is_for(&self, origin: ReferenceOrigin<'_>) -> bool {
+        match origin {
+            ReferenceOrigin::Annotation => self.annotations,
+            ReferenceOrigin::ServiceAccount(account) => {
+                self.service_accounts.iter().any(|one| one == ALL || one == account)
+            }
+        }
+    }
+
     fn faults(&self) -> Vec<String> {
-        let Self { annotations, namespaces, provider, paths } = self;
+        let Self { annotations, service_accounts, namespaces, provider, paths } = self;
         let mut faults = Vec::new();
-        if !annotations {
-            faults.push("annotations: must be true: rules are for the annotations of pods alone".to_owned());
+        if *annotations != service_accounts.is_empty() {
+            let why = "a rule has either annotations = true or service_accounts";
+            faults.push(format!("annotations: must be {}: {why}", !annotations));
+        }
+        if service_accounts.len() > LIST_MAX {
+            faults.push(format!("service_accounts: has {} entries; at most {LIST_MAX}", service_accounts.len()));
+        }
+        for (index, account) in
+            service_accounts.iter().enumerate().filter(|(_, name)| *name != ALL && !is_subdomain(name))
+        {
+            let why = format!("must be the name of a service account, or {ALL:?}");
+            faults.push(format!("service_accounts[{index}] = {account:?}: {why}"));
         }
         if let Err(fault) = check_provider_name(provider) {
             faults.push(format!("provider = {provider:?}: {fault}"));
@@ -179,12 +249,20 @@ pub(crate) fn is_label(name: &str) -> bool {
     is_host_label(name) && !name.contains(|c: char| c.is_ascii_uppercase())
 }
 
+/// Returns true for an absolute path that has one spelling.
+pub(crate) fn is_plain(path: &Path) -> bool {
+    let text = path.to_str().unwrap_or_default();
+    let names = text.strip_prefix('/').map(|rest| rest.split('/'));
+    names.is_some_and(|mut names| names.all(|name| !matches!(name, "" | "." | "..")))
+}
+
 fn is_subdomain(name: &str) -> bool {
     name.len() <= ANNOTATION_MAX && name.split('.').all(is_label)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::ReferenceOrigin::{Annotation, ServiceAccount};
     use super::*;
 
     const RULE: &str =
@@ -202,12 +280,39 @@ mod tests {
             ("shops", "vault", "kv/shop/db", false),
             ("", "vault", "kv/shop/db", false),
         ] {
-            assert_eq!(config.allows(namespace, provider, path), expected, "{namespace} {provider} {path}");
+            let allowed = config.allows(Annotation, namespace, provider, path);
+            assert_eq!(allowed, expected, "{namespace} {provider} {path}");
         }
-        assert!(!parse("").unwrap().allows("shop", "vault", "kv/shop/db"));
+        assert!(!parse("").unwrap().allows(Annotation, "shop", "vault", "kv/shop/db"));
         let all = parse(&RULE.replace("\"shop\"", "\"*\"").replace("kv/shop/", "/")).unwrap();
-        assert!(all.allows("any", "vault", "x") && !all.allows("any", "other", "x"));
+        assert!(all.allows(Annotation, "any", "vault", "x") && !all.allows(Annotation, "any", "other", "x"));
         assert_eq!(parse("").unwrap().secrets_annotation, ANNOTATION);
+    }
+
+    /// Rule C55: a rule is for annotations or for service accounts, never for both.
+    #[test]
+    fn service_accounts_have_their_own_rules() {
+        let annotations = parse(RULE).unwrap();
+        let accounts = |list: &str| parse(&RULE.replace("annotations = true", &format!("service_accounts = [{list}]")));
+        let allows = |config: &Config, origin| config.allows(origin, "shop", "vault", "kv/shop/db");
+        assert!(allows(&annotations, Annotation) && !allows(&annotations, ServiceAccount("app")));
+        let one = accounts("\"app\"").unwrap();
+        assert!(!allows(&one, Annotation) && allows(&one, ServiceAccount("app")));
+        assert!(!allows(&one, ServiceAccount("apps")) && !allows(&one, ServiceAccount("")));
+        assert!(allows(&accounts("\"*\"").unwrap(), ServiceAccount("any")));
+        assert!(accounts("").unwrap_err().contains("annotations: must be true"));
+        assert!(accounts("\"A\"").unwrap_err().contains("service_accounts[0] = \"A\""));
+        let both = RULE.replace("annotations = true", "annotations = true\nservice_accounts = [\"app\"]");
+        assert!(parse(&both).unwrap_err().contains("annotations: must be false"));
+    }
+
+    /// Rule C52: the plugin is off without its table.
+    #[test]
+    fn plugin_has_a_table() {
+        assert_eq!(parse(RULE).unwrap().csi, None);
+        assert_eq!(parse("[cri.csi]").unwrap().csi, Some(Csi::default()));
+        let error = parse("[cri.csi]\ndriver = \"a/b\"\nkubelet_directory = \"/var/../lib\"").unwrap_err();
+        assert!(error.contains("cri.csi.driver") && error.contains("cri.csi.kubelet_directory"), "{error}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
 use crate::pod_cgroup;
-use crate::secrets;
+use crate::secrets::{self, RequestSecrets};
 use crate::stats;
 use crate::status::{has_labels, start_error, state};
 use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
@@ -44,8 +44,12 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         return Err(Status::failed_precondition("the sandbox is not ready"));
     }
     let name = config.metadata.as_ref().map(|metadata| &*metadata.name).unwrap_or_default();
-    let secrets = sandbox.record.secrets.get(name).cloned().unwrap_or_default();
-    let allowed = secrets::check_rules(&node.config_file, &sandbox.record.config, [&secrets]);
+    let annotated = sandbox.record.secrets.get(name).cloned().unwrap_or_default();
+    let allowed = secrets::check_rules(&node.config_file, &sandbox.record.config, [&annotated]);
+    let mut secrets = RequestSecrets::from(&annotated);
+    let uid = sandbox.record.config.metadata.as_ref().map(|metadata| &*metadata.uid).unwrap_or_default();
+    let of_volumes = node.volumes.resolve(&node.config_file, uid, &config.mounts, &mut secrets).await?;
+    let allowed = allowed.and(of_volumes);
     let log = log_path(&sandbox.record.config.log_directory, &config.log_path)?;
     let name = config.image.clone().unwrap_or_default().image;
     let image = images::find(node, &name).await?;

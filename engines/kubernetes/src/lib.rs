@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  kubelet, crictl ──runtime.v1──> serve ──> services ──> node ──executor.v1──> executord
+//!  kubelet ────────────csi.v1─────> serve ──> csi ──────────┘ volumes: mounts of secrets
 //!                                              │           │ ▲
 //!                          lower: requests <───┘           │ └── follow, events: states of executord
 //!                          status: answers                 └──> store: records on disk
@@ -18,6 +19,7 @@ mod cgroup;
 mod check;
 mod config;
 mod containers;
+mod csi;
 mod events;
 mod exec;
 mod failure;
@@ -38,3 +40,4 @@ mod stats;
 mod status;
 mod store;
 mod streams;
+mod volumes;

@@ -15,6 +15,7 @@ use tonic::Status;
 use crate::config::{Config, ConfigFile, UserNamespaces};
 use crate::options::Options;
 use crate::store::{Container, Sandbox, Store};
+use crate::volumes::Volumes;
 
 /// Events that a watcher may be behind before it is disconnected.
 const EVENTS: usize = 1024;
@@ -25,6 +26,8 @@ pub(crate) struct Node {
     /// Socket of executord, for calls with connections of their own.
     pub(crate) executor: PathBuf,
     pub(crate) store: Store,
+    /// Published volumes of secrets.
+    pub(crate) volumes: Volumes,
     /// Events for watchers (rule C42).
     pub(crate) events: broadcast::Sender<Arc<ContainerEventResponse>>,
     pub(crate) pinned_images: Vec<String>,
@@ -47,6 +50,7 @@ impl Node {
     pub(crate) fn new(
         client: Client,
         store: Store,
+        volumes: Volumes,
         streams: Streams,
         options: &Options,
         config: Config,
@@ -56,6 +60,7 @@ impl Node {
             client,
             executor: options.executor.clone(),
             store,
+            volumes,
             events: broadcast::Sender::new(EVENTS),
             pinned_images: options.pinned_images.clone(),
             oom_score_adj_min: options.oom_score_adj_min,

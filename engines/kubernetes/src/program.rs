@@ -1,6 +1,7 @@
 //! Main function of `executor-cri`: parses the command line, serves until a signal, and returns an exit code.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory as _, Parser as _};
 use executor_client::Client;
@@ -13,13 +14,15 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::check;
-use crate::config::ConfigFile;
+use crate::config::{ConfigFile, Csi};
+use crate::csi;
 use crate::follow;
 use crate::node::Node;
 use crate::options::Options;
 use crate::serve::{self, Socket};
 use crate::services;
 use crate::store::Store;
+use crate::volumes::{self, Volumes};
 
 /// Runs the program with the command line of this process.
 pub fn main() -> ExitCode {
@@ -85,18 +88,23 @@ async fn run(options: Options) -> Result<(), String> {
     let config_file = ConfigFile::new(options.config.as_deref());
     let config = config_file.read()?;
     let store = Store::open(&options.state_dir)?;
+    let volumes = Volumes::open(options.state_dir.join("volumes"))?;
+    let csi_settings = config.csi.clone();
     let client = Client::connect_with_keepalive(&options.executor).await.map_err(|error| error.to_string())?;
     let bound = Streams::bind(options.streaming_port, Limits::default()).await;
     let (streams, streaming) =
         bound.map_err(|error| format!("cannot listen on port {} of 127.0.0.1: {error}", options.streaming_port))?;
-    let node = Node::new(client, store, streams, &options, config, config_file);
+    let node = Node::new(client, store, volumes, streams, &options, config, config_file);
     // The state of executord is known before the first call is served.
     let cursor = follow::recover(&node).await.map_err(|error| error.to_string())?;
     let socket = Socket::bind(&options.socket)?;
     tokio::spawn(streaming.run());
-    tokio::spawn(follow::follow(std::sync::Arc::clone(&node), cursor));
+    tokio::spawn(follow::follow(Arc::clone(&node), cursor));
     let (stop, stopping) = watch::channel(false);
-    let serving = tokio::spawn(serve::serve(socket, services::routes(&node), stopping));
+    let mut serving = vec![tokio::spawn(serve::serve(socket, services::routes(&node), stopping.clone()))];
+    if let Some(settings) = csi_settings {
+        serving.extend(serve_plugin(&node, &settings, &stopping)?);
+    }
     tracing::info!(socket = %options.socket.display(), executord = %options.executor.display(), "serving runtime.v1");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
@@ -109,6 +117,30 @@ async fn run(options: Options) -> Result<(), String> {
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     let _ = stop.send(true);
-    let _ = serving.await;
+    for served in serving {
+        let _ = served.await;
+    }
     Ok(())
+}
+
+/// Serves the plugin for volumes, and its registration after it.
+///
+/// # Errors
+/// Returns an error if this process cannot mount volumes, or cannot create a socket.
+fn serve_plugin(
+    node: &Arc<Node>,
+    settings: &Csi,
+    stopping: &watch::Receiver<bool>,
+) -> Result<[tokio::task::JoinHandle<()>; 2], String> {
+    volumes::check_privilege().map_err(|error| {
+        format!(
+            "cri.csi: cannot mount volumes: {error}; the guide for Kubernetes nodes has the settings of the service"
+        )
+    })?;
+    let [plugin, registration] = csi::sockets(settings);
+    let [services, registering] = csi::routes(node, settings);
+    let (plugin, registration) = (Socket::bind(&plugin)?, Socket::bind(&registration)?);
+    tracing::info!(name = settings.driver, "serving csi.v1");
+    let serve = |socket, routes| tokio::spawn(serve::serve(socket, routes, stopping.clone()));
+    Ok([serve(plugin, services), serve(registration, registering)])
 }

@@ -1,13 +1,16 @@
-//! Secrets by reference in annotations of pods: rules C51 and C55.
+//! Secrets by reference in annotations and volumes of pods: rules C51 to C55.
 //!
 //! ```text
-//!  annotation PREFIX/CONTAINER ── read ──> record of the sandbox (names only) ── lower ──> files and variables `from`
-//!                                                 └── check_rules: [[cri.secrets]]          a provider of executord
+//!  annotation PREFIX/CONTAINER ── read ──> record of the sandbox (names only) ──┐
+//!                                                 └── check_rules               ├── lower ──> files and variables `from`
+//!  items of an inline volume ── VolumeSecrets ──> record of the volume ─────────┘             a provider of executord
 //! ```
 //! The values are fetched by executord and never reach executor-cri.
 
 mod annotation;
 mod input;
+mod volume;
 
 pub(crate) use annotation::read;
-pub(crate) use input::{ContainerSecrets, check_rules};
+pub(crate) use input::{ContainerSecrets, RequestSecrets, check_rules};
+pub(crate) use volume::VolumeSecrets;

@@ -271,7 +271,7 @@ impl<R: Record, S: State> Objects<R, S> {
 }
 
 /// Replaces a file in one step.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     // Without the synchronization a power cut could leave an empty file.
@@ -282,7 +282,7 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     written
 }
 
-fn remove_file(path: &Path) {
+pub(crate) fn remove_file(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
         tracing::warn!(path = %path.display(), "cannot remove a record: {error}");
     }
@@ -290,7 +290,7 @@ fn remove_file(path: &Path) {
 
 /// Reads all records in a directory. A record that cannot be read is left out, with a message: what it describes is
 /// then ended.
-fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, String> {
+pub(crate) fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, String> {
     let entries = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut records = Vec::new();
     for path in entries.flatten().map(|entry| entry.path()) {

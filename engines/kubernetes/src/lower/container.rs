@@ -8,7 +8,7 @@ use tonic::Status;
 
 use super::{LABEL, check_texts, digest, mounts, process, resources, sandbox, security};
 use crate::failure::Violations;
-use crate::secrets::ContainerSecrets;
+use crate::secrets::RequestSecrets;
 
 /// What a container is created from, besides its request.
 pub(crate) struct Origin<'a> {
@@ -23,7 +23,7 @@ pub(crate) struct Origin<'a> {
     /// References of the manifests of image volumes, by the ids of their images.
     pub(crate) volumes: &'a BTreeMap<String, String>,
     /// Secrets of the container.
-    pub(crate) secrets: &'a ContainerSecrets,
+    pub(crate) secrets: &'a RequestSecrets,
     /// Least `oom_score_adj`: a lower one is raised.
     pub(crate) oom_score_adj_min: i32,
     /// True if executord's policy allows all devices of the host.
@@ -65,7 +65,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
         terminal: config.tty,
         stdin: config.stdin,
         stop_signal: process::signal_number(config.stop_signal()),
-        volumes: mounts::lower(&config, origin.volumes, security.privileged, &mut violations),
+        volumes: mounts::lower(&config, origin.volumes, origin.secrets, security.privileged, &mut violations),
         devices: mounts::devices(&config, has_all_devices, &mut violations),
         limits: Some(resources::lower(&requested, &mut violations)),
         oom_score_adj: oom_score_adj(requested.oom_score_adj, origin.oom_score_adj_min),
@@ -106,7 +106,7 @@ mod tests {
             rootfs: "docker://x",
             log: "",
             volumes: &BTreeMap::new(),
-            secrets: &ContainerSecrets::default(),
+            secrets: &RequestSecrets::default(),
             oom_score_adj_min: i32::MIN,
             allows_all_devices: true,
         };

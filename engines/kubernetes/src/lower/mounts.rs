@@ -9,12 +9,14 @@ use executor_core::plan::DEV;
 use executor_cri_api::v1::{ContainerConfig, Mount, MountPropagation};
 
 use crate::failure::Violations;
+use crate::secrets::RequestSecrets;
 
 /// Lowers the mounts of a container, those with shorter paths first. `images` has the references of manifests by the ids
-/// of images.
+/// of images. Mounts that secret files replace are left out.
 pub(super) fn lower(
     config: &ContainerConfig,
     images: &BTreeMap<String, String>,
+    secrets: &RequestSecrets,
     is_privileged: bool,
     violations: &mut Violations,
 ) -> Vec<VolumeMount> {
@@ -24,7 +26,8 @@ pub(super) fn lower(
         if !mount.mount_options.is_empty() {
             violations.add(&format!("{field}.mount_options"), "not supported");
         }
-        volumes.extend(volume(mount, images, &field, is_privileged, violations));
+        let lowered = volume(mount, images, &field, is_privileged, violations);
+        volumes.extend(lowered.filter(|_| !secrets.replaces(index)));
     }
     volumes.sort_by_key(|volume| volume.path.split('/').filter(|name| !name.is_empty()).count());
     volumes
@@ -113,7 +116,7 @@ mod tests {
     fn lowered(mounts: Vec<Mount>, is_privileged: bool) -> Result<Vec<VolumeMount>, String> {
         let mut violations = Violations::default();
         let config = ContainerConfig { mounts, ..ContainerConfig::default() };
-        let volumes = lower(&config, &BTreeMap::new(), is_privileged, &mut violations);
+        let volumes = lower(&config, &BTreeMap::new(), &RequestSecrets::default(), is_privileged, &mut violations);
         violations.check().map(|()| volumes).map_err(|status| status.message().to_owned())
     }
 

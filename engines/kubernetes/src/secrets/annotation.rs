@@ -1,4 +1,4 @@
-//! Reads annotations: rule C51. Messages contain no values of unknown fields.
+//! Reads annotations (rule C51) and the items of volumes (rule C52). Messages contain no values of unknown fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +14,7 @@ use super::input::{ContainerSecrets, SHOWN_MAX, SecretInput, Target, field, quot
 use crate::config::is_label;
 use crate::failure::Violations;
 
-/// Limits of one annotation.
+/// Limits of one list.
 const LIMITS: Limits = Limits { bytes: 64 << 10, depth: 8, nodes: 4096, copied_bytes: 16 << 10 };
 /// Largest annotations with references of a pod, in bytes: Kubernetes' limit of all annotations.
 const ALL_MAX: usize = 256 << 10;
@@ -22,10 +22,20 @@ const ALL_MAX: usize = 256 << 10;
 const MODE_MAX: u32 = 0o777;
 /// Longest path of a file, in bytes.
 const PATH_MAX: usize = 4095;
+/// Longest path of a file in a volume, in bytes.
+const VOLUME_PATH_MAX: usize = 1024;
 /// Longest name of a variable or a group, in bytes.
 const NAME_MAX: usize = 255;
 
-/// An entry of an annotation.
+/// Place of a list, which decides the fields of its entries.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    Annotation,
+    /// A volume, with its provider: entries have relative files.
+    Volume(&'a str),
+}
+
+/// An entry of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Entry {
@@ -88,7 +98,7 @@ pub(crate) fn read(
             continue;
         }
         bytes += text.len();
-        let inputs = read_one(&field, text, &mut violations);
+        let inputs = read_one(&field, text, Place::Annotation, &mut violations);
         all.insert(container.to_owned(), ContainerSecrets { annotation: annotation.clone(), inputs });
     }
     if bytes > ALL_MAX {
@@ -99,7 +109,8 @@ pub(crate) fn read(
     Ok(all)
 }
 
-fn read_one(field: &str, text: &str, violations: &mut Violations) -> Vec<SecretInput> {
+/// Reads a list of secrets, and adds its violations.
+pub(super) fn read_one(field: &str, text: &str, place: Place<'_>, violations: &mut Violations) -> Vec<SecretInput> {
     let parsed = match parse(text, 1, &LIMITS) {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -129,7 +140,7 @@ fn read_one(field: &str, text: &str, violations: &mut Violations) -> Vec<SecretI
         if faults.iter().any(|fault| fault.path.starts_with(&prefix)) {
             continue;
         }
-        let Some(input) = input(&field, entry, violations) else { continue };
+        let Some(input) = input(&field, entry, place, violations) else { continue };
         let (kind, target) = input.target.name();
         if !targets.insert((kind, target.to_owned())) {
             violations.add(&format!("{field}.{kind}"), format!("{} is given twice", quoted(target)));
@@ -139,8 +150,17 @@ fn read_one(field: &str, text: &str, violations: &mut Violations) -> Vec<SecretI
     inputs
 }
 
-fn input(field: &str, entry: Entry, violations: &mut Violations) -> Option<SecretInput> {
-    let Entry { file, env, provider, path, key, version, mode, group } = entry;
+fn input(field: &str, entry: Entry, place: Place<'_>, violations: &mut Violations) -> Option<SecretInput> {
+    let Entry { file, env, mut provider, path, key, version, mode, group } = entry;
+    if let Place::Volume(of_volume) = place {
+        if env.is_some() {
+            violations.add(&format!("{field}.env"), "a volume has only files");
+        }
+        if provider.is_some() {
+            violations.add(&format!("{field}.provider"), "all items have the provider of the volume");
+        }
+        provider = Some(of_volume.to_owned());
+    }
     let group = group.map(|group| group.0);
     let reference = SecretReference {
         provider: provider.unwrap_or_default(),
@@ -162,7 +182,11 @@ fn input(field: &str, entry: Entry, violations: &mut Violations) -> Option<Secre
     }
     let target = match (file, env) {
         (Some(path), None) => {
-            if let Some(why) = misplaced(&path) {
+            let why = match place {
+                Place::Annotation => misplaced(&path),
+                Place::Volume(_) => misplaced_in_volume(&path),
+            };
+            if let Some(why) = why {
                 violations.add(&format!("{field}.file"), format!("{} {why}", quoted(&path)));
             }
             Target::File { path, mode, group }
@@ -184,6 +208,27 @@ fn input(field: &str, entry: Entry, violations: &mut Violations) -> Option<Secre
     Some(SecretInput { target, reference })
 }
 
+/// Names that no secret file can have.
+const RESERVED: &str = "must not have empty components, \".\", and names that begin with \"..\"";
+
+fn is_reserved(name: &str) -> bool {
+    name.is_empty() || name == "." || name.starts_with("..")
+}
+
+/// Returns why no file of a volume can have a path.
+fn misplaced_in_volume(path: &str) -> Option<String> {
+    if path.starts_with('/') {
+        return Some("is not relative to the volume".to_owned());
+    }
+    if path.len() > VOLUME_PATH_MAX || path.split('/').any(|name| name.len() > NAME_MAX) {
+        return Some(format!("is too long; at most {VOLUME_PATH_MAX} bytes, {NAME_MAX} a component, are allowed"));
+    }
+    if path.contains(char::is_control) {
+        return Some("contains a control character".to_owned());
+    }
+    path.split('/').any(is_reserved).then(|| RESERVED.to_owned())
+}
+
 /// Returns why no secret file can have a path. executord and the shim check the path again.
 fn misplaced(path: &str) -> Option<String> {
     if path.len() > PATH_MAX {
@@ -193,8 +238,8 @@ fn misplaced(path: &str) -> Option<String> {
     if path.contains(char::is_control) {
         return Some("contains a control character".to_owned());
     }
-    if below.split('/').any(|part| part.is_empty() || part == "." || part.starts_with("..")) {
-        return Some("must not have empty components, \".\", and names that begin with \"..\"".to_owned());
+    if below.split('/').any(is_reserved) {
+        return Some(RESERVED.to_owned());
     }
     let reserved = ["/proc", "/sys", "/dev"].into_iter().find(|top| Path::new(path).starts_with(top));
     reserved.map(|top| format!("is in {top}, where no secret file can be"))

@@ -9,7 +9,7 @@ use executor_cri_api::v1::{ContainerConfig, PodSandboxConfig};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::config::ConfigFile;
+use crate::config::{ConfigFile, ReferenceOrigin};
 use crate::failure::{self, Violations};
 
 /// Longest part of a wrong value in a message, in bytes.
@@ -61,7 +61,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("{:?}", shown(text))
 }
 
-/// Checks that the rules allow references. The rules are not read if there is no reference.
+/// Checks that the rules allow the references of annotations. The rules are not read if there is no reference.
 ///
 /// # Errors
 /// PERMISSION_DENIED with each reference that no rule allows, or FAILED_PRECONDITION (the configuration file cannot be
@@ -71,33 +71,84 @@ pub(crate) fn check_rules<'a>(
     sandbox: &PodSandboxConfig,
     secrets: impl IntoIterator<Item = &'a ContainerSecrets>,
 ) -> Result<(), Status> {
-    let mut secrets = secrets.into_iter().filter(|secrets| !secrets.inputs.is_empty()).peekable();
-    if secrets.peek().is_none() {
+    let namespace = sandbox.metadata.as_ref().map(|metadata| &*metadata.namespace).unwrap_or_default();
+    let references = secrets.into_iter().flat_map(|ContainerSecrets { annotation, inputs }| {
+        let field = field(annotation);
+        inputs.iter().enumerate().map(move |(index, input)| (format!("{field}[{index}]"), &input.reference))
+    });
+    check_references(file, ReferenceOrigin::Annotation, namespace, references)
+}
+
+/// Checks that the rules allow references, which have the names of their fields.
+pub(super) fn check_references<'a>(
+    file: &ConfigFile,
+    origin: ReferenceOrigin<'_>,
+    namespace: &str,
+    references: impl Iterator<Item = (String, &'a SecretReference)>,
+) -> Result<(), Status> {
+    let mut references = references.peekable();
+    if references.peek().is_none() {
         return Ok(());
     }
     let config = file.read().map_err(|why| Status::failed_precondition(failure::shortened(why)))?;
-    let namespace = sandbox.metadata.as_ref().map(|metadata| &*metadata.namespace).unwrap_or_default();
+    let (pods, rule) = match origin {
+        ReferenceOrigin::Annotation => ("pods".to_owned(), "no rule of cri.secrets covers it"),
+        ReferenceOrigin::ServiceAccount(account) => (
+            format!("pods with service account {}", quoted(account)),
+            "no rule of cri.secrets with service_accounts covers it; ask the node's operator for one",
+        ),
+    };
     let mut violations = Violations::default();
-    for ContainerSecrets { annotation, inputs } in secrets {
-        for (index, SecretInput { reference, .. }) in inputs.iter().enumerate() {
-            let SecretReference { provider, path, .. } = reference;
-            if !config.allows(namespace, provider, path) {
-                let why = format!(
-                    "pods of namespace {} may not use {path:?} of provider {provider:?}: no rule of cri.secrets covers it",
-                    quoted(namespace)
-                );
-                violations.add(&format!("{}[{index}]", field(annotation)), why);
-            }
+    for (field, SecretReference { provider, path, .. }) in references {
+        if !config.allows(origin, namespace, provider, path) {
+            let namespace = quoted(namespace);
+            let why = format!("{pods} of namespace {namespace} may not use {path:?} of provider {provider:?}: {rule}");
+            violations.add(&field, why);
         }
     }
     violations.check().map_err(|status| Status::permission_denied(status.message()))
 }
 
-impl ContainerSecrets {
+/// Secrets of a request to executord, each with its field in the kubelet's request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestSecrets(Vec<RequestSecret>);
+
+#[derive(Clone, Debug)]
+struct RequestSecret {
+    /// Name of the field.
+    field: String,
+    /// Index of the mount in the kubelet's request; `None` for an annotation.
+    mount: Option<usize>,
+    input: SecretInput,
+}
+
+impl From<&ContainerSecrets> for RequestSecrets {
+    fn from(ContainerSecrets { annotation, inputs }: &ContainerSecrets) -> Self {
+        let name = field(annotation);
+        let inputs = inputs.iter().cloned().enumerate();
+        Self(
+            inputs
+                .map(|(index, input)| RequestSecret { field: format!("{name}[{index}]"), mount: None, input })
+                .collect(),
+        )
+    }
+}
+
+impl RequestSecrets {
+    /// Adds a file of the volume that a mount names.
+    pub(super) fn add_file(&mut self, mount: usize, field: String, input: SecretInput) {
+        self.0.push(RequestSecret { field, mount: Some(mount), input });
+    }
+
+    /// Returns true if secret files replace a mount.
+    pub(crate) fn replaces(&self, mount: usize) -> bool {
+        self.0.iter().any(|secret| secret.mount == Some(mount))
+    }
+
     /// Adds the files and variables to an action of a container.
     pub(crate) fn lower(&self, config: &ContainerConfig, action: &mut RunAction, violations: &mut Violations) {
         self.check_conflicts(config, violations);
-        for SecretInput { target, reference } in &self.inputs {
+        for RequestSecret { input: SecretInput { target, reference }, .. } in &self.0 {
             let SecretReference { provider, path, key, version } = reference.clone();
             let from = Some(v1::SecretReference { provider, path, key, version });
             match target.clone() {
@@ -115,13 +166,13 @@ impl ContainerSecrets {
         }
     }
 
-    /// Checks that no file is in the place of a mount, and that no variable has two values.
+    /// Checks that no file is in the place of a mount other than its own, and that no variable has two values.
     fn check_conflicts(&self, config: &ContainerConfig, violations: &mut Violations) {
         let mounts: Vec<String> =
             config.mounts.iter().map(|mount| format!("/{}", mount.container_path.trim_matches('/'))).collect();
-        for (index, input) in self.inputs.iter().enumerate() {
+        for RequestSecret { field, mount: own, input } in &self.0 {
             let (kind, target) = input.target.name();
-            let field = format!("{}[{index}].{kind}", field(&self.annotation));
+            let field = format!("{field}.{kind}");
             if kind == "env" {
                 if let Some(variable) = config.envs.iter().position(|variable| variable.key == *target) {
                     violations.add(&field, format!("{target:?} is also the name of config.envs[{variable}]"));
@@ -129,8 +180,10 @@ impl ContainerSecrets {
                 continue;
             }
             let path = Path::new(target);
-            let is_conflict = |mount: &String| path.starts_with(mount) || Path::new(mount).starts_with(path);
-            if let Some(at) = mounts.iter().position(is_conflict) {
+            let is_conflict = |(at, mount): (usize, &String)| {
+                *own != Some(at) && (path.starts_with(mount) || Path::new(mount).starts_with(path))
+            };
+            if let Some(at) = mounts.iter().enumerate().position(is_conflict) {
                 let mount = &mounts[at];
                 violations.add(
                     &field,
@@ -142,7 +195,7 @@ impl ContainerSecrets {
         }
     }
 
-    /// Names the fields of annotations in an error of executord, whose fields are those of its own request.
+    /// Names the fields of the kubelet's request in an error of executord, whose fields are those of its own request.
     pub(crate) fn named(&self, error: Error) -> Error {
         match error {
             Error::Refused(mut refusal) => {
@@ -160,13 +213,13 @@ impl ContainerSecrets {
             let rest = violation.field.strip_prefix(list).and_then(|rest| rest.split_once(']'));
             let Some((number, rest)) = rest else { continue };
             let Ok(number) = number.parse::<usize>() else { continue };
-            let mut of_kind = self.inputs.iter().enumerate().filter(|(_, input)| input.target.name().0 == kind);
-            let Some((index, _)) = of_kind.nth(number) else { continue };
+            let mut of_kind = self.0.iter().filter(|secret| secret.input.target.name().0 == kind);
+            let Some(RequestSecret { field, .. }) = of_kind.nth(number) else { continue };
             let rest = match rest {
                 rest if rest == own => format!(".{kind}"),
                 rest => rest.strip_prefix(".from").unwrap_or(rest).to_owned(),
             };
-            violation.field = format!("{}[{index}]{rest}", field(&self.annotation));
+            violation.field = format!("{field}{rest}");
             return;
         }
     }
@@ -193,7 +246,7 @@ mod tests {
 
     fn lowered(text: &str, config: &ContainerConfig) -> Result<RunAction, String> {
         let (mut action, mut violations) = (RunAction::default(), Violations::default());
-        parsed(text)?.lower(config, &mut action, &mut violations);
+        RequestSecrets::from(&parsed(text)?).lower(config, &mut action, &mut violations);
         violations.check().map(|()| action).map_err(|status| status.message().to_owned())
     }
 
@@ -296,7 +349,11 @@ mod tests {
             ("action.run.volume_mounted_files[7].from", "action.run.volume_mounted_files[7].from"),
             ("volumes[0].path", "volumes[0].path"),
         ] {
-            let error = secrets.named(failure::refused(executor_client::Code::NotFound, field, "NOT_FOUND"));
+            let error = RequestSecrets::from(&secrets).named(failure::refused(
+                executor_client::Code::NotFound,
+                field,
+                "NOT_FOUND",
+            ));
             assert_eq!(error.violations()[0].field, expected);
         }
     }

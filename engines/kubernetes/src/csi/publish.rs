@@ -1,0 +1,208 @@
+//! Publishes the volume of a pod: judges the kubelet's request, which comes before RunPodSandbox (rules C52 and C53).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use executor_cri_api::csi::volume_capability::AccessType;
+use executor_cri_api::csi::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+use tonic::Status;
+
+use crate::config::{Csi, is_plain};
+use crate::failure::Violations;
+use crate::node::Node;
+use crate::secrets::VolumeSecrets;
+use crate::volumes::VolumeRecord;
+
+/// Prefix of the attributes that the kubelet adds.
+const KUBELET: &str = "csi.storage.k8s.io/";
+/// Longest id of a volume, in bytes.
+const ID_MAX: usize = 253;
+
+/// Publishes a volume. The same request again has no effect.
+///
+/// # Errors
+/// INVALID_ARGUMENT with every violation, PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS (another volume
+/// with this id), or INTERNAL (the volume cannot be mounted).
+pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePublishVolumeRequest) -> Result<(), Status> {
+    let record = judge(settings, request)?;
+    let node = Arc::clone(node);
+    let (lock, task) = (node.lock_name(&lock_name(&record.id)).await, move || {
+        // The rules are for new volumes: the kubelet publishes a volume again and again.
+        if node.volumes.published(&record)?.is_none() {
+            record.secrets.check_rules(&node.config_file, &record.namespace, &record.service_account)?;
+            node.volumes.publish(record)?;
+        }
+        Ok(())
+    });
+    let done = tokio::task::spawn_blocking(task).await;
+    drop(lock);
+    done.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+}
+
+/// Unpublishes a volume. A missing volume is unpublished.
+///
+/// # Errors
+/// INVALID_ARGUMENT, or INTERNAL if the volume cannot be unmounted.
+pub(super) async fn unpublish(
+    node: &Arc<Node>,
+    settings: &Csi,
+    request: NodeUnpublishVolumeRequest,
+) -> Result<(), Status> {
+    let NodeUnpublishVolumeRequest { volume_id, target_path } = request;
+    let mut violations = Violations::default();
+    check_id(&volume_id, &mut violations);
+    let target = target(settings, &target_path, &mut violations);
+    violations.check()?;
+    let node = Arc::clone(node);
+    let lock = node.lock_name(&lock_name(&volume_id)).await;
+    let done = tokio::task::spawn_blocking(move || node.volumes.unpublish(&volume_id, &target)).await;
+    drop(lock);
+    done.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+}
+
+/// Returns the name of a volume's lock, which no sandbox or container has.
+fn lock_name(id: &str) -> String {
+    format!("volume\0{id}")
+}
+
+/// Judges a request. Its token is not used.
+fn judge(settings: &Csi, request: NodePublishVolumeRequest) -> Result<VolumeRecord, Status> {
+    let NodePublishVolumeRequest { volume_id, target_path, volume_capability, readonly, volume_context, .. } = request;
+    let mut violations = Violations::default();
+    check_id(&volume_id, &mut violations);
+    let target = target(settings, &target_path, &mut violations);
+    match volume_capability.map(|capability| capability.access_type) {
+        None => violations.add("volume_capability", "required"),
+        Some(Some(AccessType::Block(_))) => violations.add("volume_capability.block", "a volume of secrets has files"),
+        Some(Some(AccessType::Mount(_)) | None) => {}
+    }
+    if !readonly {
+        violations.add("readonly", "required: set readOnly: true in the csi volume of the pod");
+    }
+    let mut record = VolumeRecord { id: volume_id, target, ..VolumeRecord::default() };
+    read_context(settings, volume_context, &mut record, &mut violations);
+    violations.check()?;
+    Ok(record)
+}
+
+/// Reads the attributes of the pod's manifest, and those that the kubelet adds.
+fn read_context(
+    settings: &Csi,
+    mut context: BTreeMap<String, String>,
+    record: &mut VolumeRecord,
+    violations: &mut Violations,
+) {
+    let mut take = |key: &str| context.remove(key).unwrap_or_default();
+    let [uid, namespace, service_account, ephemeral] =
+        ["pod.uid", "pod.namespace", "serviceAccount.name", "ephemeral"].map(|name| take(&format!("{KUBELET}{name}")));
+    let [provider, items] = ["provider", "items"].map(&mut take);
+    if [&uid, &namespace, &service_account].into_iter().any(String::is_empty) {
+        let driver = &settings.driver;
+        violations.add("volume_context", format!("has no pod: the CSIDriver {driver} needs podInfoOnMount: true"));
+    } else if ephemeral != "true" {
+        violations.add("volume_context", "is of a persistent volume; only inline volumes of pods have secrets");
+    }
+    if provider.is_empty() {
+        violations.add("volumeAttributes.provider", "required: the name of a provider of executord");
+    }
+    // Keys of unknown attributes are shown, values are not.
+    for key in context.keys().filter(|key| !key.starts_with(KUBELET)) {
+        let key: String = key.chars().filter(|c| !c.is_control()).take(100).collect();
+        violations.add(&format!("volumeAttributes[{key}]"), "is unknown; provider and items are allowed");
+    }
+    record.secrets = VolumeSecrets::read(&provider, &items, violations);
+    (record.pod_uid, record.namespace, record.service_account) = (uid, namespace, service_account);
+}
+
+fn check_id(id: &str, violations: &mut Violations) {
+    match id.len() {
+        0 => violations.add("volume_id", "required"),
+        1..=ID_MAX => {}
+        bytes => violations.add("volume_id", format!("has {bytes} bytes; at most {ID_MAX} are allowed")),
+    }
+}
+
+/// Checks a path of a volume, which is in the kubelet's directory.
+fn target(Csi { kubelet_directory, .. }: &Csi, path: &str, violations: &mut Violations) -> PathBuf {
+    let target = Path::new(path);
+    if path.is_empty() {
+        violations.add("target_path", "required");
+    } else if !is_plain(target) || target == kubelet_directory || !target.starts_with(kubelet_directory) {
+        let directory = kubelet_directory.display();
+        violations.add("target_path", format!("is not below {directory}, the value of cri.csi.kubelet_directory"));
+    }
+    target.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_cri_api::csi::VolumeCapability;
+    use executor_cri_api::csi::volume_capability::{BlockVolume, MountVolume};
+
+    fn request() -> NodePublishVolumeRequest {
+        let context = [
+            ("csi.storage.k8s.io/pod.name", "web"),
+            ("csi.storage.k8s.io/pod.namespace", "shop"),
+            ("csi.storage.k8s.io/pod.uid", "u"),
+            ("csi.storage.k8s.io/serviceAccount.name", "app"),
+            ("csi.storage.k8s.io/serviceAccount.tokens", "hunter2"),
+            ("csi.storage.k8s.io/ephemeral", "true"),
+            ("provider", "vault"),
+            ("items", "[{file: a, path: kv/a}]"),
+        ];
+        let access_type = Some(AccessType::Mount(MountVolume::default()));
+        NodePublishVolumeRequest {
+            volume_id: "csi-1".into(),
+            target_path: "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/s/mount".into(),
+            volume_capability: Some(VolumeCapability { access_type, ..VolumeCapability::default() }),
+            readonly: true,
+            volume_context: context.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            ..NodePublishVolumeRequest::default()
+        }
+    }
+
+    #[test]
+    fn records_have_names_only() {
+        let record = judge(&Csi::default(), request()).unwrap();
+        assert_eq!([&*record.pod_uid, &record.namespace, &record.service_account], ["u", "shop", "app"]);
+        let json = serde_json::to_string(&record).unwrap();
+        assert!(json.contains("kv/a") && !json.contains("hunter2"), "{json}");
+        assert_eq!(serde_json::from_str::<VolumeRecord>(&json).unwrap(), record);
+    }
+
+    #[test]
+    fn every_violation_of_requests_is_named() {
+        let error = judge(&Csi::default(), NodePublishVolumeRequest::default()).unwrap_err();
+        for part in [
+            "volume_id: required",
+            "target_path: required",
+            "volume_capability: required",
+            "readonly: required",
+            "podInfoOnMount: true",
+            "volumeAttributes.provider: required",
+            "volumeAttributes.items: is empty",
+        ] {
+            assert!(error.message().contains(part), "{part}: {error}");
+        }
+        let refused = |change: fn(&mut NodePublishVolumeRequest)| {
+            let mut request = request();
+            change(&mut request);
+            judge(&Csi::default(), request).unwrap_err().message().to_owned()
+        };
+        assert!(refused(|request| request.target_path = "/etc/shadow".into()).contains("target_path: is not below"));
+        assert!(refused(|request| request.target_path = "/var/lib/kubelet/../x".into()).contains("target_path"));
+        assert!(refused(|request| request.target_path = "/var/lib/kubelet".into()).contains("target_path"));
+        assert!(refused(|request| request.volume_id = "a".repeat(300)).contains("volume_id: has 300 bytes"));
+        let persistent = refused(|request| drop(request.volume_context.remove("csi.storage.k8s.io/ephemeral")));
+        assert!(persistent.contains("persistent volume"), "{persistent}");
+        let unknown = refused(|request| drop(request.volume_context.insert("objects".into(), "hunter2".into())));
+        assert!(unknown.contains("volumeAttributes[objects]: is unknown") && !unknown.contains("hunter2"), "{unknown}");
+        let block = refused(|request| {
+            let access_type = Some(AccessType::Block(BlockVolume::default()));
+            request.volume_capability = Some(VolumeCapability { access_type, ..VolumeCapability::default() });
+        });
+        assert!(block.contains("volume_capability.block"), "{block}");
+    }
+}

@@ -1,0 +1,227 @@
+//! Inline volumes of secrets: rules C52 and C53.
+//!
+//! ```text
+//!  NodePublishVolume ── publish ──> read-only tmpfs with empty files on the host, record with its device
+//!  CreateContainer ──── resolve ──> mounts whose source is on this device become secret files of the request
+//! ```
+//! A volume is identified by the device of its file system, which only executor-cri creates. So neither a directory with
+//! the same names nor a link to the volume of another pod gives a container a secret. The volume on the host has no values.
+
+mod file_system;
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_cri_api::v1::Mount;
+use executor_sys::mutex::locked;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
+use tonic::Status;
+
+use self::file_system::Place;
+use crate::config::ConfigFile;
+use crate::secrets::{RequestSecrets, VolumeSecrets};
+use crate::store;
+
+/// Checks that this process can mount volumes.
+///
+/// # Errors
+/// Returns an error if this process lacks CAP_SYS_ADMIN.
+pub(crate) fn check_privilege() -> io::Result<()> {
+    file_system::create(std::collections::BTreeSet::new(), std::iter::empty()).map(drop)
+}
+
+/// Time limit for a lookup of a mount's source. That of a dead network file system does not return.
+const LOOKUP_MAX: Duration = Duration::from_secs(5);
+
+/// A published volume. The record has names only.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub(crate) struct VolumeRecord {
+    /// Id that the kubelet gave.
+    pub(crate) id: String,
+    /// Path of the volume on the host.
+    pub(crate) target: PathBuf,
+    /// Device of the volume's file system.
+    pub(crate) device: u64,
+    pub(crate) pod_uid: String,
+    pub(crate) namespace: String,
+    pub(crate) service_account: String,
+    pub(crate) secrets: VolumeSecrets,
+}
+
+impl VolumeRecord {
+    /// Returns true if a request for the volume is the same.
+    fn is_same(&self, other: &Self) -> bool {
+        *self == Self { device: self.device, ..other.clone() }
+    }
+
+    /// Returns true if the volume is mounted. Otherwise another file system can have its device number.
+    fn is_mounted(&self) -> bool {
+        file_system::root(&self.target).is_ok_and(|root| root == Some(self.device))
+    }
+}
+
+/// All volumes, in memory and on disk.
+#[derive(Debug)]
+pub(crate) struct Volumes {
+    directory: PathBuf,
+    known: Mutex<BTreeMap<String, Arc<VolumeRecord>>>,
+    /// Sources of mounts whose lookup has not returned.
+    unanswered: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Volumes {
+    /// Reads the records in a directory, which is created if it is missing. Records of volumes that are not mounted, such as
+    /// those of before a reboot, are removed: the kubelet publishes such volumes again.
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be created or read.
+    pub(crate) fn open(directory: PathBuf) -> Result<Self, String> {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+        made.map_err(|error| format!("{}: {error}", directory.display()))?;
+        let all = Self { directory, known: Mutex::default(), unanswered: Arc::default() };
+        for record in store::read_all::<VolumeRecord>(&all.directory)? {
+            match record.is_mounted() {
+                true => drop(locked(&all.known).insert(record.id.clone(), Arc::new(record))),
+                false => store::remove_file(&all.path(&record.id)),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Publishes a volume that is not published: mounts it at its path. Its file system is complete before.
+    ///
+    /// # Errors
+    /// INTERNAL if the volume cannot be mounted.
+    pub(crate) fn publish(&self, mut record: VolumeRecord) -> Result<(), Status> {
+        let target = record.target.clone();
+        let failed =
+            |error: io::Error| Status::internal(format!("cannot mount the volume at {}: {error}", target.display()));
+        // An earlier call was killed before it wrote the record.
+        file_system::unmount(&record.target).map_err(failed)?;
+        let volume = file_system::create(record.secrets.all_paths(), record.secrets.paths()).map_err(failed)?;
+        record.device = file_system::device(&volume).map_err(failed)?;
+        // The record is written first, so that no volume without a record is in use after a kill.
+        let json = serde_json::to_vec(&record).map_err(|error| Status::internal(error.to_string()))?;
+        store::replace(&self.path(&record.id), &json)
+            .map_err(|error| Status::resource_exhausted(format!("cannot write the record of the volume: {error}")))?;
+        if let Err(error) = file_system::attach(&volume, &target) {
+            store::remove_file(&self.path(&record.id));
+            return Err(failed(error));
+        }
+        locked(&self.known).insert(record.id.clone(), Arc::new(record));
+        Ok(())
+    }
+
+    /// Returns the volume if it is published by an equal request.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS if another request published a volume with this id.
+    pub(crate) fn published(&self, record: &VolumeRecord) -> Result<Option<Arc<VolumeRecord>>, Status> {
+        let earlier = locked(&self.known).get(&record.id).cloned();
+        match earlier.filter(|earlier| earlier.is_mounted()) {
+            Some(earlier) if earlier.is_same(record) => Ok(Some(earlier)),
+            Some(_) => Err(Status::already_exists("volume_id: another volume with this id is published")),
+            None => Ok(None),
+        }
+    }
+
+    /// Unmounts a volume, and removes its directory and its record. A missing volume is unpublished.
+    ///
+    /// # Errors
+    /// INTERNAL if the volume cannot be unmounted or its directory cannot be removed.
+    pub(crate) fn unpublish(&self, id: &str, target: &Path) -> Result<(), Status> {
+        let removed = file_system::unmount(target).and_then(|()| match std::fs::remove_dir(target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        });
+        removed.map_err(|error| Status::internal(format!("cannot remove the volume {}: {error}", target.display())))?;
+        if locked(&self.known).remove(id).is_some() {
+            store::remove_file(&self.path(id));
+        }
+        Ok(())
+    }
+
+    /// Adds the files of volumes that a pod's mounts name to its request. A mount is of a volume if its source is on the
+    /// device of the volume. A directory or a file of the volume can be its source, too (`subPath`).
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED if the volume is that of another pod, or no rule allows a reference of it; UNAVAILABLE if a file
+    /// system does not respond. The second result is the decision of the rules, which is for new containers only.
+    pub(crate) async fn resolve(
+        &self,
+        file: &ConfigFile,
+        pod_uid: &str,
+        mounts: &[Mount],
+        request: &mut RequestSecrets,
+    ) -> Result<Result<(), Status>, Status> {
+        let known: Vec<_> = locked(&self.known).values().cloned().collect();
+        let mut allowed = Ok(());
+        if known.is_empty() {
+            return Ok(allowed);
+        }
+        let has_volume = known.iter().any(|record| record.pod_uid == pod_uid);
+        for (index, mount) in mounts.iter().enumerate().filter(|(_, mount)| !mount.host_path.is_empty()) {
+            let field = format!("config.mounts[{index}].host_path");
+            let Some(place) = self.locate(&mount.host_path).await else {
+                if has_volume {
+                    let seconds = LOOKUP_MAX.as_secs();
+                    let why = format!("{field}: the file system has not responded within {seconds} s");
+                    return Err(Status::unavailable(why));
+                }
+                // executord waits for this file system. Volumes of secrets always respond.
+                continue;
+            };
+            let Ok(place) = place else { continue }; // executord reports that the path does not exist
+            let Some(record) = known.iter().find(|record| record.device == place.device && record.is_mounted()) else {
+                continue;
+            };
+            if record.pod_uid != pod_uid {
+                return Err(Status::permission_denied(format!("{field}: is in a volume of secrets of another pod")));
+            }
+            let inside = file_system::find(&record.target, record.secrets.all_paths(), place);
+            let Ok(Some(inside)) = inside else {
+                return Err(Status::failed_precondition(format!("{field}: is not in the volume of secrets")));
+            };
+            record.secrets.add_to(request, index, &mount.container_path, &inside);
+            allowed =
+                allowed.and_then(|()| record.secrets.check_rules(file, &record.namespace, &record.service_account));
+        }
+        Ok(allowed)
+    }
+
+    /// Returns the place of a path, or `None` if its file system does not respond. Only one thread waits for a path.
+    async fn locate(&self, path: &str) -> Option<io::Result<Place>> {
+        if !locked(&self.unanswered).insert(path.to_owned()) {
+            return self.locate_again(path).await;
+        }
+        let (path, unanswered) = (path.to_owned(), Arc::clone(&self.unanswered));
+        let lookup = tokio::task::spawn_blocking(move || {
+            let place = file_system::locate(Path::new(&path));
+            locked(&unanswered).remove(&path);
+            place
+        });
+        timeout(LOOKUP_MAX, lookup).await.ok()?.ok()
+    }
+
+    /// Waits for the lookup of the same path by another call.
+    async fn locate_again(&self, path: &str) -> Option<io::Result<Place>> {
+        let over = async {
+            while locked(&self.unanswered).contains(path) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(LOOKUP_MAX, over).await.ok()?;
+        Box::pin(self.locate(path)).await
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.directory.join(format!("{}.json", hex::encode(Sha256::digest(id))))
+    }
+}
