@@ -98,8 +98,11 @@ impl Volumes {
     /// Publishes a volume that is not published: mounts it at its path. Its file system is complete before.
     ///
     /// # Errors
-    /// INTERNAL if the volume cannot be mounted.
+    /// ALREADY_EXISTS if another volume is published at its path, or INTERNAL if the volume cannot be mounted.
     pub(crate) fn publish(&self, mut record: VolumeRecord) -> Result<(), Status> {
+        if self.is_of_another(&record.id, &record.target) {
+            return Err(Status::already_exists("target_path: another volume is published there"));
+        }
         let target = record.target.clone();
         let failed =
             |error: io::Error| Status::internal(format!("cannot mount the volume at {}: {error}", target.display()));
@@ -137,6 +140,9 @@ impl Volumes {
     /// # Errors
     /// INTERNAL if the volume cannot be unmounted or its directory cannot be removed.
     pub(crate) fn unpublish(&self, id: &str, target: &Path) -> Result<(), Status> {
+        if self.is_of_another(id, target) {
+            return Ok(()); // this volume is not published there
+        }
         let removed = file_system::unmount(target).and_then(|()| match std::fs::remove_dir(target) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -146,6 +152,12 @@ impl Volumes {
             store::remove_file(&self.path(id));
         }
         Ok(())
+    }
+
+    /// Returns true if another volume is published at a path.
+    fn is_of_another(&self, id: &str, target: &Path) -> bool {
+        let known: Vec<_> = locked(&self.known).values().cloned().collect();
+        known.iter().any(|record| record.id != id && record.target == target && record.is_mounted())
     }
 
     /// Adds the files of volumes that a pod's mounts name to its request. A mount is of a volume if its source is on the

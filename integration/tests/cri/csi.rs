@@ -195,6 +195,12 @@ fn volumes_become_files_of_containers() {
     other.volume_context.insert("items".into(), "- {file: a, path: user}".into());
     has_code(&publish(&node, &other).unwrap_err(), Code::AlreadyExists, &["volume_id"]);
 
+    let mut at_its_path = request.clone();
+    at_its_path.volume_id = "csi-other".into();
+    has_code(&publish(&node, &at_its_path).unwrap_err(), Code::AlreadyExists, &["target_path"]);
+    unpublish(&node, &at_its_path);
+    assert_eq!(fs::metadata(&target).unwrap().dev(), device, "the volume of another id stays");
+
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
     let (directory, file) = (SubPath::mount(&node, &target.join("db")), SubPath::mount(&node, &target.join("token")));
     let link = kubelet(node.daemon.setup()).join("link");

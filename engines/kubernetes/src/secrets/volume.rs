@@ -118,6 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn items_of_the_guide_are_read() {
+        let guide = include_str!("../../../../docs/guides/kubernetes-node.md");
+        let (_, rest) = guide.split_once("          items: |\n").unwrap();
+        let items: String =
+            rest.lines().take_while(|line| line.starts_with("      ")).map(|line| format!("{line}\n")).collect();
+        let secrets = parsed(&items).unwrap();
+        assert_eq!(secrets.paths().collect::<Vec<_>>(), ["user", "password", "token"]);
+    }
+
+    #[test]
     fn bad_items_are_refused() {
         let long = format!("- {{file: {}, path: a}}", "a".repeat(256));
         for (items, expected) in [
