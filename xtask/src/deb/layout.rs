@@ -30,6 +30,8 @@ const DOCUMENTS: [&str; 6] = [
     "docs/troubleshooting.md",
     "docs/configuration.md",
 ];
+/// Examples for a node of Kubernetes.
+const KUBERNETES: [&str; 3] = ["csi-driver.yaml", "executor-cri-csi.conf", "runtime-classes.yaml"];
 /// Directory of the documentation.
 const DOC: &str = "usr/share/doc/executor";
 /// Findings of lintian that are intended.
@@ -103,6 +105,9 @@ impl<'a> Tree<'a> {
         gzip(third_party::notice(self.workspace)?.as_bytes(), &self.at(&format!("{DOC}/THIRD-PARTY.gz")))?;
         for example in ["executor.toml", "kubernetes-node.toml"] {
             self.from(&format!("docs/{example}"), &format!("{DOC}/examples/{example}"))?;
+        }
+        for name in KUBERNETES {
+            self.from(&format!("packaging/kubernetes/{name}"), &format!("{DOC}/examples/kubernetes/{name}"))?;
         }
         // The comments in the configuration refer to this path.
         symlink("../configuration.md.gz", self.at(&format!("{DOC}/examples/configuration.md.gz")))?;
