@@ -1,0 +1,141 @@
+//! Secrets by reference in an inline volume: rules C52 to C55.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use crate::engines::cluster::kubectl::{Cluster, output};
+use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
+use crate::engines::node::{NAME, SECRETS};
+
+/// Manifest of the package.
+const DRIVER: &str = include_str!("../../../../../packaging/kubernetes/csi-driver.yaml");
+/// Pods of one service account may use all secrets.
+const CONFIGURATION: &str = "[cri.csi]\n[[cri.secrets]]\nservice_accounts = [\"app\"]\nnamespaces = [\"secrets\"]\n\
+                             provider = \"shelf\"\npaths = [\"/\"]\n";
+/// Least number of specs of the sanity suite that pass.
+const SANITY_MIN: u32 = 9;
+const FIRST: &str = "the-first-value-of-a-volume";
+const SECOND: &str = "the-second-value-of-a-volume";
+/// Value of a Secret of Kubernetes.
+const NATIVE: &str = "the-value-of-a-native-secret";
+
+/// A pod with the volume reads the values, also by `subPath`, and their changes. A pod with another service account does not
+/// start, and its description says why. The values are in no file of etcd, of the kubelet and of the runtime, and in no answer of
+/// the API server. The control: the value of a Secret of Kubernetes is found in etcd and in the kubelet's directory.
+pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
+    enable(cluster)?;
+    let node = &cluster.node;
+    let space = Space::create(cluster, "secrets")?;
+    space.apply("v1", "ServiceAccount", "app", json!({}))?;
+    space.apply("v1", "Secret", "native", json!({"stringData": {"key": NATIVE}}))?;
+    put(cluster, FIRST)?;
+    let mounts = json!({"volumeMounts": [
+        {"name": "secrets", "mountPath": "/run/secrets", "readOnly": true},
+        {"name": "secrets", "mountPath": "/etc/password", "subPath": "db/password", "readOnly": true},
+        {"name": "native", "mountPath": "/native"},
+    ]});
+    let items = "- {file: db/password, path: password, mode: 0440}\n";
+    let mut spec = pod(WAIT, mounts);
+    let volume = json!({
+        "driver": "secrets.executor.v1", "readOnly": true,
+        "volumeAttributes": {"provider": "shelf", "items": items},
+    });
+    let native = json!({"name": "native", "secret": {"secretName": "native"}});
+    extend(&mut spec, json!({"volumes": [{"name": "secrets", "csi": volume}, native]}));
+    let with_account = |account: &str| -> Value {
+        let mut spec = spec.clone();
+        extend(&mut spec, json!({"serviceAccountName": account}));
+        spec
+    };
+    space.run("a", &with_account("app"))?;
+    let read = "cat /run/secrets/db/password /etc/password";
+    same("the secret", &space.execute("a", read)?, &format!("{FIRST}{FIRST}"))?;
+    same("the mode", &space.execute("a", "stat -L -c %a /run/secrets/db/password")?, "440\n")?;
+    put(cluster, SECOND)?;
+    space.until_prints("a", read, &format!("{SECOND}{SECOND}"))?;
+
+    space.apply("v1", "Pod", "b", json!({"spec": with_account("default")}))?;
+    space.until_event("service account \"default\" of namespace \"secrets\" may not use \"password\"")?;
+    let described = space.kubectl(&["describe", "pod", "b"])?;
+    ensure!(described.contains("ask the node's operator"), "the description is {described}");
+    space.kubectl(&["delete", "pod", "b", "--timeout", "60s"])?;
+
+    for kind in ["pods", "events", "csinodes", "volumeattachments"] {
+        let answer = space.kubectl(&["get", kind, "--output", "yaml"])?;
+        ensure!(![FIRST, SECOND].iter().any(|value| answer.contains(value)), "{kind} have the value: {answer}");
+    }
+    let of_run = ["etcd", "cri", "executor", "disk/executor", "executord.log", "executor-cri.log", "kubelet.log"];
+    let places = ["/var/lib/kubelet", "/var/log/pods"].map(Path::new).map(Path::to_owned);
+    let places: Vec<_> = places.into_iter().chain(of_run.map(|name| node.path(name))).collect();
+    let search = |pattern: &str| {
+        let script = format!("for place; do [ -e \"$place\" ] || exit 1; done; grep -arlE '{pattern}' \"$@\" || true");
+        let places = places.iter().filter_map(|path| path.to_str());
+        node.output(Path::new("sh"), ["-c", &script, "sh"].into_iter().chain(places))
+    };
+    let native = search(NATIVE)?;
+    let is_in = |place: &Path| native.lines().any(|line| Path::new(line).starts_with(place));
+    ensure!(is_in(&node.path("etcd")) && is_in(Path::new("/var/lib/kubelet")), "the control: only {native}");
+    let found = search(&format!("{FIRST}|{SECOND}"))?;
+    ensure!(found.is_empty(), "the value is in {found}");
+    let names = search("file: db/password")?;
+    ensure!(!names.is_empty(), "the control: the names are in etcd");
+    let listed = "find /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/secrets/mount -type f -size 0 -name password";
+    same("the file on the host", &count(cluster, listed)?, "1")?;
+
+    space.kubectl(&["delete", "pod", "a", "--timeout", "60s"])?;
+    cluster.until("the volume is unmounted and its record is removed", || {
+        let left = format!("ls {}/volumes; grep executor-csi /proc/mounts", node.path("cri").display());
+        Ok((count(cluster, &left)? == "0").then_some(()))
+    })?;
+    space.delete()
+}
+
+/// The suite of csi-test, without the specs of the controller, which the plugin does not have, and that of GetPluginInfo, which
+/// requires a name that ends with a letter: the specification allows a digit. The control: it counts the specs that have passed.
+pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
+    enable(cluster)?;
+    let suite = cluster.program().with_file_name("csi-sanity");
+    let arguments = [
+        "--csi.endpoint=/var/lib/kubelet/plugins/secrets.executor.v1/csi.sock",
+        "--csi.mountdir=/var/lib/kubelet/sanity/mount",
+        "--csi.stagingdir=/var/lib/kubelet/sanity/staging",
+        "--ginkgo.no-color",
+        "--ginkgo.skip=Controller Server|GetPluginInfo",
+    ];
+    cluster.node.output(Path::new("mkdir"), ["-p", "/var/lib/kubelet/sanity"])?;
+    let printed = output(cluster.node.command(&suite).args(arguments), "")?;
+    let passed = printed.split_once("SUCCESS! -- ").and_then(|(_, rest)| rest.split_once(" Passed"));
+    let passed: u32 = passed.context("no result")?.0.trim().parse()?;
+    ensure!(passed >= SANITY_MIN, "only {passed} specs have passed: {printed}");
+    Ok(())
+}
+
+/// Enables the plugin, and waits until the kubelet has registered it.
+fn enable(cluster: &Cluster) -> anyhow::Result<()> {
+    let node = &cluster.node;
+    fs::write(node.path("executor-cri.toml"), CONFIGURATION)?;
+    node.kill_cri()?;
+    node.start_cri()?;
+    cluster.apply(DRIVER)?;
+    cluster.until("the kubelet has registered the plugin", || {
+        let drivers = cluster.get(&["csinode", NAME])?["spec"]["drivers"].take();
+        Ok(drivers.as_array().into_iter().flatten().any(|one| one["name"] == "secrets.executor.v1").then_some(()))
+    })
+}
+
+/// Sets the value of the secret.
+fn put(cluster: &Cluster, value: &str) -> anyhow::Result<()> {
+    let path = cluster.node.path(SECRETS).join("password");
+    let new = path.with_extension("new");
+    fs::write(&new, value)?;
+    Ok(fs::rename(new, path)?)
+}
+
+/// Returns the number of lines that a shell command on the node prints.
+fn count(cluster: &Cluster, command: &str) -> anyhow::Result<String> {
+    let lines = cluster.node.output(Path::new("sh"), ["-c", &format!("({command}) | wc -l")])?;
+    Ok(lines.trim().to_owned())
+}
