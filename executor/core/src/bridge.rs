@@ -28,7 +28,7 @@ const IPV4_PREFIXES: std::ops::RangeInclusive<u8> = 12..=29;
 const IPV6_PREFIXES: std::ops::RangeInclusive<u8> = 32..=108;
 /// Number (host part) of the gateway's address in each pool.
 const GATEWAY: u32 = 1;
-/// Number of the IPv6 address that stands for the host's `::1` in connections to published ports.
+/// Number of the IPv6 address that represents the host's `::1` in connections to published ports.
 const LOOPBACK: u32 = 2;
 /// Lowest number of a container address.
 const FIRST: u32 = 3;
@@ -121,7 +121,8 @@ fn check_pair(network: &BridgeNetwork, other: &BridgeNetwork, faults: &mut Vec<U
     }
 }
 
-/// Returns the built-in network that requests without a name get if no network of CNI plugins is configured.
+/// Returns the built-in network for requests without a network name. It is used if no network of CNI plugins is
+/// configured.
 pub fn default_network(networks: &BTreeMap<String, BridgeNetwork>) -> Option<&BridgeNetwork> {
     networks.get(BRIDGE).or_else(|| networks.values().next())
 }
@@ -248,7 +249,7 @@ impl BridgeNetwork {
         self.addresses(GATEWAY)
     }
 
-    /// Returns the address that stands for the host's `::1` in connections to published ports.
+    /// Returns the address that represents the host's `::1` in connections to published ports.
     pub fn loopback_alias(&self) -> Option<Ipv6Addr> {
         self.ipv6.map(|net| ipv6_at(net, LOOPBACK))
     }

@@ -50,20 +50,21 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
     text + &extra
 }
 
-/// Returns true for a name server on a loopback address, or without an address: it is the container's own.
+/// Returns true for a loopback or unspecified address: such a name server is in the container itself.
 pub fn is_own_server(server: IpAddr) -> bool {
     let server = server.to_canonical();
     server.is_loopback() || server.is_unspecified()
 }
 
-/// Option of a resolver that asks for a name without dots as it is, instead of in the search domains first.
+/// Resolver option: look up a name without dots unchanged before trying the search domains.
 const AS_IT_IS: &str = "ndots:0";
 
 /// Returns /etc/resolv.conf. Each part comes from the request; if unset there, from the CNI network; if unset there too
-/// and the container can reach the resolvers of the host, from the host's file. `of_host` is that file.
+/// and the container can reach the resolvers of the host, from the host's file. `of_host` is the host's file.
 ///
-/// If executord answers on the network, the only name servers are its gateways: it forwards to those of the request. The
-/// exception is a request with a server on loopback, which only the container itself can ask.
+/// If executord answers queries on the network, the only name servers are the network's gateways, and executord forwards
+/// queries to the request's name servers. Exception: a request with a loopback server, which only the container itself
+/// can reach.
 pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String {
     let network = &addresses.dns;
     let asked = &plan.connectivity;

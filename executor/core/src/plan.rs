@@ -131,12 +131,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the limit on memory in bytes; more than any machine has if there is none.
+    /// Returns the memory limit in bytes. Without a limit, returns more than the memory of any machine.
     pub fn memory_max(&self) -> u64 {
         if self.memory_bytes == 0 { SIZE_MAX } else { self.memory_bytes }
     }
 
-    /// Returns the limit on processes and threads; the kernel's own if there is none.
+    /// Returns the limit on processes and threads, or the kernel's own limit if none is set.
     pub fn pids_max(&self) -> u64 {
         if self.pids == 0 { PIDS_MAX } else { self.pids }
     }
@@ -171,17 +171,17 @@ pub enum Principal {
 pub struct UserRef {
     /// User id or name.
     pub user: Principal,
-    /// Group id or name; the user's primary group if unset.
+    /// Selects whether a process gets the groups that the container's /etc/group lists for its user.
     pub group: Option<Principal>,
 }
 
-/// Use of the groups that a container's /etc/group has for the user of a process.
+/// Processes get the groups unless their user is specified with a group, as with Docker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memberships {
-    /// Processes have them unless their user is given with a group, as with Docker.
+    /// Processes always get the groups, as with Kubernetes' `supplementalGroupsPolicy: Merge`.
     #[default]
     UnlessGroup,
-    /// Processes have them, as with Kubernetes' `supplementalGroupsPolicy: Merge`.
+    /// No process gets the groups.
     Always,
     /// No process has them.
     Never,
@@ -400,7 +400,7 @@ pub struct Plan {
     /// True if the completed container is kept until it is deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_until_deleted: bool,
-    /// True if the process starts only when it is requested separately.
+    /// True if the process starts only after a separate Start request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
     /// Limits and tags of the log.
@@ -415,7 +415,7 @@ pub struct Plan {
     /// True if processes have no other supplementary groups.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict_groups: bool,
-    /// True if processes have the groups of their user, even if the user is given with a group.
+    /// True if processes have the groups of their user, even if the user is specified with a group.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub merge_groups: bool,
     /// True if the environment is kept in the container's secret volume, for processes that are executed later.
@@ -445,7 +445,7 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// Returns the use of the groups that the container's /etc/group has for a user.
+    /// Returns whether processes get the groups that the container's /etc/group lists for their user.
     pub fn memberships(&self) -> Memberships {
         match (self.strict_groups, self.merge_groups) {
             (true, _) => Memberships::Never,

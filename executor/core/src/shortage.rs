@@ -1,4 +1,4 @@
-//! Recognizes shortages of host resources in system errors. Callers get them as RESOURCE_EXHAUSTED.
+//! Recognizes shortages of host resources in system errors. They are reported to callers as RESOURCE_EXHAUSTED.
 
 use std::error::Error;
 use std::fmt;

@@ -566,7 +566,7 @@ pub fn short_size(bytes: u64) -> String {
     format!("{}{fraction}{}", tenths / 10, UNITS[unit])
 }
 
-/// Formats a duration as in Go, which Diego's users are used to: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
+/// Formats a duration in Go's notation, as Diego does: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
 pub fn go_duration(duration: Duration) -> String {
     let fraction = |value: u128, unit: u128| -> String {
         let digits = unit.ilog10() as usize;

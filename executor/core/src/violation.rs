@@ -104,7 +104,7 @@ reasons! {
     NotUtf8 = "NOT_UTF8",
     /// A number or a name that is unknown.
     UnknownValue = "UNKNOWN_VALUE",
-    /// A field that this executord does not know, in a call with strict fields.
+    /// A field that this executord does not support, in a call with strict fields.
     UnknownField = "UNKNOWN_FIELD",
     /// A number, a size or a time outside of its range.
     OutOfRange = "OUT_OF_RANGE",
@@ -114,7 +114,7 @@ reasons! {
     TooMany = "TOO_MANY",
     /// Contents that together have too many bytes.
     TooLarge = "TOO_LARGE",
-    /// A value that is given twice.
+    /// A value that occurs twice.
     Duplicate = "DUPLICATE",
     /// A value that conflicts with another field, or requires another field that is not set.
     Conflict = "CONFLICT",

@@ -233,9 +233,9 @@ proptest! {
     }
 }
 
-/// Helper for the end of a history of results.
+/// Inspects the end of a history of results.
 trait History {
-    /// Returns true if the last results are at least this many failures.
+    /// Returns true if at least the last `failures` results are failures.
     fn ends_with_failures(&self, failures: usize) -> bool;
 }
 

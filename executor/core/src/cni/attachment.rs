@@ -50,7 +50,7 @@ pub enum Progress {
     /// ADD has succeeded.
     #[default]
     Added,
-    /// DEL has failed. Garbage collection may remove what is left.
+    /// DEL has failed. Garbage collection may remove the remaining resources.
     DelFailed,
 }
 

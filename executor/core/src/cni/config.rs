@@ -127,7 +127,8 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
     Ok(spoken)
 }
 
-/// Returns a boolean, which is false if unset. Configurations in use have the boolean as a string, too.
+/// Returns a boolean, which is false if unset. Also accepts the boolean as a string, which some existing configurations
+/// contain.
 fn flag(map: &Map<String, Value>, name: &str) -> Result<bool, BadConfig> {
     match map.get(name) {
         None => Ok(false),

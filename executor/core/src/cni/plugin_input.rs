@@ -17,7 +17,7 @@ pub enum Verb {
     Del,
     /// Check that the container is connected.
     Check,
-    /// Remove what belongs to no valid attachment.
+    /// Remove resources that belong to no valid attachment.
     Gc,
     /// Report the supported versions.
     Version,
@@ -36,14 +36,14 @@ impl Verb {
     }
 }
 
-/// Settings for plugins (`runtimeConfig`), by capability name. A plugin gets only the capabilities that its
+/// Settings for plugins (`runtimeConfig`), by capability name. A plugin receives only the capabilities that its
 /// configuration declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities(pub Map<String, Value>);
 
 /// Name of the capability of publishing ports.
 const PORTS: &str = "portMappings";
-/// Argument of every call: plugins ignore arguments that they do not know.
+/// Argument of every call: with it, plugins ignore arguments that they do not support.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown=1";
 
 /// Returns the value of CNI_ARGS.

@@ -104,7 +104,7 @@ impl ImagePolicy {
     /// still run if imports are allowed: an imported image can have any name.
     ///
     /// # Errors
-    /// Returns the refusal if it may not run.
+    /// Returns the refusal if the image may not run.
     pub fn permits(&self, reference: &ImageReference) -> Result<(), Forbidden> {
         match reference {
             ImageReference::Registry(repository, _) => {
@@ -138,7 +138,7 @@ impl ImagePolicy {
     /// names.
     ///
     /// # Errors
-    /// Returns the refusal if they may not run.
+    /// Returns the refusal if layouts and archives may not run.
     pub fn may_read_archives(&self, what: &str) -> Result<(), Forbidden> {
         let allowed = self.0.as_ref().is_none_or(|rules| rules.archives);
         verdict(allowed, || (what.to_owned(), "images.allow_archives"))

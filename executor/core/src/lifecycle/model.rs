@@ -53,7 +53,7 @@ struct World {
     /// True while the run directory exists; removed last.
     run_dir: bool,
     process: bool,
-    /// True if the record says that the process was started.
+    /// True if the record states that the process was started.
     ran: bool,
     secrets: bool,
     stop: bool,

@@ -19,8 +19,8 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         self.fresh.iter().any(|mount| mount == path)
     }
 
-    /// Returns the first missing component of the path `directory`; `None` if all components exist. The inner error
-    /// says why `path`, which is `directory` or below it, cannot be mounted.
+    /// Returns the first missing component of the path `directory`; `None` if all components exist. The inner error is
+    /// the reason why `path`, which is `directory` or below it, cannot be mounted.
     pub(super) fn first_missing(
         &self,
         directory: &Path,

@@ -89,7 +89,7 @@ pub struct Connectivity {
     pub egress_rules: Vec<EgressRule>,
     /// Host name; derived from the container's id when empty.
     pub hostname: String,
-    /// Further names on a built-in network, next to the id and the host name.
+    /// Additional names on a built-in network, besides the id and the host name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub network_aliases: Vec<String>,
     /// Addresses of name servers; those of the CNI result when empty.
@@ -98,7 +98,8 @@ pub struct Connectivity {
     pub dns_searches: Vec<String>,
     /// Options of the resolver.
     pub dns_options: Vec<String>,
-    /// True if executord answers queries for names on the gateways of its network, should that be a built-in one.
+    /// True if executord answers queries for names on the gateways of the container's network, if this is a built-in
+    /// network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub name_server: bool,
     /// Path of the network namespace to join; empty for another kind of network.
@@ -110,7 +111,7 @@ pub struct Connectivity {
 }
 
 impl Connectivity {
-    /// Returns the settings that the members of a pod repeat.
+    /// Returns the settings that the plans of a pod's members repeat.
     pub fn for_members(&self) -> Self {
         // Only the pod itself is attached to the network.
         Self { cni: None, ..self.clone() }

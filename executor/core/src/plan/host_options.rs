@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Directory of the host's devices.
 pub const DEV: &str = "/dev";
-/// Prefix of the name of a container's cgroup below a parent of the request.
+/// Prefix of the name of a container's cgroup below a parent cgroup that the request names.
 pub const GIVEN_CGROUP: &str = "executor-";
 
 /// CPUs, devices and attributes of the processes of a container.
@@ -33,7 +33,7 @@ pub struct HostOptions {
     pub cgroup_parent: PathBuf,
     /// Bytes of huge pages by page size in the kernel's format: `2MB`.
     pub hugepage_bytes: BTreeMap<String, u64>,
-    /// Files of a cgroup of version 2, and their values.
+    /// Cgroup v2 files and their values.
     pub unified: BTreeMap<String, String>,
 }
 

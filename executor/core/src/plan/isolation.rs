@@ -80,7 +80,7 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// Returns true if the container can change its own cgroup: a privileged one with the host's ids.
+    /// Returns true if the container can change its own cgroup: it is privileged and uses host ids.
     pub fn has_writable_cgroup(&self) -> bool {
         self.privileged && self.user_namespace == UserNamespace::Host
     }

@@ -51,7 +51,7 @@ pub struct HostPath {
     pub recursive: bool,
     /// True if the included mounts are read-only, too.
     pub recursive_read_only: bool,
-    /// True if set-user-id programs have their effect.
+    /// True if set-user-id bits are honoured.
     pub suid: bool,
     /// True if device nodes can be opened.
     pub dev: bool,
@@ -132,7 +132,8 @@ pub struct HostPathRule {
     pub read_only: bool,
     /// Most permissive propagation of a request.
     pub propagation: Propagation,
-    /// True if a request may use set-user-id programs. Users of the host may then reach those that a container leaves.
+    /// True if a request may use set-user-id programs. Users of the host may then be able to execute set-user-id
+    /// programs that a container leaves behind.
     pub suid: bool,
     /// True if a request may use device nodes.
     pub dev: bool,

@@ -55,13 +55,13 @@ pub enum LauncherCall {
     /// List the networks that containers can use.
     #[prost(message, tag = "340")]
     ListNetworks(ListNetworks),
-    /// Let the plugins of a network check its containers.
+    /// Check the containers of a network with the network's plugins.
     #[prost(message, tag = "341")]
     CheckNetwork(CheckNetwork),
     /// Open the sockets of the name server of a built-in network.
     #[prost(message, tag = "342")]
     OpenNameSockets(OpenNameSockets),
-    /// Measure the store of layers.
+    /// Measure the layer store.
     #[prost(message, tag = "470")]
     MeasureLayers(MeasureLayers),
 }
@@ -72,7 +72,7 @@ pub struct Hello {
     /// [`VERSION`](crate::protocol::VERSION).
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Key of the request digests, if the daemon got a key from an earlier launcher; otherwise empty.
+    /// Key of the request digests, if the daemon received a key from an earlier launcher; otherwise empty.
     #[prost(bytes = "vec", tag = "2")]
     pub tag_key: Vec<u8>,
     /// Digests of the daemon's configuration. If they differ from the launcher's digests, the launcher reads its

@@ -37,10 +37,10 @@ pub struct NetworksListed {}
 
 /// Time limit for the checks of one network.
 pub const CHECK_PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum number of containers in a [`NetworkChecks`]. Further ones are counted.
+/// Maximum number of containers in a [`NetworkChecks`]. Further containers are only counted.
 pub const CHECKS_MAX: usize = 1000;
 
-/// Lets the plugins of a network check its containers.
+/// Checks the containers of a network with the network's plugins.
 #[derive(Clone, PartialEq, Message)]
 pub struct CheckNetwork {
     /// Name of the network.
@@ -81,7 +81,7 @@ pub struct AttachmentCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum CheckOutcome {
-    /// An outcome that this version does not know.
+    /// An outcome that this version does not support.
     Unknown = 0,
     /// Every plugin has confirmed the attachment.
     Connected = 1,
@@ -91,8 +91,8 @@ pub enum CheckOutcome {
     Skipped = 3,
 }
 
-/// Opens the sockets of the name server of a built-in network. [`Reason::Precondition`](super::Reason::Precondition) if
-/// another program has a port.
+/// Opens the sockets of the name server of a built-in network. Refused with
+/// [`Reason::Precondition`](super::Reason::Precondition) if another program uses a port.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpenNameSockets {
     /// Name of the network.
@@ -100,12 +100,12 @@ pub struct OpenNameSockets {
     pub network: String,
 }
 
-/// Answer to [`OpenNameSockets`]. The sockets accompany it: for each gateway of the network, in their order, one of UDP
-/// and a listening one of TCP. The launcher keeps no copy.
+/// Answer to [`OpenNameSockets`]. The sockets accompany it: for each gateway of the network, in order, one UDP socket
+/// and one listening TCP socket. The launcher keeps no copy.
 #[derive(Clone, PartialEq, Message)]
 pub struct NameSockets {}
 
-/// The networks that containers can ask for.
+/// Networks that containers can use.
 #[derive(Clone, PartialEq, Message)]
 pub struct NetworkList {
     /// Networks, ordered by name.

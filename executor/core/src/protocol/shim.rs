@@ -221,7 +221,7 @@ pub struct UpdateLimits {
     /// Bytes of huge pages by page size; other sizes are unchanged.
     #[prost(btree_map = "string, uint64", tag = "445")]
     pub hugepage_bytes: BTreeMap<String, u64>,
-    /// Files of a cgroup of version 2; other files are unchanged.
+    /// Cgroup v2 files; other files are unchanged.
     #[prost(btree_map = "string, string", tag = "446")]
     pub unified: BTreeMap<String, String>,
     /// CPUs, as a list.

@@ -1,5 +1,5 @@
-//! Validates the parent cgroup of a request, its limits on huge pages and its files of cgroup version 2, and the
-//! operator's lists of parents and files.
+//! Validates the parent cgroup of a request, its limits on huge pages and its cgroup v2 files, and the operator's lists
+//! of parents and files.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -21,7 +21,7 @@ const FILE_MAX: usize = 64;
 const VALUE_MAX: usize = 256;
 /// Maximum number of the operator's entries that a message lists.
 const NAMES_SHOWN: usize = 20;
-/// Files that other fields set.
+/// Cgroup files that other fields of a request set.
 const SET_BY_FIELDS: [(&str, &str); 8] = [
     ("cpu.max", "limits.cpu_quota_us"),
     ("cpu.weight", "limits.cpu_weight"),
@@ -69,7 +69,7 @@ pub fn page_kilobytes(size: &str) -> Option<u64> {
     plain.then(|| number.parse::<u64>().ok()).flatten().map(|number| number << shift)
 }
 
-/// Checks files of a cgroup of version 2.
+/// Checks the cgroup v2 files of a request.
 pub(super) fn unified(files: &BTreeMap<String, String>, policy: &Policy, report: &mut Report) {
     const FIELD: &str = "limits.unified";
     if files.len() > FILES_MAX {
@@ -172,7 +172,7 @@ pub fn check_cgroup_parents(parents: &[PathBuf], own: &str) -> Result<(), String
     })
 }
 
-/// Checks the operator's list of files of a cgroup of version 2.
+/// Checks the operator's list of cgroup v2 files.
 ///
 /// # Errors
 /// Returns the first entry that is not the name of a file that requests can set.
@@ -226,7 +226,7 @@ mod tests {
         assert!(below(&format!("/kubepods/{}", "a".repeat(CGROUP_PARENT_MAX)), &policy()).is_err());
     }
 
-    /// C29: files of cgroup version 2 come from the operator's list, and never those that the executor sets.
+    /// C29: cgroup v2 files come from the operator's list, and never those that the executor sets.
     #[test]
     fn unified_files_outside_policy_fail() {
         let set = |file: &str, value: &str, policy: &Policy| {

@@ -24,7 +24,7 @@ const ANNOTATION_BYTES_MAX: usize = 256 << 10;
 /// Longest name of an annotation, in bytes: a DNS name of 253 bytes, a slash and a name of 63 bytes.
 const ANNOTATION_NAME_MAX: usize = 317;
 
-/// Checks the settings. The caller checks that the network is one of the node.
+/// Checks the settings. The caller checks that the network is a network of the node.
 pub(super) fn check(options: &CniOptions, policy: &Policy, report: &mut Report) {
     if !policy.cni_args {
         report.add("cni", NotAllowed.because("is not allowed by this daemon's configuration (policy.cni_args = true)"));

@@ -83,7 +83,7 @@ pub struct Draft<'a> {
     pub swap_bytes: Option<i64>,
     /// Bytes of memory that the kernel protects from reclaim; 0 = none.
     pub memory_reservation_bytes: u64,
-    /// True for no limit on memory, and on processes.
+    /// Resources without a limit.
     pub unlimited: Unlimited,
     /// Period of `cpu_quota_us` in microseconds; 0 = default.
     pub cpu_period_us: u64,
@@ -105,9 +105,9 @@ pub struct Draft<'a> {
     pub remove_when_completed: bool,
     /// True if the completed container is kept until it is deleted.
     pub keep_until_deleted: bool,
-    /// True if the process starts only when it is requested separately.
+    /// True if the process starts only after a separate Start request.
     pub hold: bool,
-    /// Environment variables of every process. A process that sets such a variable itself has its own value.
+    /// Environment variables of every process. A process that sets a variable with the same name keeps its own value.
     pub shared_env: Vec<(&'a str, &'a [u8])>,
     /// Tree of actions; unset for a single run action. With a tree, the fields of the program above are empty.
     pub actions: Option<Actions>,
@@ -123,7 +123,7 @@ pub struct Draft<'a> {
     pub extra_groups: Vec<&'a str>,
     /// True if processes have no other supplementary groups.
     pub strict_groups: bool,
-    /// True if processes have the groups of their user, even if the user is given with a group.
+    /// True if processes have the groups of their user, even if the user is specified with a group.
     pub merge_groups: bool,
     /// True if the environment is kept.
     pub keep_environment: bool,
@@ -161,9 +161,9 @@ impl<'a> Draft<'a> {
 /// Resources without a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unlimited {
-    /// True for no limit on memory.
+    /// True if memory has no limit.
     pub memory: bool,
-    /// True for no limit on processes.
+    /// True if the number of processes has no limit.
     pub pids: bool,
 }
 

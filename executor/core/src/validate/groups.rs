@@ -5,7 +5,7 @@ use super::{Draft, Report, fits, parse_principal, shorten};
 use crate::limits::EXTRA_GROUPS_MAX;
 use crate::plan::Principal;
 
-/// Checks the names and numbers of the groups, and the use of the groups of /etc/group.
+/// Checks the names and numbers of the groups, and the settings for the groups of /etc/group.
 pub(super) fn check(draft: &Draft<'_>, report: &mut Report) -> Vec<Principal> {
     let (names, namespace) = (&draft.extra_groups, draft.isolation.user_namespace);
     if draft.strict_groups && draft.merge_groups {

@@ -175,7 +175,7 @@ fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, repor
             }
         };
         let path = if device.path.as_os_str().is_empty() { on_host } else { &device.path };
-        // Nodes of all devices give way to those of other entries.
+        // Nodes of other entries take precedence over the nodes of all devices.
         let mut others = filled.iter().filter(|other| !other.is_cdi() && other.is_whole_dev() == device.is_whole_dev());
         if device.is_whole_dev() {
             if !isolation.privileged || isolation.user_namespace != UserNamespace::Host {

@@ -116,8 +116,8 @@ fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mu
     }
 }
 
-/// Reports limits that are given together with another form of the same limit, and a negative quota. The first array
-/// has memory and processes, the second one the limit and the share of CPU time.
+/// Reports a limit that is set together with another form of the same limit, and a negative quota. The first array is
+/// for memory and processes, the second for the CPU limit and the CPU share.
 fn exclusive(unlimited: [bool; 2], cpu: [bool; 2], quota_us: i64, report: &mut Report) {
     let pairs = [
         ("limits.unlimited_memory", "limits.memory_bytes", unlimited[0]),
@@ -297,7 +297,8 @@ mod tests {
         reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 
-    /// C29: no limit is not a default, is not counted, and needs the operator's permission, in the launcher too.
+    /// C29: "no limit" differs from an unset limit, is not counted, and needs the operator's permission, also in the
+    /// launcher.
     #[test]
     fn no_limit_differs_from_unset() {
         let unlimited = Unlimited { memory: true, pids: true };
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!((limits.memory_bytes, limits.pids), (8 << 20, 5));
     }
 
-    /// C29: a quota with its period and shares replace the other forms of the limit and the weight.
+    /// C29: a quota with its period replaces the other form of the CPU limit, and shares replace the weight.
     #[test]
     fn cpu_limits_have_one_form_each() {
         let asked = |change: fn(&mut Draft<'_>)| {

@@ -82,7 +82,7 @@ pub struct Policy {
     pub allow_host_pid: bool,
     /// True if requests may use `host_ipc`.
     pub allow_host_ipc: bool,
-    /// The host's Docker socket, if requests may use it; when empty, they may not.
+    /// The host's Docker socket; empty if requests may not use it.
     pub docker_socket: PathBuf,
     /// True if requests may contain a seccomp profile.
     pub allow_seccomp_profile: bool,
@@ -155,7 +155,7 @@ pub struct Policy {
     pub allow_no_limits: bool,
     /// Directories of the host below which requests may have log files. None when empty.
     pub log_dirs: Vec<PathBuf>,
-    /// Files of a cgroup of version 2 that requests may set. None when empty.
+    /// Cgroup v2 files that requests may set. None when empty.
     pub cgroup_keys: Vec<String>,
     /// Maximum number of containers and pods with `keep_until_deleted`; 0 = requests may not use it.
     pub keep_until_deleted_max: usize,

@@ -11,7 +11,7 @@ use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
 
-/// Error for a size in memory that would be the memory limit.
+/// Error for a size of 0, which means the memory limit, in a container without a memory limit.
 pub(super) const NO_LIMIT: &str = "is 0; without a limit on memory (limits.unlimited_memory) a size is required";
 
 /// Maximum number of tmpfs file systems.
@@ -65,7 +65,8 @@ pub(super) fn check(
             let field = || format!("sysctls[{}]", shorten(name));
             match sysctl(name, value, network, isolation.host_ipc) {
                 Err(why) => report.add(field(), why),
-                // The host's root is not confined to the settings of its namespaces by the kernel, only by the names.
+                // The kernel does not confine host root to the sysctls of its own namespaces; only this check of the
+                // names does.
                 Ok(()) if isolation.user_namespace == UserNamespace::Host && !host_ids_sysctls => {
                     let why = "needs `user_namespace: own`, or policy.host_ids_sysctls in this daemon's configuration";
                     report.add(field(), NotAllowed.because(why));

@@ -140,7 +140,7 @@ pub(super) fn check(
 }
 
 /// Checks the path of a volume in the container. A path of the host may replace files and directories that the executor
-/// makes in each container.
+/// creates in each container.
 fn path(path: &Path, source: Option<&VolumeSource>, beside: &VolumeSurroundings<'_>) -> Result<(), FieldFault> {
     let replaces = matches!(source, Some(VolumeSource::HostPath(_)));
     if replaces && path.starts_with("/dev") {

@@ -19,7 +19,7 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
         let outer = outer.path.display();
         return Some(format!("`{shown}` would also be mounted on the host: propagation of `{outer}` is bidirectional"));
     }
-    // The nodes of CDI devices are not known yet, and those of all devices of the host give way.
+    // The nodes of CDI devices are not known yet, and volumes take precedence over the nodes of all host devices.
     let mut devices = beside.devices.iter().filter(|device| !device.is_cdi() && !device.is_whole_dev());
     if let Some(device) = devices.find(|device| is_nested(&device.path, path)) {
         return Some(format!("`{shown}` conflicts with the device at `{}`", device.path.display()));

@@ -11,7 +11,7 @@ const HOST_VOLUMES_MAX: usize = 1000;
 /// Longest name of an operator's volume, in bytes.
 const NAME_MAX: usize = 128;
 
-/// Checks a name that the operator gives to a host resource.
+/// Checks a name that the operator assigns to a host resource.
 pub(in crate::validate) fn check_name(name: &str) -> Result<(), String> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     if plain && name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {

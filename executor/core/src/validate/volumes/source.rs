@@ -133,7 +133,7 @@ pub fn host_path_rule<'a>(path: &Path, policy: &'a Policy) -> Result<&'a HostPat
     Err(NotAllowed.because(why))
 }
 
-/// Checks that the operator's entry permits what a request asks for.
+/// Checks that the operator's entry permits the mount options of a request.
 ///
 /// # Errors
 /// Returns the field of the volume, and an error that names the key and the value to add.

@@ -201,7 +201,7 @@ fn of_path(change: impl FnOnce(&mut HostPath)) -> Volume {
     Volume { source: VolumeSource::HostPath(asked), ..host("", "/v") }
 }
 
-/// C24, C25: everything beyond a plain mount needs the operator's entry, and combinations that cannot hold are refused.
+/// C24, C25: everything beyond a plain mount needs the operator's entry, and impossible combinations are refused.
 #[test]
 fn host_path_needs_what_its_entry_permits() {
     let rule = |change: fn(&mut HostPathRule)| {
