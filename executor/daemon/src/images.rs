@@ -105,7 +105,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
     }
 }
 
-/// Takes the credentials from a message, and leaves no copy there.
+/// Moves the credentials out of a message.
 ///
 /// # Errors
 /// Returns an error if they are malformed.
@@ -168,8 +168,8 @@ pub(crate) async fn until_left(node: &Node) {
     let _ = tokio::time::timeout(LEAVING, all).await; // images still in use are reported as such
 }
 
-/// Returns the id of a container that uses an image: one that is not completed, or whose root file system is not
-/// removed yet.
+/// Returns the id of a container that uses an image. A completed container uses its image until its root file system is
+/// removed.
 pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;
@@ -225,7 +225,7 @@ pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
 mod tests {
     use super::*;
 
-    /// C39: one kind of credentials, and none is sent without being set.
+    /// C39: a request has at most one kind of credentials, and unset credentials are not sent.
     #[test]
     fn only_one_kind_of_credentials() {
         let given = |[username, password, identity_token, registry_token]: [&str; 4]| {

@@ -44,7 +44,7 @@ use zone::{Client, Zone};
 
 /// Pause between attempts to open the sockets, for example if another program uses the port.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Time limit for a query from a container that executord does not know yet.
+/// Time limit for a query from a container whose start has not been reported to executord yet.
 const KNOWN_SOON: Duration = Duration::from_secs(2);
 
 /// The name servers of all built-in networks.
@@ -52,7 +52,7 @@ const KNOWN_SOON: Duration = Duration::from_secs(2);
 pub struct NameServers {
     networks: BTreeMap<String, Arc<ServedNetwork>>,
     default_network: Option<String>,
-    /// Directory of the configuration of CNI networks, the first of which is the default if there is any.
+    /// Configuration directory of CNI networks. The first CNI network, if any, is the default network.
     cni_conf_dir: PathBuf,
     registry: Arc<Registry>,
     launcher: Arc<Launcher>,
@@ -63,7 +63,7 @@ pub struct NameServers {
     forwards: Arc<Semaphore>,
     /// Permits for TCP connections.
     connections: Arc<Semaphore>,
-    /// Permits for queries that wait until executord knows the container.
+    /// Permits for queries that wait until the container's start is reported to executord.
     waiting: Arc<Semaphore>,
 }
 
@@ -244,8 +244,8 @@ impl NameServers {
     }
 }
 
-/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty: then the sockets
-/// are opened, and may not be needed.
+/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty: in that case the
+/// sockets are opened even if they are not needed.
 fn has_cni_network(dir: &Path) -> bool {
     let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().to_str().is_some_and(is_config_name))

@@ -111,7 +111,7 @@ pub struct Node {
     pub traces: Traces,
     /// Start time of the daemon.
     pub started_at: Timestamp,
-    /// Callers whose check of a network is running.
+    /// Callers with a running network check.
     pub network_checks: RunningChecks,
     /// State of the cell: whether it accepts containers, and whether it is healthy.
     pub cell: Cell,

@@ -1,4 +1,4 @@
-//! ConnectPort: forwards bytes between a client and a TCP port in a pod. The pod's shim makes the socket in the pod's
+//! ConnectPort: forwards bytes between a client and a TCP port in a pod. The pod's shim creates the socket in the pod's
 //! network namespace, and this process connects it. Each direction is read no faster than the other side accepts it.
 
 use std::io;
@@ -193,7 +193,8 @@ async fn forward_input(
                 let bytes = Zeroizing::new(bytes);
                 match port.write_all(&bytes).await {
                     Ok(()) => {}
-                    // The port reads no more. What it still sends is forwarded, or the reading fails, too.
+                    // The port reads no more. Forward the data that it still sends; if the connection is broken,
+                    // reading fails, too.
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                     Err(error) => return Err(ConnectionEnd::Port(error)),
                 }

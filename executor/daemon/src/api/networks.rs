@@ -1,4 +1,4 @@
-//! ListNetworks and CheckNetwork: the networks of the node, as its launcher knows them.
+//! ListNetworks and CheckNetwork: list and check the networks that the node's launcher manages.
 
 use executor_core::cni::is_name;
 use executor_core::plan::Protocol;
@@ -120,7 +120,7 @@ fn container(listed: ListedContainer) -> v1::NetworkContainer {
     v1::NetworkContainer { id: listed.id, addresses: listed.addresses, ports, ..v1::NetworkContainer::default() }
 }
 
-/// Converts a port; `None` if only a newer version knows the protocol.
+/// Converts a port; `None` if this version does not support the protocol.
 fn port(listed: ListedPort) -> Option<v1::PortMapping> {
     Some(v1::PortMapping {
         host_ip: listed.host_ip,

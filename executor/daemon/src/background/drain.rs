@@ -68,7 +68,7 @@ async fn start_whole(node: Arc<Node>, request: DrainRequest) {
     tokio::spawn(execute(node));
 }
 
-/// Accepts containers again. Containers that were already sent a stop still stop.
+/// Accepts containers again. Containers that have already received a stop still stop.
 pub(crate) async fn cancel(node: &Node) {
     let ended = node.change_cell(|state| {
         if state.drain.take().is_some() {

@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Poll interval: there is no notification when a socket starts to listen.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Time limit within which a launcher that listens must answer or exit.
+/// Time limit for a listening launcher to answer or exit.
 const DYING: Duration = Duration::from_secs(5);
-/// Silence of a launcher that listens, after which the log says that executord waits.
+/// Time without an answer from a listening launcher after which executord logs that it waits.
 const SILENCE: Duration = Duration::from_millis(200);
 /// Longest answer to an unknown request, in bytes.
 const ANSWER_MAX: usize = 1024;
@@ -90,10 +90,10 @@ pub(super) fn connect(
     }
 }
 
-/// Waits until the launcher answers, and returns false; or until it has exited, and returns true: a launcher that was
-/// killed accepts connections until the kernel has ended it. A launcher that does neither in time lives.
+/// Returns true if the launcher has exited, and false if it answers or does neither in time. A killed launcher accepts
+/// connections until the kernel has torn it down.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
-    // On a second connection: a late answer on the first would be taken for the answer to the greeting.
+    // Use a second connection: on the first one, a late answer would be mistaken for the answer to the greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
     let request = LauncherRequest { sequence: 0, call: None };
     let peer = match connection.peer_pid() {
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// A launcher that answers, is busy, or only closes a connection, lives.
+    /// A launcher is alive if it answers, is busy, or only closes a connection.
     #[test]
     fn launchers_live_until_they_exit() {
         let dir = tempfile::tempdir().unwrap();

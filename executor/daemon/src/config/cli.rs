@@ -85,7 +85,7 @@ pub enum LogLevel {
 }
 
 impl Args {
-    /// Writes the manual page if the hidden flag was given, and returns true then.
+    /// Writes the manual page and returns true if the hidden flag is set.
     ///
     /// # Errors
     /// Returns an error if the directory is not writable.

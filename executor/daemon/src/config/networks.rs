@@ -1,4 +1,4 @@
-//! Built-in networks, which the launcher makes.
+//! Reads the built-in networks, which the launcher creates.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{Check, Faults, File};
 /// Built-in networks by name.
 pub(super) type BridgeNetworks = BTreeMap<String, BridgeNetwork>;
 
-/// Returns the networks, and checks that the warm pool uses one of them. Every fault is recorded.
+/// Returns the networks, and checks that the warm pool uses one of them. Records every error.
 pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BridgeNetworks {
     match file.networks.check() {
         Ok(networks) => {

@@ -1,4 +1,4 @@
-//! Measures the store of images: executord's own files, and the layers, which the launcher measures.
+//! Measures the image store: executord's own files, and the layers through the launcher.
 
 use executor_proto::v1;
 use executor_sys::tree_size::{self, TreeSize};

@@ -1,4 +1,4 @@
-//! Lists and checks of networks, which the launcher makes, and the sockets of their name servers.
+//! Lists and checks the launcher's networks, and receives the sockets of their name servers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ impl Launcher {
         read("the launcher's list of networks", answer, is_expected)
     }
 
-    /// Lets the plugins of a network check its containers.
+    /// Checks a network's containers with the network's plugins.
     ///
     /// # Errors
     /// Returns an error if no launcher is connected or the launcher refuses.
@@ -39,7 +39,8 @@ impl Launcher {
         read("the launcher's checks of the network", answer, is_expected)
     }
 
-    /// Returns the sockets of the name server of a built-in network: for each gateway one of UDP and one of TCP.
+    /// Returns the sockets of the name server of a built-in network: one UDP socket and one TCP socket for each
+    /// gateway.
     ///
     /// # Errors
     /// Returns an error if no launcher is connected, or a port is in use.

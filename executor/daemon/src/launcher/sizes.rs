@@ -1,4 +1,4 @@
-//! Size of the store of layers, which the launcher measures.
+//! Requests the size of the layer store from the launcher.
 
 use std::time::Duration;
 

@@ -67,7 +67,7 @@ pub struct Handle {
     /// True for a pod that accepts no new members.
     closed: AtomicBool,
     presence: watch::Sender<Presence>,
-    /// Changed when a container gets or loses its place on a network.
+    /// Changed when a container joins or leaves a network.
     networks: watch::Sender<u64>,
     shim: Mutex<Option<Arc<ShimLink>>>,
     /// Latest reading of the counters.
@@ -99,8 +99,8 @@ impl Handle {
         ApiError::new(Kind::Unavailable, why)
     }
 
-    /// Creates the handle of a container with this status. `networks` is changed when the container gets or loses its
-    /// place on a network.
+    /// Creates the handle of a container with this status. `networks` is changed when the container joins or leaves a
+    /// network.
     pub fn new(facts: ContainerStatus, networks: watch::Sender<u64>) -> Self {
         let (sources, source_news) = mpsc::unbounded_channel();
         Self {

@@ -1,26 +1,26 @@
-//! Running checks of networks by their plugins. One caller has one check at a time: each can take a minute, and the
-//! launcher makes one at a time.
+//! Tracks running network checks. Each caller can have one check at a time, because a check can take a minute and the
+//! launcher runs only one at a time.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::access::rules::Requester;
 use crate::api_error::{ApiError, Kind};
 
-/// Callers whose check of a network is running.
+/// Callers with a running network check.
 #[derive(Debug, Default)]
 pub struct RunningChecks(Mutex<Vec<Option<Requester>>>);
 
-/// A running check of a caller.
+/// A caller's running network check.
 pub(crate) struct RunningCheck<'a> {
     all: &'a RunningChecks,
     owner: Option<Requester>,
 }
 
 impl RunningChecks {
-    /// Adds a check of a caller, until the value is dropped. `owner` is `None` for host root.
+    /// Registers a check of a caller until the returned value is dropped. `owner` is `None` for host root.
     ///
     /// # Errors
-    /// Returns an error if a check of the caller is running.
+    /// Returns an error if a check of the caller is already running.
     pub(crate) fn enter(&self, owner: Option<Requester>) -> Result<RunningCheck<'_>, ApiError> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if running.contains(&owner) {

@@ -15,7 +15,7 @@ const FORWARDS_OF_ONE: usize = 32;
 /// Maximum number of TCP connections: for all containers, and for each container.
 pub(super) const CONNECTIONS_MAX: usize = 256;
 const CONNECTIONS_OF_ONE: usize = 8;
-/// Maximum number of queries from containers that are not known yet.
+/// Maximum number of queries from containers whose start has not been reported yet.
 pub(super) const WAITING_MAX: usize = 64;
 
 /// Resources that one container may use.

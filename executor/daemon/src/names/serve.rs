@@ -96,7 +96,7 @@ async fn serve_tcp(names: Arc<NameServers>, served: Arc<ServedNetwork>, listener
 }
 
 impl NameServers {
-    /// Handles a datagram from a container that is not known yet.
+    /// Handles a datagram from a container whose start has not been reported yet.
     fn later(self: Arc<Self>, served: Arc<ServedNetwork>, socket: Arc<UdpSocket>, from: SocketAddr, packet: Vec<u8>) {
         if served.network.number_of(from.ip()).is_none() || self.waiting.available_permits() == 0 {
             return self.metrics.name_query(NameQuery::Stranger);

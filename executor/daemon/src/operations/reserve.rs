@@ -28,8 +28,8 @@ const TTL_MIN: Duration = Duration::from_secs(1);
 /// Maximum lifetime of a reservation.
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
-/// Creates or renews a reservation. Returns the reservation, and true if it is new. It counts against the quota of the
-/// client that requested it last.
+/// Creates or renews a reservation. Returns the reservation, and true if it is new. The reservation counts against the
+/// quota of the client that requested it last.
 ///
 /// # Errors
 /// Returns the errors that the interface lists for Reserve.

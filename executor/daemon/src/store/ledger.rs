@@ -1,10 +1,10 @@
 //! The ledger: stores containers and events across restarts of the daemon.
 //!
-//! Changes are collected, where a newer change replaces an older one, and one thread writes them in durable, atomic
-//! batches. Requests do not wait for a batch, except for changes that must survive a kill (`put_durably`, `put_cell`).
-//! If a kill -9 loses the last batch, its data is still in the shims' own records, which are written before shims
-//! report to the daemon. These records are not synced: results reach the disk with the batch, in one sync for all
-//! containers that completed in the meantime.
+//! Changes are collected, newer changes replace older ones, and one thread writes them in durable, atomic batches.
+//! Requests do not wait for a batch, except for changes that must survive a kill (`put_durably`, `put_cell`). If a kill
+//! -9 loses the last batch, its data is still in the shims' own records, which are written before shims report to the
+//! daemon. These records are not synced: results reach the disk with the batch, in one sync for all containers that
+//! completed in the meantime.
 //!
 //! A full or broken disk stops no container: the batch is kept, and the store is reopened until it accepts the batch.
 //! In the meantime [`Ledger::trouble`] returns the reason, so that no new container is admitted. A daemon that starts
@@ -29,7 +29,7 @@ use store::{FirstWrite, Store};
 
 pub use store::StoreError;
 
-/// Number of event cursors that are reserved at once. A crash wastes at most this many of 2^64.
+/// Number of event cursors that are reserved at once. A crash wastes at most this number of the 2^64 cursors.
 pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
 
 /// Content of the ledger at startup.

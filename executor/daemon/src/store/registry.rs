@@ -35,7 +35,7 @@ pub struct Registry {
     releases: watch::Sender<u64>,
     /// Notified when a reservation was created, renewed or unclaimed.
     reservations: watch::Sender<()>,
-    /// Number of times that a container got or lost its place on a network.
+    /// Number of times that a container joined or left a network.
     networks: watch::Sender<u64>,
 }
 
@@ -480,7 +480,7 @@ impl Registry {
         }
     }
 
-    /// Watches the number of times that a container got or lost its place on a network.
+    /// Watches the number of times that a container joined or left a network.
     pub(crate) fn watch_networks(&self) -> watch::Receiver<u64> {
         self.networks.subscribe()
     }

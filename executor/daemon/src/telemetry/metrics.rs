@@ -74,13 +74,13 @@ pub(crate) enum NameQuery {
     Forwarded,
     /// No name server answered.
     Failed,
-    /// The container may ask no name server.
+    /// The container is not allowed to query any name server.
     Closed,
-    /// The container, or all together, exceeded a limit.
+    /// The container exceeded its own limit, or all containers together exceeded a limit.
     Limited,
     /// The query is malformed or of a kind that is not supported.
     Malformed,
-    /// The source is no container of the network.
+    /// The source address belongs to no container of the network.
     Stranger,
 }
 

@@ -206,7 +206,7 @@ async fn strangers_are_denied() {
         return;
     }
     let node = Node::start_with(&["--allow-group", "4243"]).await;
-    // The socket's mode already keeps other users out. The daemon also denies them without it.
+    // The socket's mode already denies other users. The daemon denies them regardless of the mode.
     assert_eq!(std::fs::metadata(node.socket()).unwrap().permissions().mode() & 0o777, 0o660);
     std::fs::set_permissions(node.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
     let ask = |uid, gid| {

@@ -18,7 +18,7 @@ use crate::api_error::Kind;
 use crate::node::Node;
 use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Start, Stdio};
 
-/// Time limit for the program to start. A slow start on a busy host says nothing about the container.
+/// Time limit for the program to start. A slow start on a busy host does not indicate a problem of the container.
 const BEGINS_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for the supervisor to kill a program after the limit of the check. A process that the kernel cannot kill
 /// at once does not delay the result of the check further.

@@ -193,7 +193,7 @@ fn every_key_is_in_the_example_and_in_the_reference() {
     assert_eq!(difference(&keys, &table(REFERENCE).into_keys().collect()), "", "docs/configuration.md");
 }
 
-/// The example is valid as it is, and with every commented-out key enabled.
+/// The example is valid both unchanged and with every commented-out key enabled.
 #[test]
 fn the_example_is_a_configuration() {
     load(EXAMPLE, &[]).unwrap();

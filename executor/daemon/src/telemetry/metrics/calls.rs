@@ -9,7 +9,7 @@ use hyper::HeaderMap;
 use super::Metrics;
 use crate::access;
 
-/// Label of methods that this daemon does not serve: a client can put any bytes there.
+/// Label of methods that this daemon does not serve: a client can send any bytes as the method.
 const UNKNOWN: &str = "unknown";
 /// gRPC status codes, by number.
 const CODES: [&str; 17] = [
