@@ -220,8 +220,8 @@ async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Brok
     }
 }
 
-/// Closes a connection so that the client can still read the alert. Reads what the client has sent, because the kernel
-/// would discard the alert if data was unread.
+/// Closes a connection so that the client can still read the alert. Reads the data that the client has sent, because
+/// the kernel would discard the alert if data was unread.
 async fn part(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let (mut buffer, mut read) = ([0; 1024], 0);

@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 
 /// Minimum lifetime of a handshake: several long-distance round trips.
 const LIFE_MIN: Duration = Duration::from_millis(500);
-/// One slot in this many is reserved for addresses that authenticated recently.
+/// One in this many slots is reserved for addresses that authenticated recently.
 const KEPT: usize = 4;
-/// One address gets one slot in this many with the minimum lifetime.
+/// One address can hold one in this many slots with the minimum lifetime.
 const SHARE: usize = 16;
 /// Maximum number of remembered addresses.
 const REMEMBERED_MAX: usize = 1024;

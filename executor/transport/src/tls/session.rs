@@ -271,8 +271,8 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) -> R
     })
 }
 
-/// Lets `write` write into the space behind a buffer's content. If the space is too small, enlarges it and calls
-/// `write` again.
+/// Calls `write` with the free space after a buffer's content. If the space is too small, enlarges it and calls `write`
+/// again.
 fn append<E>(
     buffer: &mut Vec<u8>,
     room: usize,

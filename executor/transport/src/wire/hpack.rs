@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// The table keeps to the size limit of RFC 7541, 4: entry sizes, evictions, and limits that the client chooses.
+    /// The table obeys the size limit of RFC 7541, 4: entry sizes, evictions, and limits that the client chooses.
     #[test]
     fn the_table_keeps_its_size() {
         let mut decoder = Decoder::default();
