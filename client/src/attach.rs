@@ -1,4 +1,4 @@
-//! Attaching to a process's streams, across restarts of executord.
+//! Attaches to a process's streams, across restarts of executord.
 //!
 //! Bytes of output are counted, so that after a restart the next connection continues at the byte where the previous
 //! one broke. Output that is no longer available on a connection is in the log ([`Attached::RestInLog`]).
@@ -101,7 +101,7 @@ impl Attach {
     ///
     /// # Errors
     /// Returns an error if the process exited before this call arrived, another client sends input, or executord is
-    /// away for too long.
+    /// unavailable for too long.
     pub async fn next(&mut self) -> Result<Option<Attached>, Error> {
         while !self.over {
             let begun = Instant::now();

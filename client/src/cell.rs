@@ -102,7 +102,7 @@ impl Cell {
     /// Ends the drain: executord accepts new containers again.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn undrain(&self) -> Result<(), Error> {
         let answer = self.0.retry(is_lost, |_| {
             let mut rpc = self.rpc();
@@ -129,8 +129,8 @@ impl Drain {
     /// Returns the next progress message, or `None` after the last one.
     ///
     /// # Errors
-    /// Returns [`Code::Aborted`] if [`Cell::undrain`] ended the drain, or another error if executord is away for too
-    /// long.
+    /// Returns [`Code::Aborted`] if [`Cell::undrain`] ended the drain, or another error if executord is unavailable for
+    /// too long.
     pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
         loop {
             let begun = Instant::now();

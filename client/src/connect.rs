@@ -24,7 +24,7 @@ use crate::tls::{Connector, TlsError};
 
 /// Default socket of executord.
 pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
-/// Default time that calls wait for an executord that is away.
+/// Default time that calls wait for an executord that is unavailable.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 /// Largest accepted response, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
@@ -94,7 +94,7 @@ impl Client {
         Ok(Self { channel, address: Arc::new(at), patience: DEFAULT_PATIENCE })
     }
 
-    /// Sets the time that calls wait for an executord that is away, instead of [`DEFAULT_PATIENCE`].
+    /// Sets the time that calls wait for an executord that is unavailable, instead of [`DEFAULT_PATIENCE`].
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -206,8 +206,8 @@ impl Attempts {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// Returns the error of the last attempt if repeating cannot help ([`Error::is_away`]), or if executord is away for
-    /// too long.
+    /// Returns the error of the last attempt if repeating cannot help ([`Error::is_away`]), or if executord is
+    /// unavailable for too long.
     pub async fn again(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_away() {
             return Err(error);

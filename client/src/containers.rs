@@ -66,7 +66,7 @@ impl Client {
     /// Lists containers, all pages of them.
     ///
     /// # Errors
-    /// Returns an error if executord rejects the filter or is away.
+    /// Returns an error if executord rejects the filter or is unavailable.
     pub async fn list(&self, filter: &ListFilter) -> Result<Vec<Container>, Error> {
         let mut containers = Vec::new();
         let mut request = ListRequest {
@@ -99,7 +99,7 @@ impl Client {
     /// only match.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn find(&self, text: &str, most: u32) -> Result<Match, Error> {
         if text.is_empty() {
             return Ok(Match::None);
@@ -286,7 +286,7 @@ impl Client {
     /// Gets executord's version, capacity, policy and the cursor of its last event.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn info(&self) -> Result<InfoResponse, Error> {
         self.retry(is_lost, |mut rpc| async move { rpc.info(InfoRequest {}).await }).await
     }
@@ -304,10 +304,10 @@ impl Client {
         .await
     }
 
-    /// Lets the plugins of a CNI network check that its containers are still connected.
+    /// Checks with the plugins of a CNI network that the network's containers are still connected.
     ///
     /// # Errors
-    /// [`Code::NotFound`] if there is no such network, [`Code::FailedPrecondition`] if the network is built in,
+    /// Returns [`Code::NotFound`] if there is no such network, [`Code::FailedPrecondition`] if the network is built in,
     /// [`Code::ResourceExhausted`] if the caller's previous check is running.
     pub async fn check_network(&self, name: &str) -> Result<CheckNetworkResponse, Error> {
         self.retry(is_lost, |mut rpc| {

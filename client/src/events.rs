@@ -24,7 +24,7 @@ impl Client {
     /// empty id selects all containers.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn events(&self, after: Option<u64>, container_id: &str) -> Result<Events, Error> {
         let after = match after {
             Some(cursor) => cursor,

@@ -75,7 +75,7 @@ impl Images {
     /// Lists the images.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn list(&self) -> Result<Vec<Image>, Error> {
         Ok(self.0.answer(self.rpc().list(ListImagesRequest {}).await)?.images)
     }
@@ -99,7 +99,7 @@ impl Images {
             .removed)
     }
 
-    /// Removes an image with all of its names, whichever of them is given.
+    /// Removes an image with all of its names. `image` can be any of them.
     ///
     /// # Errors
     /// Returns an error if there is no such image or a container uses it.
@@ -111,7 +111,7 @@ impl Images {
     /// Returns the disk usage of the store of images.
     ///
     /// # Errors
-    /// Returns an error if executord is away or has no launcher.
+    /// Returns an error if executord is unavailable or has no launcher.
     pub async fn store_usage(&self) -> Result<ImageStoreUsageResponse, Error> {
         self.0.answer(self.rpc().store_usage(ImageStoreUsageRequest {}).await)
     }
@@ -119,7 +119,7 @@ impl Images {
     /// Removes images that no container uses.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn prune(&self, request: PruneImagesRequest) -> Result<PruneImagesResponse, Error> {
         self.0.answer(self.rpc().prune(request).await)
     }

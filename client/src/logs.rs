@@ -30,7 +30,7 @@ impl Logs {
     /// Returns the next entry or gap, or `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Returns an error if there is no such container or executord is away for too long.
+    /// Returns an error if there is no such container or executord is unavailable for too long.
     pub async fn next(&mut self) -> Result<Option<StreamLogsResponse>, Error> {
         loop {
             let begun = Instant::now();

@@ -79,7 +79,7 @@ impl Pods {
     /// Lists pods, all pages of them.
     ///
     /// # Errors
-    /// Returns an error if executord is away.
+    /// Returns an error if executord is unavailable.
     pub async fn list(&self, filter: &PodFilter) -> Result<Vec<Pod>, Error> {
         let PodFilter { labels, id_prefix } = filter.clone();
         let mut request = ListPodsRequest { page_size: PAGE, page_token: String::new(), labels, id_prefix };

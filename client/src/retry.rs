@@ -1,4 +1,4 @@
-//! Repeating calls while executord is away.
+//! Repeats calls while executord is unavailable.
 //!
 //! A response from executord is final. If the connection breaks, a call that is safe to repeat is repeated. If
 //! executord responds that it is unavailable, a call is repeated only if it uses `is_away`.
@@ -48,7 +48,7 @@ impl Patience {
         *self = Self::new(self.longest);
     }
 
-    /// Resets the clock if the failed attempt began long ago: it then had a connection until it failed.
+    /// Resets the clock if the failed attempt began long ago, because the attempt had a connection until it failed.
     pub(crate) fn since(&mut self, begun: Instant) {
         if begun.elapsed() > PAUSE_LONGEST {
             self.reset();

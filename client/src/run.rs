@@ -213,7 +213,8 @@ impl Run {
         self
     }
 
-    /// Lets set-user-id programs work, which the operator must allow (`policy.allow_new_privileges`).
+    /// Allows programs to gain privileges through set-user-id bits. The operator must allow this
+    /// (`policy.allow_new_privileges`).
     #[must_use]
     pub fn allow_new_privileges(mut self) -> Self {
         self.0.allow_new_privileges = true;

@@ -48,7 +48,7 @@ impl Stats {
     /// a reading, the reading is repeated.
     ///
     /// # Errors
-    /// Returns an error if there is no such container or executord is away for too long.
+    /// Returns an error if there is no such container or executord is unavailable for too long.
     pub async fn next(&mut self) -> Result<Option<Vec<ContainerStats>>, Error> {
         loop {
             let begun = Instant::now();
