@@ -13,8 +13,8 @@ use serde::Serialize;
 use crate::ids;
 use crate::view::{human, json};
 
-/// Runs an operation on several containers concurrently. Each container is given by its id or a unique prefix. Returns
-/// the results in the order of the ids.
+/// Runs an operation on several containers concurrently. Each container is identified by its id or a unique prefix.
+/// Returns the results in the order of the ids.
 pub(crate) async fn each<F>(
     session: &Session,
     ids: Vec<String>,
@@ -74,8 +74,8 @@ pub(crate) fn successes<T>(session: &Session, done: Vec<Result<T, Failure>>) -> 
     }
 }
 
-/// Runs an operation on containers sequentially. Each container is given by its id or a unique prefix. Prints the id of
-/// each success. With --json, prints the documents that `done` creates from each id and error.
+/// Runs an operation on containers sequentially. Each container is identified by its id or a unique prefix. Prints the
+/// id of each success. With --json, prints the documents that `done` creates from each id and error.
 pub(crate) async fn in_turn<F>(
     session: &Session,
     ids: Vec<String>,

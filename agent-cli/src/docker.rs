@@ -1,4 +1,4 @@
-//! Docker commands and flags that agent-cli does not have. For each, usage errors give the equivalent or the reason.
+//! Docker commands and flags that agent-cli does not have. For each, usage errors contain the equivalent or the reason.
 
 /// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
 const TABLE: [(&str, &str); 95] = [

@@ -2,8 +2,8 @@
 //! directory.
 //!
 //! The input is text and bytes. The output is files with paths below one root, and the variable that holds the path of
-//! the root. The caller adds both to a run request; the daemon does not know bindings. This crate opens no file, does
-//! not block and prints nothing.
+//! the root. The caller adds both to a run request; the daemon does not support bindings. This crate opens no file,
+//! does not block and prints nothing.
 //!
 //! ```text
 //! VCAP_SERVICES --translate by Profile--> BINDING/ENTRY ...   SERVICE_BINDING_ROOT

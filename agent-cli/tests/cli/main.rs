@@ -1,4 +1,4 @@
-//! Runs agent-cli like a user, against a fake executord on a unix socket.
+//! Tests agent-cli as users run it, against a fake executord on a unix socket.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 

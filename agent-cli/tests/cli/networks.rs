@@ -1,4 +1,4 @@
-//! `network ls`, `network inspect` and `network check`.
+//! Tests `network ls`, `network inspect` and `network check`.
 
 use executor_proto::v1::network_check::Outcome;
 use executor_proto::v1::{CheckNetworkResponse, NetworkCheck, NetworkContainer, NodeNetwork, PortMapping};

@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 
 /// Read buffer size, in bytes.
 const PIECE: usize = 32 << 10;
-/// Pause after a failed accept. It fails while this process has no free descriptor, and would be repeated at once.
+/// Pause after a failed accept. An accept fails while this process has no free descriptor; without the pause it would
+/// be repeated at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of ports.
 const PORTS_MAX: usize = 64;
@@ -97,7 +98,7 @@ pub(super) async fn forward(session: &Session, args: &ForwardArgs) -> Result<u8,
     Ok(0)
 }
 
-/// Accepts connections. Each ends by itself, and an error of one is only printed.
+/// Accepts connections and forwards each independently. An error of one connection is only printed.
 async fn accept(listener: TcpListener, (pods, id, port): (Pods, String, u16), output: Output) {
     let mut tasks = JoinSet::new();
     loop {
@@ -150,7 +151,7 @@ async fn serve(stream: TcpStream, pods: &Pods, id: &str, port: u16) -> Result<()
     received
 }
 
-/// Sends what the local client writes. Returns false if its connection broke.
+/// Sends data from the local client. Returns false if the client's connection broke.
 async fn send(mut reader: OwnedReadHalf, input: Input) -> bool {
     let mut buffer = vec![0; PIECE];
     loop {

@@ -117,8 +117,8 @@ pub(super) fn lower(
     Ok(Request::from_request(request).named(named))
 }
 
-/// Returns the names that the user gave to the run, its id and its root file system. A generated id appears in no
-/// error.
+/// Returns the user's names for the run, its id and its root file system, for error messages. A generated id appears in
+/// no error.
 fn named(args: &RunArgs) -> Named {
     let ids = [("--reservation", &args.reservation), ("--name", &args.name), ("--id", &args.id)];
     let id = ids.into_iter().find_map(|(flag, id)| Some((flag, id.as_ref()?)));

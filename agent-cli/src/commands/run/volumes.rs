@@ -88,7 +88,7 @@ pub(super) async fn fetch(session: &Session, request: &Request) -> Result<(), Fa
     Ok(())
 }
 
-/// Returns the host path that is given instead of a volume name, if any.
+/// Returns the host path that is specified instead of a volume name, if any.
 fn host_path(volume: &VolumeMount) -> Option<&str> {
     match &volume.source {
         Some(Source::Host(NamedVolume { name })) if name.starts_with('/') => Some(name),
@@ -186,7 +186,7 @@ fn by_path(volume: &mut VolumeMount) -> Option<&mut HostPath> {
     }
 }
 
-/// Sets the propagation, by docker's names. Other propagation than private includes the mounts below the path.
+/// Sets the propagation, by docker's names. Any propagation other than private includes the mounts below the path.
 fn propagate(path: &mut HostPath, name: &str) -> Result<(), String> {
     let propagation = match name {
         "rprivate" => Propagation::Private,
