@@ -132,7 +132,7 @@ pub fn line_rate(text: &str) -> Result<i64, String> {
     }
 }
 
-/// `digits[.digits]` times `unit`, rounded down.
+/// Parses `digits[.digits]`, and returns the number times `unit`, rounded down.
 fn scaled(text: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let number = |part: &str| -> Option<u128> {

@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Takes the reference out of the source, if the source is one.
+    /// Moves the reference out of the source; returns `None` if the source is not a reference.
     pub fn take_reference(&mut self) -> Option<v1::SecretReference> {
         match &mut self.source {
             Source::Reference(reference) => Some(std::mem::take(reference)),

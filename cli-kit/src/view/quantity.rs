@@ -7,7 +7,7 @@ use prost_types::Timestamp;
 /// Placeholder for an unknown time.
 const NOTHING: &str = "-";
 
-/// `64 MiB`, `1.5 GiB`, `1 byte`.
+/// Formats a size: `64 MiB`, `1.5 GiB`, `1 byte`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -26,7 +26,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// `0.87 ms`, `12.3 ms`, `1.23 s`, `10 s`, `2m 5s`, `3h 10m`.
+/// Formats a duration: `0.87 ms`, `12.3 ms`, `1.23 s`, `10 s`, `2m 5s`, `3h 10m`.
 pub fn span(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match duration.as_secs() {
@@ -54,7 +54,7 @@ pub fn wire_span(duration: prost_types::Duration) -> String {
     Duration::try_from(duration).map_or_else(|_| NOTHING.into(), span)
 }
 
-/// Time since `then`, in one unit: `5s`, `3m`, `2h`, `4d`.
+/// Formats the time since `then` in one unit: `5s`, `3m`, `2h`, `4d`.
 pub fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
     let seconds = now.duration_since(then).unwrap_or_default().as_secs();
@@ -66,7 +66,7 @@ pub fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
-/// Time until `then`, like [`age`]; `now` if it has passed.
+/// Formats the time until `then`, like [`age`]; `now` if it has passed.
 pub fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
     let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
     match then.duration_since(now).unwrap_or_default().as_secs() {
