@@ -75,7 +75,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, Serialize)]
 pub struct Candidate {
     pub name: String,
-    /// Version, with its release.
+    /// Version of the bundle, with its release.
     pub version: String,
     /// Deprecation message, if deprecated.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,7 @@ struct Privilege {
     what: String,
 }
 
-/// Field that gives a privilege.
+/// Field that grants a privilege.
 #[derive(Clone, Debug)]
 struct Origin {
     field: String,
@@ -49,7 +49,7 @@ struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// Adds a privilege that a field gives.
+    /// Adds a privilege that a field grants.
     fn add(&mut self, grant: Grant, field: &str, what: impl Into<String>) {
         self.insert(grant, field, what.into(), false);
     }

@@ -1,4 +1,4 @@
-//! Weights of processor time (P49).
+//! Converts CPU requests to CPU weights (P49).
 
 use executor_core::quantity::Quantity;
 

@@ -38,7 +38,7 @@ fn identity(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations
     if object.get("schemaVersion").is_some_and(Value::is_string) {
         let text = bundle.schema_version.strip_prefix('v').unwrap_or(&bundle.schema_version);
         let major = semver::Version::parse(text).map(|version| version.major);
-        // The description in the published schema says `v1`.
+        // The description in the published schema uses `v1`.
         if text != "1" && major.ok() != Some(1) {
             let message =
                 format!("{:?} is not a supported version of the specification; use v1.x.y", bundle.schema_version);

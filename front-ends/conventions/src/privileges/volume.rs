@@ -1,4 +1,4 @@
-//! Determines the privileges that volumes give.
+//! Determines the privileges that volumes grant.
 
 use serde_json::Value;
 
@@ -7,9 +7,9 @@ use crate::grant::Grant;
 
 /// Separator between a secret's name and one of its keys.
 pub(super) const KEY: &str = ", key ";
-/// Suffix that stands for all keys.
+/// Suffix that represents all keys.
 pub(super) const EVERY_KEY: &str = ", every key";
-/// Kinds of volumes that give no privilege: they are private to the pod, or come from objects that are not secret.
+/// Kinds of volumes that grant no privilege: they are private to the pod, or come from objects that are not secret.
 const FREE: [&str; 4] = ["emptyDir", "configMap", "downwardAPI", "image"];
 
 /// Returns the privilege to use one key of a secret, or the whole secret if `key` is `None`.
