@@ -83,7 +83,7 @@ pub fn log_dir(setup: &Setup) -> PathBuf {
 }
 
 impl KubernetesNode {
-    /// Starts a node on this host whose pods have no network but the host's.
+    /// Starts a node on this host whose pods use the host's network.
     pub fn start() -> Self {
         let setup = Setup::default();
         let config = format!("[policy]\n{POLICY}log_dirs = [{:?}]\n", log_dir(&setup));
@@ -116,7 +116,7 @@ impl KubernetesNode {
         (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
-    /// Restarts the host: nothing runs, the run directory is empty, and the boot id is another. Requires
+    /// Simulates a restart of the host: ends all processes, empties the run directory and changes the boot id. Requires
     /// [`Setup::simulate_boots`].
     pub fn reboot(&mut self) {
         self.cri.kill().expect("kill");
@@ -143,7 +143,7 @@ impl KubernetesNode {
         RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
     }
 
-    /// Client for calls with messages of the test's own.
+    /// Client for calls with the test's own messages.
     pub fn client(&self) -> Grpc<Channel> {
         Grpc::new(self.channel.clone())
     }

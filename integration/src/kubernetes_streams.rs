@@ -1,7 +1,7 @@
 //! Clients of the URLs that executor-cri returns: exec and attach over WebSocket, port-forward over SPDY/3.1.
 //!
-//! Header blocks of SPDY are sent in stored blocks of DEFLATE, which need no dictionary. Those of the server are not
-//! read.
+//! Header blocks of SPDY are sent in stored blocks of DEFLATE, which need no dictionary. The server's header blocks are
+//! not read.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -116,7 +116,7 @@ impl Channels {
     /// Reads until there is standard output.
     ///
     /// # Errors
-    /// Returns an error if the connection breaks or ends before.
+    /// Returns an error if the connection breaks or ends first.
     pub fn until_output(&mut self) -> io::Result<()> {
         while self.stdout.is_empty() {
             if !self.read_message()? {
@@ -237,15 +237,15 @@ impl PortForward {
         self.send_frame(&pair.data.to_be_bytes(), 0, bytes);
     }
 
-    /// Ends the bytes for a port.
+    /// Sends the end of the data for a port.
     pub fn finish(&mut self, pair: Pair) {
         self.send_frame(&pair.data.to_be_bytes(), FINISHED, &[]);
     }
 
-    /// Reads until `is_met` accepts what a pair's data stream has received.
+    /// Reads until `is_met` accepts the bytes received on a pair's data stream.
     ///
     /// # Panics
-    /// Panics if the session ends before.
+    /// Panics if the session ends first.
     pub fn until(&mut self, pair: Pair, is_met: impl Fn(&Received) -> bool) -> Received {
         loop {
             let received = self.received.entry(pair.data).or_default();

@@ -34,7 +34,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) name: &'a str,
     /// Content of the daemon's configuration file.
     pub(crate) config: &'a str,
-    /// Path of the daemon's network namespace; if unset, the daemon runs in that of this process.
+    /// Path of the daemon's network namespace; if unset, the daemon runs in this process's network namespace.
     pub(crate) network: Option<&'a str>,
 }
 

@@ -47,8 +47,8 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
         set_tid_size: 0,
         cgroup: 0,
     };
-    // SAFETY: the arguments are complete, live through the call, and ask for no shared memory: the child
-    // has its own copy of everything, like one of fork(2).
+    // SAFETY: the arguments are complete and outlive the call. They request no shared memory, so the child has its own
+    // copy of everything, as after fork(2).
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
     if result == 0 {
         // SAFETY: this is the child of the clone above.
@@ -65,8 +65,8 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
 unsafe fn become_true(rootfs: &CStr) -> ! {
     let arguments = [c"/bin/true".as_ptr(), null()];
     let environment = [null()];
-    // SAFETY: every pointer is a NUL-terminated string or null where the call allows it, the two arrays end
-    // with a null pointer, and all of them outlive the calls.
+    // SAFETY: every pointer is a NUL-terminated string or null if the call allows it, the two arrays end with a null
+    // pointer, and all of them outlive the calls.
     unsafe {
         let none = null();
         if libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, null()) != 0 {

@@ -61,8 +61,8 @@ impl Peer {
         }
     }
 
-    /// Returns whether several containers of the peer are measured at once. The floor is no program, and podman takes
-    /// about a second for each container.
+    /// Returns whether several containers of the peer are measured at once. The floor is not a program, and podman
+    /// takes about a second for each container.
     pub(crate) fn runs_several(&self) -> bool {
         !matches!(self, Self::Floor(_) | Self::Podman(_))
     }

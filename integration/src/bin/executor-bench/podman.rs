@@ -27,7 +27,7 @@ pub(crate) struct Podman {
     pub(crate) version: String,
     program: PathBuf,
     network: &'static [&'static str],
-    /// Path of the network namespace that plays the host.
+    /// Path of the network namespace that simulates the host.
     namespace: String,
     /// Directory of podman's files.
     directory: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct Podman {
     rootfs: Arc<Rootfs>,
 }
 
-/// Finds podman. `namespace` is the path of the network namespace that plays the host.
+/// Finds podman. `namespace` is the path of the network namespace that simulates the host.
 pub(crate) fn find(run: &Path, rootfs: &Arc<Rootfs>, namespace: &str, host: &Host) -> anyhow::Result<Vec<Podman>> {
     let Some(program) = program("podman") else { return Ok(Vec::new()) };
     let version = Command::new(&program).arg("--version").output().context("running podman")?;

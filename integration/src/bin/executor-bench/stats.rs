@@ -20,8 +20,7 @@ impl Sample {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// Returns the smallest value in the sample that is not exceeded by at least `percent` of the values (nearest
-    /// rank).
+    /// Returns the smallest value that at least `percent` percent of the values do not exceed (nearest rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or_default()

@@ -1,9 +1,9 @@
 //! Kills executor-cri, executord or the launcher at each call that it makes during the life of a Kubernetes pod.
 //!
-//! A life is what a kubelet does with a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
-//! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A call that fails is made
-//! again until it succeeds, as a kubelet does. Exited processes are restarted as by a supervisor. Then the container has
-//! run exactly once, and neither of the three has anything left of the pod.
+//! A life consists of a kubelet's calls for a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
+//! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A failed call is repeated
+//! until it succeeds, as by a kubelet. Exited processes are restarted as by a supervisor. Afterwards the container must
+//! have run exactly once, and none of the three processes may have leftovers of the pod.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -66,7 +66,7 @@ pub(crate) struct Pods {
     runtime: Runtime,
     node: Supervised,
     before: Footprint,
-    /// Objects of the network without a pod.
+    /// Network objects that exist without a pod.
     at_rest: Vec<String>,
     image: String,
     lives: u64,
@@ -163,7 +163,7 @@ impl Pods {
         Ok(())
     }
 
-    /// Checks that nothing of a pod is left.
+    /// Checks that a pod has no leftovers.
     fn check(&self, log: &str, ended: Result<ContainerStatus, String>) -> Verdict {
         let mut verdict = Verdict::default();
         match ended {

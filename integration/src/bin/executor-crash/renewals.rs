@@ -11,8 +11,7 @@
 //! the shims are searched too; before that, a shim has old values to mask them in the output. The search is repeated in
 //! each later life. If a shim is killed, its container is lost, and its keys are gone too.
 //!
-//! Limits: this program does not search for keys that it does not know. A key is unknown if it never reached a file, or
-//! was replaced before the next reading.
+//! Limits: a key that never reached a file, or that was replaced before the next reading, is not searched for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,14 +39,14 @@ use crate::{Node, calls};
 
 /// Number of running containers.
 const STANDING: usize = 8;
-/// Certificate lifetime in seconds: the minimum. Each further container has one second more, so that the certificates
-/// are due at different times.
+/// Certificate lifetime in seconds: the minimum. The lifetime of each further container is one second longer, so that
+/// the certificates are due at different times.
 const TTL: i64 = 10;
 /// Time before the renewal at which tracing starts.
 const AHEAD: Duration = Duration::from_millis(60);
 /// Timeout of a renewal, including a restart and further attempts.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum time from the moment when a killed process has no open files any more to its exit.
+/// Maximum time between the closing of a killed process's files and its exit.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 /// Pause between two readings of all certificates and keys, and polling interval of a renewal.
 const PAUSE: Duration = Duration::from_millis(5);

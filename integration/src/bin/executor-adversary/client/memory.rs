@@ -25,7 +25,7 @@ fn secretive(id: &str, secret: &str) -> RunRequest {
     program("/bin/true", &[]).id(id).file("a", secret.as_bytes())
 }
 
-/// Makes a first Run and further ones on each of many connections. No part of a secret may remain in memory.
+/// Makes several Run calls on each of many connections. No part of a secret may remain in memory.
 pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let (sizes, rounds) = scale.pick(
