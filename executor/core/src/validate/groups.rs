@@ -9,7 +9,8 @@ use crate::plan::Principal;
 pub(super) fn check(draft: &Draft<'_>, report: &mut Report) -> Vec<Principal> {
     let (names, namespace) = (&draft.extra_groups, draft.isolation.user_namespace);
     if draft.strict_groups && draft.merge_groups {
-        let why = "cannot be combined with `strict_groups`, which leaves the groups of /etc/group out: set one of both";
+        let why =
+            "cannot be combined with `strict_groups`, which leaves the groups of /etc/group out: set only one of them";
         report.add("merge_groups", Conflict.because(why));
     }
     if names.len() > EXTRA_GROUPS_MAX {

@@ -109,7 +109,7 @@ fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mu
     let fields = [("limits.cpuset_cpus", &mut options.cpus), ("limits.cpuset_mems", &mut options.memory_nodes)];
     for ((field, old), new) in fields.into_iter().zip(lists).filter(|(_, new)| !new.is_empty()) {
         if !has_cpuset {
-            let why = "cannot be changed: the container began without processors and memory nodes of its own";
+            let why = "cannot be changed: the container was started without its own processors and memory nodes";
             report.add(field, Unsuitable.because(why));
         }
         *old = new;

@@ -42,7 +42,7 @@ pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
             report.add(
                 format!("{parent}.args[{index}]"),
                 Required.because(
-                    "is empty and no secret argument fills it; for an empty argument, give a secret argument with an empty value",
+                    "is empty and no secret argument fills it; for an empty argument, set a secret argument with an empty value",
                 ),
             );
         }

@@ -26,7 +26,9 @@ pub struct PortRule {
 
 /// An invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{rule:?} is not a rule for ports: {why}; write [ADDRESS[/PREFIX]:]FIRST[-LAST][/tcp|udp|sctp], as 8000-8999")]
+#[error(
+    "{rule:?} is not a rule for ports: {why}; write [ADDRESS[/PREFIX]:]FIRST[-LAST][/tcp|udp|sctp], such as 8000-8999"
+)]
 pub struct BadPortRule {
     rule: String,
     why: String,
