@@ -164,7 +164,7 @@ impl Session {
                 Ok(Self { packets, calls: PendingCalls::default(), welcome, difference })
             }
             Some(LauncherAnswer::Welcome(welcome)) => {
-                Err(format!("it speaks version {} of the protocol; this executord speaks {VERSION}", welcome.version))
+                Err(format!("it uses version {} of the protocol; this executord uses {VERSION}", welcome.version))
             }
             Some(LauncherAnswer::Refused(Refused { message, .. })) => Err(message),
             Some(_) => Err("it sent another message instead of its greeting".to_owned()),

@@ -258,8 +258,10 @@ pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> R
         let value = match result {
             Ok(Fetched::Value(value)) => value,
             Ok(Fetched::Renewed(_)) => {
-                failed
-                    .push((one, FetchError { kind: ErrorKind::Unavailable, why: "the provider gave no value".into() }));
+                failed.push((
+                    one,
+                    FetchError { kind: ErrorKind::Unavailable, why: "the provider returned no value".into() },
+                ));
                 continue;
             }
             Err(error) => {

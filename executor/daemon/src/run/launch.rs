@@ -98,7 +98,7 @@ impl Drop for WipeGuard<'_> {
 pub(super) async fn tag_key(node: &Node) -> Result<TagKey, ApiError> {
     node.launcher.first_heard().await;
     node.launcher.tag_key().ok_or_else(|| {
-        let none = || ApiError::new(Kind::Unavailable, "the launcher gave no usable key for request tags");
+        let none = || ApiError::new(Kind::Unavailable, "the launcher sent no usable key for request digests");
         node.launcher.session().err().unwrap_or_else(none)
     })
 }
@@ -118,6 +118,6 @@ pub(super) fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Hand
     let state = handle.state().map_or("deleted", State::name);
     Err(ApiError::new(
         Kind::Exists,
-        format!("container {} ({state}) was made by a different request with the same id", handle.id()),
+        format!("container {} ({state}) was created by a different request with the same id", handle.id()),
     ))
 }

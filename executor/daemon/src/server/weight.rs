@@ -171,7 +171,7 @@ fn is_known(shape: usize, number: u64, kind: u8) -> bool {
 
 fn unknown_field(field: String) -> Violation {
     let why = format!(
-        "has a field that executord {} does not know: leave the setting out, or use a newer executord",
+        "has a field that executord {} does not support: remove the field, or use a newer executord",
         executor_secrets::VERSION
     );
     Violation::new(field, ViolationReason::UnknownField.because(why))
