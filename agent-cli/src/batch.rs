@@ -144,7 +144,7 @@ pub(crate) fn explain_end(session: &Session, container: &Container, messages: &[
             session.output.note(plain(&failure.message));
         }
         None if Outcome::new(Some(result)).status() == OURS && result.exit.is_none() => {
-            session.output.note(format!("executord does not know how {} ended", container.id));
+            session.output.note(format!("the exit of {} is unknown", container.id));
         }
         _ => {}
     }

@@ -38,7 +38,7 @@ impl UpdateArgs {
         self.weights.apply(&mut limits);
         self.cpusets.apply(&mut limits);
         if limits == Limits::default() {
-            let why = "update: give at least one limit, such as --memory, --pids or --cpus";
+            let why = "update: set at least one limit, such as --memory, --pids or --cpus";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(limits)

@@ -90,7 +90,7 @@ impl ImageOfRun {
     pub(crate) fn rootfs(&mut self, rootfs: Option<String>, command: &[String]) -> Result<String, Failure> {
         if let Some(word) = command.first() {
             let why = format!(
-                "`{}`: a program cannot be given with --action; the file of --action names the programs",
+                "`{}`: a program cannot be used with --action; the file of --action names the programs",
                 executor_cli_kit::text::plain(word)
             );
             return Err(Failure::Usage(why));

@@ -121,7 +121,7 @@ fn not_lent(path: &str, info: &InfoResponse) -> String {
     let lent: Vec<String> = volumes.chain(info.host_paths.iter().map(|lent| format!("paths below {lent}"))).collect();
     let lent = if lent.is_empty() { "nothing".to_owned() } else { lent.join(", ") };
     plain(&format!(
-        "--volume {path}: executord does not lend this path; it lends {lent}. To lend it, the operator \
+        "--volume {path}: executord does not offer this path; it offers {lent}. To offer it, the operator \
          (1) adds a table [[volumes]] with name and path = \"{path}\", or a directory above it to host_paths of [policy], in \
          executord's configuration file; (2) restarts executord; (3) for a volume that is not :ro, makes a \
          directory above it root's own (chmod 0700), or mounts its file system nosuid"
@@ -444,6 +444,6 @@ mod tests {
             assert!(refusal.contains(words), "{words}: {refusal}");
         }
         let refusal = look_up(&mut for_host("/etc", "/c", "", false), &InfoResponse::default()).unwrap_err();
-        assert!(refusal.contains("it lends nothing"), "{refusal}");
+        assert!(refusal.contains("it offers nothing"), "{refusal}");
     }
 }
