@@ -211,6 +211,6 @@ fn variable(at: &str, value: Option<&str>, wrong: &mut Violations) -> bool {
         Some(text) if text.contains('\0') => "has a NUL",
         Some(_) => return true,
     };
-    wrong.add(at, 17, format!("the value {fault} and cannot be given in a variable; use a file"));
+    wrong.add(at, 17, format!("the value {fault} and cannot be passed in a variable; use a file"));
     false
 }

@@ -197,7 +197,7 @@ fn stateful_set(object: &Located, report: &mut Report) -> Option<Workload> {
     let StatefulSet { metadata, spec, .. } = object.decode(report)?;
     let spec = spec.unwrap_or_default();
     if spec.volume_claim_templates.as_ref().is_some_and(|claims| !claims.is_empty()) {
-        let message = "volume claims are not supported: use an emptyDir, or a hostPath that the operator lends";
+        let message = "volume claims are not supported: use an emptyDir, or a hostPath that the operator offers";
         report.refuse(&object.origin, "spec.volumeClaimTemplates", "P61", message);
     }
     let replicas = replicas(object, spec.replicas, report);

@@ -62,7 +62,7 @@ impl Lowering<'_> {
             ("Unconfined", _) => String::new(),
             ("Localhost", Some(profile)) => profile,
             _ => {
-                let message = "must be Localhost with a profile that the operator lends, or Unconfined; there is no default profile";
+                let message = "must be Localhost with a profile that the operator offers, or Unconfined; there is no default profile";
                 self.refuse(&path, "P47", message);
                 String::new()
             }

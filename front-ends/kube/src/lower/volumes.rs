@@ -153,7 +153,7 @@ impl Lowering<'_> {
         }
         match kinds.first() {
             Some(kind) => {
-                let message = "is not supported: use an emptyDir, or a hostPath that the operator lends";
+                let message = "is not supported: use an emptyDir, or a hostPath that the operator offers";
                 self.refuse(&format!("{at}.{kind}"), "P59", message);
             }
             None => {
@@ -181,7 +181,7 @@ impl Lowering<'_> {
         }
         if !matches!(kind, None | Some("" | "Directory")) {
             let message =
-                "must be empty or Directory: only existing directories that the operator lends can be mounted";
+                "must be empty or Directory: only existing directories that the operator offers can be mounted";
             self.refuse(&format!("{at}.type"), "P57", message);
             return Kind::Refused;
         }
@@ -203,7 +203,7 @@ impl Lowering<'_> {
                 read_only: volume.read_only,
             },
             None => {
-                let message = "is not in a directory that the operator lends (tables `volumes` and policy.host_paths of executord's configuration)";
+                let message = "is not in a directory that the operator offers (tables `volumes` and policy.host_paths of executord's configuration)";
                 self.refuse(&format!("{at}.path"), "P48", message);
                 Kind::Refused
             }
