@@ -50,7 +50,7 @@ pub(crate) const ALL: &[Attack] = &[
         control: crowd::nested_control,
     },
     Attack {
-        name: "memory: answers that nobody reads",
+        name: "memory: answers that no client reads",
         position: Position::Client,
         claim: "unread answers are bounded in bytes, per connection and in total",
         attack: crowd::unread,

@@ -36,7 +36,7 @@ pub(crate) const ALL: &[Attack] = &[
         control: locks_control,
     },
     Attack {
-        name: "host: netlink sockets that nobody reads",
+        name: "host: netlink sockets that no process reads",
         position: Position::Container,
         claim: "a netlink socket uses no more of the host's memory than documented: 2.5 times net.core.rmem_max",
         attack: netlink,
