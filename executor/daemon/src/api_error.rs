@@ -42,7 +42,6 @@ pub enum Kind {
     Internal,
 }
 
-/// An API error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {

@@ -33,7 +33,6 @@ pub enum BootError {
     Path {
         /// The failed operation.
         what: &'static str,
-        /// The path.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
@@ -63,7 +62,6 @@ pub enum BootError {
     NoSuch {
         /// `user` or `group`.
         what: &'static str,
-        /// The name.
         name: String,
         /// The file that lists the names.
         file: &'static str,

@@ -192,7 +192,6 @@ pub struct Config {
     pub user: Option<String>,
     /// Group whose members may call the daemon.
     pub allow_group: Option<String>,
-    /// Log format.
     pub log_format: LogFormat,
     /// Minimum log level.
     pub log_level: LogLevel,
@@ -210,13 +209,11 @@ pub struct Config {
     pub images: executor_images::Settings,
     /// Download and upload settings.
     pub transfers: crate::store::artifacts::Settings,
-    /// Metrics settings.
     pub metrics: MetricsSettings,
     /// Trace settings, if traces are exported.
     pub traces: Option<TraceSettings>,
     /// Log sink settings.
     pub logs: LogSettings,
-    /// Secret providers.
     pub secret_providers: Vec<executor_providers::ProviderConfig>,
     /// Settings of container certificates.
     pub identity: IdentitySettings,
@@ -226,7 +223,6 @@ pub struct Config {
     pub retention: RetentionSettings,
     /// Maximum size of a container's log file before it is rotated, in bytes.
     pub log_bytes_max: u64,
-    /// Self-test settings.
     pub self_test: SelfTestSettings,
     /// Time limits of lifecycle phases, after which a container is quarantined.
     pub phase_limits: PhaseLimits,

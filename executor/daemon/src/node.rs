@@ -64,9 +64,7 @@ pub enum NodeError {
 /// State of earlier daemons, from the ledger.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    /// Containers.
     pub containers: Vec<ContainerStatus>,
-    /// Reservations.
     pub reservations: Vec<Reservation>,
 }
 
@@ -97,7 +95,6 @@ pub struct Node {
     pub artifacts: Artifacts,
     /// Watches the directories of followed logs.
     pub log_watch: DirectoryWatch,
-    /// Log sinks.
     pub outward: LogSinks,
     /// Number of tasks that send output.
     pub forwarding: watch::Sender<usize>,

@@ -68,7 +68,6 @@ impl Paths {
         self.kept_containers().join(id.as_str())
     }
 
-    /// Returns the exit record of a container.
     pub fn exit_record(&self, id: &ContainerId) -> PathBuf {
         self.kept_container(id).join("exit.json")
     }

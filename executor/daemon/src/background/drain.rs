@@ -29,7 +29,6 @@ use crate::operations::reserve;
 /// Time for containers to exit after they were killed at the deadline.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// A drain request.
 #[derive(Clone, Debug)]
 pub(crate) struct DrainRequest {
     pub(crate) deadline: Duration,

@@ -31,7 +31,6 @@ pub(super) const NOBODY: u32 = 65_534;
 pub struct Account {
     /// Name or number as configured.
     pub name: String,
-    /// Uid.
     pub uid: u32,
     /// Gid of the primary group.
     pub gid: u32,

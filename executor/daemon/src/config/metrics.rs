@@ -40,7 +40,6 @@ impl Default for Metrics {
     }
 }
 
-/// Metrics settings.
 #[derive(Clone, Debug)]
 pub struct MetricsSettings {
     /// Address of the metrics endpoint, if it is served.

@@ -26,7 +26,6 @@ impl Default for SelfTest {
     }
 }
 
-/// Self-test settings.
 #[derive(Clone, Copy, Debug)]
 pub struct SelfTestSettings {
     /// Interval between tests; zero disables them.

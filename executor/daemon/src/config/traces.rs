@@ -37,7 +37,6 @@ pub enum TraceProtocol {
     Http,
 }
 
-/// Trace settings.
 #[derive(Clone, Debug)]
 pub struct TraceSettings {
     /// Collector address: `http://HOST:PORT`, for HTTP with a path.

@@ -40,7 +40,6 @@ pub struct LogReader {
     place: LogPosition,
 }
 
-/// An item of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LogItem<'a> {
     /// An entry, and the position before it.

@@ -43,13 +43,11 @@ use receiver::{Address, Receiver};
 /// Minimum size that is counted for a deleted container's log, in bytes, to account for its descriptors.
 const WAITING_MIN: u64 = 64 << 10;
 
-/// All log sinks.
 #[derive(Debug, Default)]
 pub struct LogSinks {
     targets: Vec<Arc<LogSink>>,
 }
 
-/// A log sink.
 #[derive(Debug)]
 pub(crate) struct LogSink {
     name: &'static str,
@@ -184,7 +182,6 @@ impl LogSinks {
         Self { targets: journald.into_iter().chain(syslog).collect() }
     }
 
-    /// Returns the targets.
     pub(crate) fn targets(&self) -> &[Arc<LogSink>] {
         &self.targets
     }

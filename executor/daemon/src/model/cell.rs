@@ -13,7 +13,6 @@ use executor_sys::mutex::locked;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{MutexGuard, watch};
 
-/// State of the cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellState {
     /// Drain in progress or done.
@@ -44,7 +43,6 @@ pub struct Drain {
     pub done: bool,
 }
 
-/// Result of a self-test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfTestResult {
     /// Time of the test's end.
@@ -55,7 +53,6 @@ pub struct SelfTestResult {
     pub failure: Option<String>,
 }
 
-/// Progress of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainProgress {
     /// Number of containers that the drain has found. Pods are not counted.
@@ -113,22 +110,18 @@ impl Cell {
         }
     }
 
-    /// Returns the state.
     pub fn state(&self) -> CellState {
         self.state.borrow().clone()
     }
 
-    /// Watches the state.
     pub fn watch(&self) -> watch::Receiver<CellState> {
         self.state.subscribe()
     }
 
-    /// Returns the progress of the drain.
     pub fn progress(&self) -> DrainProgress {
         self.progress.borrow().clone()
     }
 
-    /// Watches the progress of the drain.
     pub fn watch_progress(&self) -> watch::Receiver<DrainProgress> {
         self.progress.subscribe()
     }

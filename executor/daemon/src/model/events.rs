@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::model::quarantine::Phase;
 use crate::model::status::ContainerResult;
 
-/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
@@ -57,7 +56,6 @@ pub enum EventKind {
     PodDeleted,
     /// Capacity was reserved for a later container.
     ReservationMade,
-    /// A reservation expired.
     ReservationExpired,
     /// A reservation was released before it expired.
     ReservationReleased,
@@ -76,7 +74,6 @@ pub struct Event {
     pub time: Timestamp,
     /// Id of the container.
     pub container: ContainerId,
-    /// Kind of the event.
     #[serde(rename = "what")]
     pub kind: EventKind,
     /// Result of the container, with `completed`.

@@ -21,7 +21,6 @@ use crate::model::identity::IdentityRecord;
 use crate::model::quarantine::Quarantine;
 use crate::model::sources::SourceRecord;
 
-/// Status of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerStatus {
     /// Admitted plan.
@@ -128,7 +127,6 @@ pub struct ContainerResult {
 /// Trace context of a container. Ids are hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceContext {
-    /// Trace id.
     pub trace_id: String,
     /// Span id of the container.
     pub span_id: String,

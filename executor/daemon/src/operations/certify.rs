@@ -46,7 +46,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Maximum sleep, because the clock may be set and the host may be suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(30);
 
-/// An identity in a request.
 #[derive(Debug)]
 pub(crate) struct RequestedIdentity {
     names: IdentityNames,

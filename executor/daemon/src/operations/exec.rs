@@ -270,7 +270,6 @@ pub(crate) async fn archive(
     send_to_launcher(node, handle.id(), call, false, payload).await
 }
 
-/// Direction of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyDirection {
     /// Out of the container.

@@ -44,7 +44,6 @@ pub(crate) struct Collected {
     pub(crate) asked: Vec<RequestedValue>,
     /// Client that the references were checked for.
     requester: Option<Arc<Requester>>,
-    /// All violations.
     pub(crate) violations: Vec<Violation>,
     /// True if the only violation is that the caller may not use a reference.
     pub(crate) is_denial: bool,

@@ -24,7 +24,6 @@ use crate::store::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
 use last::LastCursor;
 use ring::Ring;
 
-/// The event log.
 #[derive(Debug)]
 pub struct EventLog {
     inner: Mutex<EventLogState>,

@@ -39,7 +39,6 @@ pub struct LedgerContent {
     pub containers: Vec<ContainerStatus>,
     /// Reservations, sorted by id.
     pub reservations: Vec<Reservation>,
-    /// State of the cell.
     pub cell: CellState,
     /// Events and cursors.
     pub events: KeptEvents,

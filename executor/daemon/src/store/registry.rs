@@ -147,7 +147,6 @@ impl Registry {
         }
     }
 
-    /// Returns the container with this id.
     pub fn get(&self, id: &ContainerId) -> Option<Arc<Handle>> {
         locked(&self.inner).containers.get(id).cloned()
     }
@@ -297,7 +296,6 @@ impl Registry {
         self.reservations.send_replace(());
     }
 
-    /// Returns the reservation of this id.
     pub(crate) fn reservation(&self, id: &ContainerId) -> Option<Reservation> {
         locked(&self.inner).reserved.get(id).cloned()
     }

@@ -67,7 +67,6 @@ impl std::ops::Deref for KeyLock {
     }
 }
 
-/// Metadata of an artifact.
 #[derive(Debug, Serialize, Deserialize)]
 struct ArtifactMetadata {
     validators: Validators,

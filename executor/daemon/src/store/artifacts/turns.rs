@@ -11,7 +11,6 @@ use executor_core::ident::ContainerId;
 use executor_sys::mutex::locked;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Transfer slots.
 #[derive(Debug)]
 pub(crate) struct TransferSlots {
     node: Arc<Semaphore>,

@@ -25,7 +25,6 @@ pub(super) struct Ring {
     most: usize,
 }
 
-/// A retained event.
 pub(super) enum RetainedEvent<'a> {
     /// Stored as JSON.
     Packed(&'a Packed, &'a [u8]),

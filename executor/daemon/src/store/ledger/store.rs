@@ -40,7 +40,6 @@ pub enum StoreError {
     /// A system error.
     #[error("{}", executor_core::errors::plain(.0))]
     Io(io::Error),
-    /// A redb error.
     #[error(transparent)]
     Store(Box<redb::Error>),
     /// An entry cannot be parsed or encoded.

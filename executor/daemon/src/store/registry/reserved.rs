@@ -17,7 +17,6 @@ use crate::model::reservation::Reservation;
 /// Maximum number of remembered expired reservations. The error of a late Run reports that its reservation has expired.
 const EXPIRED_KEPT: usize = 1000;
 
-/// A reservation that is held.
 #[derive(Clone, Debug)]
 struct HeldReservation {
     reservation: Reservation,

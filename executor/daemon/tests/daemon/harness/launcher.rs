@@ -24,7 +24,6 @@ pub(crate) const LISTED: u32 = 10_000;
 pub(crate) enum OnLaunch {
     /// Fork a shim.
     Fork,
-    /// Refuse.
     Refuse(Refused),
     /// Close the connection without a response, and fork no shim.
     Vanish,

@@ -33,7 +33,6 @@ use super::{PATIENCE, hang_up, listen};
 pub(crate) enum OnUpdate {
     /// Apply it.
     Carry,
-    /// Refuse.
     Refuse(Refused),
     /// Refuse it as stale, as after another daemon's update.
     Overtake,
