@@ -40,7 +40,7 @@ impl Events {
     /// loses nothing.
     ///
     /// # Errors
-    /// Returns an error if executord rejects the cursor or is away for too long.
+    /// Returns an error if executord rejects the cursor or is unavailable for too long.
     pub async fn next(&mut self) -> Result<WatchEventsResponse, Error> {
         loop {
             let begun = Instant::now();
