@@ -68,7 +68,6 @@ pub enum Violation {
 pub struct Refused(pub(crate) Vec<Violation>);
 
 impl Refused {
-    /// Returns the violations.
     pub fn violations(&self) -> &[Violation] {
         &self.0
     }

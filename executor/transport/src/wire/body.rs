@@ -178,7 +178,6 @@ fn put_fields(block: &mut Vec<u8>, fields: &HeaderMap) {
     }
 }
 
-/// Body of a request.
 #[derive(Debug)]
 pub struct RequestBody<C> {
     body: Incoming,
