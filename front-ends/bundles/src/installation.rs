@@ -143,7 +143,6 @@ pub struct Condition {
     pub since: u64,
 }
 
-/// Kind of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionKind {
     /// The bundle was read and breaks no rule, and its source is pinned.
@@ -228,7 +227,6 @@ impl Installation {
         format!("{}-r{revision}", self.name)
     }
 
-    /// Returns the current revision.
     pub fn current(&self) -> Option<&Revision> {
         self.revisions.iter().find(|revision| revision.state == State::Current)
     }

@@ -83,7 +83,6 @@ impl Status {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimResult {
-    /// Id of the claim.
     pub claim_id: String,
     /// Time of creation (RFC 3339).
     pub created: String,

@@ -33,7 +33,6 @@ const RECORD_MAX: u64 = 16 << 20;
 /// Maximum size of an output, in bytes.
 pub const OUTPUT_MAX: u64 = 256 << 20;
 
-/// Error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{}: cannot {doing}", .path.display())]

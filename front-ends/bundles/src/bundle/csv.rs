@@ -49,7 +49,6 @@ pub struct NotProvided {
 pub struct Csv {
     pub name: String,
     pub version: Option<Version>,
-    /// Display name.
     pub display_name: String,
     pub deployments: Vec<Deployment>,
     /// CustomResourceDefinitions that the operator owns.

@@ -15,7 +15,6 @@ const RECORD_MAX: u64 = 4 << 20;
 /// Value of `O_NOFOLLOW` on Linux, which depends on the architecture.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
 
-/// Error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{}: cannot be {doing}", .path.display())]

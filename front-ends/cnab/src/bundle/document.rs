@@ -83,7 +83,7 @@ pub struct Credential {
     /// Description for users.
     #[serde(default)]
     pub description: String,
-    /// Names of the actions to which this applies; empty if it applies to all actions.
+    /// Names of the actions that use the credential; empty if all actions use it.
     #[serde(default)]
     pub apply_to: Vec<String>,
     /// True if the credential must be supplied (rule 31).
@@ -102,7 +102,7 @@ pub struct Output {
     /// Description for users.
     #[serde(default)]
     pub description: String,
-    /// Names of the actions to which this applies; empty if it applies to all actions.
+    /// Names of the actions that have the output; empty if all actions have it.
     #[serde(default)]
     pub apply_to: Vec<String>,
     /// Absolute path of the file, below [`OUTPUTS`](crate::paths::OUTPUTS).
