@@ -55,7 +55,6 @@ impl Row {
 }
 
 impl Report {
-    /// The row of a target.
     pub(crate) fn row(&mut self, target: &'static str) -> &mut Row {
         let index = self.rows.iter().position(|row| row.target == target).unwrap_or_else(|| {
             self.rows.push(Row { target, ..Row::default() });

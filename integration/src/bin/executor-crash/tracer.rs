@@ -94,7 +94,6 @@ pub(crate) struct StoppedCall {
     pub(crate) number: i64,
 }
 
-/// Result of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct TraceResult {
     /// Number of calls that were entered.
