@@ -63,6 +63,26 @@ same "$pid" "$(crictl inspect "$web" | field '["info"]["pid"]')" 'the process af
 ! journalctl -b --no-pager | grep -q canary-of-the-node || fail 'an environment is in the journal'
 at 'restarts change nothing'
 
+# With the drop-in of the guide, volumes that executor-cri mounts are visible to the kubelet.
+drop_in=/etc/systemd/system/executor-cri.service.d/csi.conf
+printf '[cri.csi]\n' >/etc/executor/executor-cri.toml
+code=0
+systemctl restart executor-cri 2>/dev/null || code=$?
+same 1 $code 'a start without the drop-in'
+has "$(journalctl -b -u executor-cri -n 20 --no-pager -o cat)" 'cri.csi: cannot mount volumes'
+install -D -m 644 /payload/docs/executor-cri-csi.conf $drop_in
+systemctl daemon-reload
+systemctl restart executor-cri
+eventually 60 crictl info
+same "$(readlink /proc/1/ns/mnt)" "$(readlink "/proc/$(systemctl show -P MainPID executor-cri)/ns/mnt")" 'the mount namespace'
+[ -S /var/lib/kubelet/plugins_registry/secrets.executor.v1-reg.sock ] || fail 'no socket for the kubelet'
+rm -r ${drop_in%/*} /etc/executor/executor-cri.toml
+systemctl daemon-reload
+systemctl restart executor-cri
+eventually 60 crictl info
+same "$pid" "$(crictl inspect "$web" | field '["info"]["pid"]')" 'the process after these restarts'
+at 'the plugin for volumes starts'
+
 crictl stop "$web"
 same CONTAINER_EXITED "$(crictl inspect "$web" | field '["status"]["state"]')" 'the state'
 crictl rm "$web"

@@ -1,4 +1,4 @@
-# docs/guides/kubernetes-node.md, typed on this machine: a stock kubelet without an API server, under systemd and cgroup version 2.
+# docs/guides/kubernetes-node.md and kubernetes-secrets.md, typed on this machine: a stock kubelet without an API server, under systemd and cgroup version 2.
 # A static pod runs in the cgroups of its class of service. Its certificate, a secret by reference, is replaced while it runs,
 # and is nowhere else. It outlives the kubelet, and the kubelet ends it within its time when the machine shuts down.
 # programs: crictl kubelet
@@ -22,12 +22,12 @@ finish() {
 }
 trap finish EXIT
 
-# Types the block of commands with this number. The image of the pod is one of this machine's registry.
+# typed PAGE NUMBER: types a block of commands. The image of the pod is one of this machine's registry.
 typed() {
-    awk -v wanted="$1" '/^```sh$/ { found++; shown = found == wanted; next } /^```$/ { shown = 0 } shown' \
-        /payload/docs/kubernetes-node.md | sed "s|registry.k8s.io/[^ ]*|$IMAGE|" >"$made/block"
-    [ -s "$made/block" ] || fail "the guide has no block $1"
-    timeout 200 sh -eu "$made/block" || fail "block $1 of the guide: $?"
+    awk -v wanted="$2" '/^```sh$/ { found++; shown = found == wanted; next } /^```$/ { shown = 0 } shown' \
+        "/payload/docs/kubernetes-$1.md" | sed "s|registry.k8s.io/[^ ]*|$IMAGE|" >"$made/block"
+    [ -s "$made/block" ] || fail "the guide has no block $2"
+    timeout 200 sh -eu "$made/block" || fail "block $2 of kubernetes-$1.md: $?"
 }
 # Prints what Python's expression says of the pod, from the kubelet's own endpoint.
 pod() {
@@ -54,11 +54,11 @@ ln -s /payload/programs/crictl /usr/local/bin/crictl
 echo 'runtime-endpoint: unix:///run/executor-cri/cri.sock' >/etc/crictl.yaml
 [ -e $example ] || install -D -m 644 /payload/docs/kubernetes-node.toml $example
 
-typed 1
-typed 2
+typed node 1
+typed node 2
 eventually 60 crictl info
 at 'executor-cri serves'
-typed 3
+typed node 3
 # For this check: a kubelet that answers without a certificate.
 cat >>/var/lib/kubelet/config.yaml <<END
 failSwapOn: false
@@ -69,7 +69,7 @@ systemctl restart kubelet
 eventually 120 is 'pods' '[]'
 at 'the kubelet serves'
 
-typed 4
+typed secrets 1
 eventually 120 is 'pod["status"]["containerStatuses"][0]["ready"]' True
 id=$(pod 'pod["status"]["containerStatuses"][0]["containerID"]')
 id=${id#executor://}

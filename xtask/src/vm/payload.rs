@@ -28,7 +28,13 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     }
     fs::copy(package(workspace)?, tree.join("executor.deb"))?;
     copy_all(&workspace.root.join("integration/vm"), &tree.join("vm"))?;
-    for document in ["docs/guides/kubernetes-node.md", "docs/kubernetes-node.toml"].map(Path::new) {
+    let documents = [
+        "docs/guides/kubernetes-node.md",
+        "docs/guides/kubernetes-secrets.md",
+        "docs/kubernetes-node.toml",
+        "packaging/kubernetes/executor-cri-csi.conf",
+    ];
+    for document in documents.map(Path::new) {
         let name = document.file_name().context("a document")?;
         fs::copy(workspace.root.join(document), tree.join("docs").join(name)).context("a document")?;
     }

@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn example_of_the_guide_is_read() {
-        let guide = include_str!("../../../../docs/guides/kubernetes-node.md");
+        let guide = include_str!("../../../../docs/guides/kubernetes-secrets.md");
         let (_, rest) = guide.split_once("secrets.executor.v1/app: |\n").unwrap();
         let text: String =
             rest.lines().take_while(|line| line.starts_with("      - ")).map(|line| format!("{line}\n")).collect();

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn items_of_the_guide_are_read() {
-        let guide = include_str!("../../../../docs/guides/kubernetes-node.md");
+        let guide = include_str!("../../../../docs/guides/kubernetes-secrets.md");
         let (_, rest) = guide.split_once("          items: |\n").unwrap();
         let items: String =
             rest.lines().take_while(|line| line.starts_with("      ")).map(|line| format!("{line}\n")).collect();
