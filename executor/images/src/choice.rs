@@ -39,7 +39,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Search<'a> {
     host: Host,
     what: &'a str,
-    /// Stack of candidates; the next one is last.
+    /// Stack of candidates; the last one is read next.
     waiting: Vec<Candidate>,
     read: usize,
     /// Platforms of images that do not run on this host.
@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
 /// Selects the entry for this host; all entries have a platform.
 ///
 /// # Errors
-/// Returns [`ImageError::NoPlatform`] if none of them is for this host.
+/// Returns [`ImageError::NoPlatform`] if no entry is for this host.
 pub(crate) fn by_platform<'a>(
     entries: &[&'a Descriptor],
     host: &Host,

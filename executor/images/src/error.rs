@@ -202,7 +202,7 @@ pub enum ImageError {
     #[error("{what} has no valid signature that this daemon's configuration requires (images.signed): {why}")]
     Unsigned {
         what: String,
-        /// Reasons for which the found signatures do not count.
+        /// Reasons why the signatures were not accepted.
         why: String,
     },
     /// A layer could not be unpacked.

@@ -131,7 +131,7 @@ impl<L: LayerStore> Images<L> {
         import::import(&self.intake, path, form, name, (Some(reference.to_string()), Provenance::Archive)).await
     }
 
-    /// Returns the image of a reference, ready for use. Fetches it if the policy says so. The image is not removed
+    /// Returns the image of a reference, ready for use. Fetches it if the policy requires it. The image is not removed
     /// while the result exists.
     ///
     /// # Errors

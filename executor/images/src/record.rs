@@ -39,8 +39,8 @@ pub struct ImageRecord {
     pub size: u64,
     /// Time of the pull or import, in nanoseconds since the epoch.
     pub pulled_at: u64,
-    /// Time of the last use in nanoseconds since the epoch, with a precision of one minute. Before the first use, the
-    /// time of the pull.
+    /// Time of the last use in nanoseconds since the epoch, with a precision of one minute. Before the first use, this
+    /// is the time of the pull.
     pub last_used_at: u64,
     /// Warnings about entries that were skipped when the layers were unpacked.
     #[serde(default)]

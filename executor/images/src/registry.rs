@@ -48,8 +48,8 @@ pub(crate) struct Registry {
     origin: Origin,
     identity: Option<Identity>,
     authorization: Mutex<Option<Authorization>>,
-    /// Reach of the address that sent the registry's first response. If the registry's name later resolves to a nearer
-    /// address, the connection is refused.
+    /// Range (such as public or loopback) of the address that sent the registry's first response. If the registry's
+    /// name later resolves to a nearer address, the connection is refused.
     reach: OnceLock<Reach>,
     /// Decides from which repositories manifests may be fetched.
     policy: ImagePolicy,
@@ -264,7 +264,7 @@ impl Registry {
                     redirects += 1;
                     (origin, path) = redirected(&answer, &origin, redirects, what)?;
                     self.may_lead_to(accept, &origin, &path, what)?;
-                    // The caller chose the first host; the hosts themselves choose later ones.
+                    // The caller chose the first host. Each redirect chooses the next host.
                     named_by = named_by.or(Some(answer.reach));
                 }
                 StatusCode::UNAUTHORIZED if known && !introduced => {
@@ -319,7 +319,7 @@ impl Registry {
         }
     }
 
-    /// Creates the error for a registry that does not accept the given credentials, or requires some.
+    /// Creates the error for a registry that does not accept the given credentials, or that requires credentials.
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
         match self.identity {
             Some(_) => self.refused(what, why),

@@ -39,8 +39,8 @@ pub struct SignatureRule {
     pub images: Vec<RepositoryPattern>,
     /// Trusted keys; a signature by one of them is enough.
     pub keys: Vec<TrustedKey>,
-    /// If true, the signature must also name the repository. So a signature copied from another repository does not
-    /// count.
+    /// If true, the signature must also name the repository, so that a signature copied from another repository is not
+    /// accepted.
     pub repository: bool,
 }
 
@@ -82,7 +82,7 @@ struct Signed {
 }
 
 impl Signed {
-    /// Returns the evidence that this signature gives for an image of the repository.
+    /// Returns the evidence that this signature provides for an image of the repository.
     fn evidence(&self, keys: &[&TrustedKey], repository: &Repository) -> Evidence {
         let is_by = |key: &&&TrustedKey| self.signatures.iter().any(|signature| key.verifies(&self.message, signature));
         let is_named = self.name.as_deref().is_some_and(|name| {

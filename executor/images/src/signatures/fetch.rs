@@ -56,7 +56,7 @@ struct Search<'a> {
     rules: &'a [&'a SignatureRule],
     keys: Vec<&'a TrustedKey>,
     found: Evidence,
-    /// Reasons for which the signatures found so far do not count.
+    /// Reasons why signatures were not accepted so far.
     reasons: Vec<String>,
     documents: usize,
     signatures: usize,

@@ -162,7 +162,7 @@ async fn a_token_service_of_elsewhere() {
     }
 }
 
-/// If a registry responds with 403, the error says so and does not ask for credentials.
+/// If a registry responds with 403, the error reports this and does not ask for credentials.
 #[tokio::test]
 async fn an_access_that_is_denied() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;

@@ -247,7 +247,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     }
 }
 
-/// If a registry fails, the error says so, and not that signatures are missing.
+/// If a registry fails, the error reports this, and not missing signatures.
 #[tokio::test]
 async fn a_registry_that_fails_is_no_registry_without_signatures() {
     let fake = Fake::start(|asked| asked.path.ends_with(".sig").then(|| Reply::status(503))).await;

@@ -23,7 +23,7 @@ async fn names_go_one_by_one_and_the_image_with_the_last() {
     assert!(matches!(place.images.find(&name(":1")), Err(ImageError::NotFound { .. })));
     let error = place.images.remove(&name(":same"), false, |_| Some("web-1".into())).await.unwrap_err();
     assert!(matches!(&error, ImageError::InUse { by, .. } if by == "container web-1"), "{error}");
-    // By a prefix of its digest.
+    // Remove the image by a prefix of its digest.
     let (record, gone) = place.images.remove(&digest[7..19], false, |_| None).await.unwrap();
     assert!(gone && record.digest.to_string() == digest);
     assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "what is shared stays");
