@@ -122,9 +122,10 @@ impl Store {
     ///
     /// An image may list a layer twice, for example from two build steps that change nothing. overlayfs returns `ELOOP`
     /// for a tree that is listed twice, so only the uppermost occurrence is used. This does not change the merged tree.
-    /// At each path, the upper occurrence may have a file, a whiteout or an opaque directory: then the lookup ends
-    /// there and never reaches the lower occurrence. Or it has a directory with the same entries and attributes. If a
-    /// layer depends on the layers below it, its two occurrences can have different trees, and both are used.
+    /// At each path, the upper occurrence may have a file, a whiteout or an opaque directory. Then the lookup ends
+    /// there and never reaches the lower occurrence. Otherwise both occurrences have a directory with the same entries
+    /// and attributes. If a layer depends on the layers below it, its two occurrences can have different trees, and
+    /// both are used.
     ///
     /// # Errors
     /// Fails if a layer is missing. Also returns I/O errors.
@@ -205,7 +206,7 @@ impl Store {
         tree.split('.').next().unwrap_or_default()
     }
 
-    /// Measures trees of [`Self::trees`]. The size of a tree that does not exist any more is 0.
+    /// Measures trees of [`Self::trees`]. The size of a tree that no longer exists is 0.
     ///
     /// # Errors
     /// Returns I/O errors.
