@@ -1,4 +1,5 @@
-//! The `command` provider, which runs a program of the operator, like the credential helpers of git and docker.
+//! Implements the `command` provider, which runs a program of the operator, like the credential helpers of git and
+//! docker.
 //!
 //! The program gets one JSON object on standard input: `{"provider":"...","path":"...","key":"...","version":"..."}`.
 //! Its standard output is the value. Exit status 0 means that the secret was found, and 1 that it was not. The

@@ -66,7 +66,7 @@ pub(crate) enum Auth {
     Cert,
 }
 
-/// A rule: which caller may refer to which paths.
+/// A rule that allows callers to refer to paths.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -82,7 +82,7 @@ pub struct Grant {
     pub cn: Option<String>,
     /// Organizational unit in the certificate.
     pub ou: Option<String>,
-    /// Paths, each of which includes everything below it. `/` stands for all paths.
+    /// Paths. Each path includes everything below it, and `/` includes all paths.
     pub paths: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Grant {
         [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|name| name.is_some())
     }
 
-    /// Returns the shortest path of the rule that covers `path`, if one does.
+    /// Returns the shortest path of the rule that covers `path`, if any.
     pub fn covering(&self, path: &str) -> Option<&str> {
         self.paths.iter().map(String::as_str).filter(|rule| covers(rule, path)).min_by_key(|rule| rule.len())
     }
@@ -212,7 +212,7 @@ impl ProviderConfig {
         let by = |wanted: Auth| is(Vault) && auth == wanted;
         let is_server = is(Vault) || is(Kubernetes);
         let by_either = |wanted: Auth| is_server && auth == wanted;
-        // Name of the key, and if it is present, allowed and required.
+        // Name of the key, and whether it is present, allowed and required.
         let keys = [
             ("secret_providers.path", self.path.is_some(), is(Directory), is(Directory)),
             ("secret_providers.command", !self.command.is_empty(), is(Command), is(Command)),

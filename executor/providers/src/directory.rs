@@ -1,5 +1,5 @@
-//! The `directory` provider, which reads files beneath a directory, such as systemd's credentials directory or a volume
-//! of secrets.
+//! Implements the `directory` provider, which reads files beneath a directory, such as systemd's credentials directory
+//! or a volume of secrets.
 //!
 //! A path is opened beneath the directory of the rule that allows it, and links cannot lead out of that directory. So a
 //! user with write access to one part of the provider's directory cannot refer to secrets in another part. Only regular

@@ -1,4 +1,4 @@
-//! The `vault` provider, which uses the HTTP API of HashiCorp Vault and OpenBao.
+//! Implements the `vault` provider, which uses the HTTP API of HashiCorp Vault and OpenBao.
 //!
 //! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`. Any other path is read
 //! unchanged: it belongs to version 1 of KV, or to an engine that creates credentials, whose lease is renewed. The
@@ -138,7 +138,7 @@ impl Vault {
         }
     }
 
-    /// Renews a lease. Returns `None` if the server does not renew it any more, so that a new secret is needed.
+    /// Renews a lease. Returns `None` if the server no longer renews the lease, so that a new secret is needed.
     async fn renew(&self, lease: &Lease) -> Result<Option<Lease>, FetchError> {
         let asked = serde_json::json!({ "lease_id": lease.id });
         let question = VaultRequest::send("/v1/sys/leases/renew", &asked);

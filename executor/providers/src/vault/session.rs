@@ -62,7 +62,7 @@ impl Session {
 }
 
 impl Vault {
-    /// Returns a valid token: the present one, which may have been renewed, or a new one after another login.
+    /// Returns a valid token: the current token, which may have been renewed, or a new token after another login.
     pub(super) async fn session(&self) -> Result<Arc<Session>, FetchError> {
         let mut present = self.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !session.is_due()) {
@@ -87,7 +87,7 @@ impl Vault {
         Ok(session)
     }
 
-    /// Logs in again if `refused` is still the present token. Otherwise returns the present token.
+    /// Logs in again if `refused` is still the current token. Otherwise returns the current token.
     pub(super) async fn replace(&self, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
         let mut present = self.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !Arc::ptr_eq(session, refused)) {
@@ -114,7 +114,7 @@ impl Vault {
         let question = VaultRequest::send("/v1/auth/token/renew-self", &serde_json::json!({}));
         let mut answer = self.send(&session.client, Some(&session.token), &question).await?;
         let login = answer.login().ok_or_else(|| FetchError::unavailable("the answer to a renewal has no token"))?;
-        // If a token near its maximum lifetime is not extended any more, log in again.
+        // If a token near its maximum lifetime is no longer extended, log in again.
         if login.lease_duration < 10 {
             return Err(FetchError::new(ErrorKind::Denied, "the token cannot be renewed any longer"));
         }
