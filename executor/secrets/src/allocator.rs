@@ -1,9 +1,9 @@
-//! An allocator that overwrites memory when it is freed.
+//! Provides an allocator that overwrites memory when it is freed.
 //!
 //! Secret types wipe themselves; libraries do not. Protobuf and HTTP libraries grow their buffers, and each growth
 //! leaves the old bytes in freed memory. With this allocator no freed heap byte keeps its content, regardless of the
-//! code that allocated it. It does not cover memory that is still allocated, such as the buffers of an open connection,
-//! which hold no secret (docs/adr/0014), nor stacks, nor the kernel's buffers.
+//! code that allocated it. It does not cover stacks, the kernel's buffers, or memory that is still allocated, such as
+//! the buffers of an open connection (these hold no secret, see docs/adr/0014).
 
 #![allow(unsafe_code)] // a global allocator is an unsafe trait
 

@@ -16,10 +16,10 @@
 compile_error!("residue-control disables wiping: it is for tests, in debug builds only");
 
 /// True for a build that wipes neither freed memory nor files nor buffers (feature `residue-control`, debug builds
-/// only). In such a build the search for residue must find some.
+/// only). In such a build the search for residue must find residue.
 pub const CONTROL: bool = cfg!(feature = "residue-control");
 
-/// Version of the executor's programs. The version of a build that wipes nothing says so.
+/// Version of the executor's programs. A build that wipes nothing reports this in its version.
 pub const VERSION: &str = if CONTROL {
     concat!(env!("CARGO_PKG_VERSION"), " (RESIDUE CONTROL: WIPES NO SECRET, FOR TESTS ONLY)")
 } else {

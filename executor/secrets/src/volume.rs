@@ -238,7 +238,7 @@ impl Volume {
     /// may change its files.
     ///
     /// # Errors
-    /// `InvalidInput` on kernels before 6.15 while the volume is not attached: see [`Volume::attach`].
+    /// Returns `InvalidInput` on kernels before 6.15 if the volume is not attached: see [`Volume::attach`].
     pub fn views(&self, mounts: &[MountPoint], layout: Layout) -> io::Result<Vec<OwnedFd>> {
         let attributes = if layout == Layout::Writable { WRITABLE } else { READ_ONLY };
         (0..mounts.len()).map(|number| self.view_with(Path::new(&number.to_string()), attributes)).collect()
@@ -267,8 +267,8 @@ impl Volume {
         Ok(view)
     }
 
-    /// Attaches the volume at a directory of the calling process's private mount namespace. Needed on kernels that
-    /// cannot clone a detached mount.
+    /// Attaches the volume at a directory of the calling process's private mount namespace. Kernels that cannot clone
+    /// a detached mount require this.
     ///
     /// # Errors
     /// Fails if the directory does not exist.

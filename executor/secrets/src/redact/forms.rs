@@ -184,11 +184,11 @@ impl Base64<'_> {
 
 /// Offsets at which the base64 of a value may end.
 struct Ends {
-    /// After the last character that does not depend on following data.
+    /// Offset after the last character that does not depend on following data.
     determined: usize,
-    /// After the last character if no data follows.
+    /// Offset after the last character if no data follows.
     partial: usize,
-    /// After the padding.
+    /// Offset after the padding.
     padded: usize,
 }
 

@@ -66,7 +66,7 @@ impl Volume {
     /// Returns the total and the used size of the file system, or `None` if its size has no limit (ramfs).
     ///
     /// # Errors
-    /// None in practice.
+    /// Never fails in practice.
     pub fn size(&self) -> io::Result<Option<(VolumeSize, VolumeSize)>> {
         if self.kind == VolumeKind::Ramfs {
             return Ok(None);
@@ -91,7 +91,7 @@ impl Volume {
     /// Sets the size to the used size plus `room`, which is the limit for a process that may write to the volume.
     ///
     /// # Errors
-    /// None in practice.
+    /// Never fails in practice.
     pub fn leave_room(&self, room: VolumeSize) -> io::Result<()> {
         let Some((_, used)) = self.size()? else { return Ok(()) };
         self.resize(VolumeSize { bytes: used.bytes + room.bytes, inodes: used.inodes + room.inodes })
@@ -228,7 +228,7 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Puts the new generation in force at every mount point. If one fails, restores the old generation at all of them.
+    /// Activates the new generation at every mount point. If one fails, restores the old generation at all of them.
     ///
     /// # Errors
     /// Fails if a rename failed.
@@ -289,7 +289,7 @@ impl<'a> Rotation<'a> {
         Ok(renameat_with(root, beside, root, mount.to_string(), RenameFlags::EXCHANGE)?)
     }
 
-    /// Overwrites and removes the files of a generation that was not put in force.
+    /// Overwrites and removes the files of a generation that was not activated.
     ///
     /// # Errors
     /// Fails if a file could not be overwritten.
@@ -322,7 +322,7 @@ impl<'a> Rotation<'a> {
     /// Finishes a rotation after the swap: removes the links of removed files, and returns the old generation.
     ///
     /// # Errors
-    /// None in practice.
+    /// Never fails in practice.
     pub fn finish(self) -> io::Result<Replaced> {
         let mut replaced = Vec::with_capacity(self.changes.len());
         for (change, before) in self.changes.iter().zip(&self.before) {

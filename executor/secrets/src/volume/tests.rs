@@ -169,7 +169,7 @@ fn map(file: &File, length: usize) -> usize {
     map_with(file, length, nix::sys::mman::ProtFlags::empty())
 }
 
-/// As `map`, with additional protection flags.
+/// Creates a mapping like `map`, with additional protection flags.
 fn map_with(file: &File, length: usize, also: nix::sys::mman::ProtFlags) -> usize {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap};
     let length = std::num::NonZeroUsize::new(length).unwrap();

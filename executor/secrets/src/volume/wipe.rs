@@ -10,8 +10,8 @@
 //! deleting its own file, already belong to the kernel, like freed memory.
 //!
 //! A wipe never blocks. A file with a lease is left for a later wipe. A lease is possible only if the process created
-//! the file, or if the shim that held the file open is gone. The kernel ends the lease within `fs.lease-break-time` (45
-//! s) after the first attempt to open the file.
+//! the file, or if the shim that held the file open has exited. The kernel ends the lease within `fs.lease-break-time`
+//! (45 s) after the first attempt to open the file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -54,7 +54,7 @@ pub struct Receipt {
 impl Receipt {
     /// Converts the receipt to a record with the name of the program that wiped and the time.
     pub fn record(&self, program: &str, at: Timestamp) -> WipeRecord {
-        // A failed verification is an error of the wipe and gives no receipt.
+        // A failed verification is an error of the wipe and produces no receipt.
         WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: program.to_owned(), at }
     }
 
@@ -97,7 +97,7 @@ impl Volume {
         self.wipe_onto(&mut receipt).map(|()| receipt)
     }
 
-    /// Wipes as [`Volume::wipe`] does, and adds to the receipt of earlier wipes, even if it fails.
+    /// Wipes like [`Volume::wipe`], and adds the result to the receipt of earlier wipes, even if the wipe fails.
     ///
     /// # Errors
     /// See [`Volume::wipe`].
@@ -133,7 +133,7 @@ impl Volume {
 
 /// State of a walk through a volume.
 struct WipeWalk<'a> {
-    /// Directory to which directories are moved that are nested too deeply.
+    /// Destination of directories that are nested too deeply.
     top: BorrowedFd<'a>,
     /// If true, files with a second name are unlinked but not wiped, because generations share unchanged files.
     spares_links: bool,
