@@ -34,7 +34,7 @@ pub(crate) fn set_effective(set: &CapsHashSet) -> io::Result<()> {
 /// Returns true if a capability is in the effective set.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn is_effective(capability: Capability) -> io::Result<bool> {
     caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
 }

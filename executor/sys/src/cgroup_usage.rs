@@ -1,7 +1,7 @@
 //! Reads the usage counters of a cgroup, for both cgroup versions.
 //!
-//! If a file is missing or malformed, its counter is unset or 0. The other counters are still reported. The time, and the
-//! number of processes that the kernel killed, are left to the caller.
+//! If a file is missing or malformed, its counter is unset or 0. The other counters are still reported. The caller
+//! sets the time, and the number of processes that the kernel killed.
 
 use std::path::{Path, PathBuf};
 

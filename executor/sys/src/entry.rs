@@ -1,7 +1,7 @@
 //! Enters a running container: its namespaces and its user, and creates a process in it.
 //!
-//! The executor's process takes on the container's restrictions *before* it becomes visible in the container: it enters
-//! every namespace and drops every privilege that the container lacks. Only then it creates a process in the
+//! The executor's process adopts the container's restrictions *before* it becomes visible in the container: it enters
+//! every namespace and drops every privilege that the container lacks. Only then does it create a process in the
 //! container's pid namespace. So the visible process has no privilege or descriptor that the container could misuse
 //! (CVE-2016-9962).
 

@@ -1,4 +1,4 @@
-//! Detection of changed files.
+//! Detects changed files.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! Memory files, which pass secrets between processes by descriptor.
+//! Implements memory files, which pass secrets between processes by descriptor.
 //!
 //! A memory file has no name on any file system. Its size is fixed by seals, because a peer that shrinks the file could
 //! crash a reader with SIGBUS. The file is written once, so that one wipe reaches every holder of the descriptor. The

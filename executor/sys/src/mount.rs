@@ -30,7 +30,7 @@ pub struct Attributes {
 /// Creates a detached file system of type `kind`. Options with the value `None` are flags.
 ///
 /// # Errors
-/// Returns `InvalidInput` if the kernel does not know the type or an option.
+/// Returns `InvalidInput` if the kernel does not support the type or an option.
 pub fn detached(
     kind: &str,
     source: &str,

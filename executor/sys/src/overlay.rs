@@ -51,7 +51,7 @@ pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedF
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     match overlay_by(Interface::Each, lower, upper, at) {
-        // An older kernel does not know the option. If the error has another cause, the old interface fails, too.
+        // An older kernel does not support the option. If the error has another cause, the old interface fails, too.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => overlay_by(Interface::Page, lower, upper, at),
         result => result,
     }

@@ -178,7 +178,7 @@ fn verify(user: Uid, group: Gid, kept: &CapsHashSet) -> io::Result<()> {
 /// Prevents copies of this process's memory: disables core files, and ptrace by other processes.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn forbid_core_files() -> io::Result<()> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     crate::process::forbid_dumps()
@@ -208,7 +208,7 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
 /// Allows swapping this process's memory again. (Memory that is locked cannot be returned to the kernel.)
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn allow_swap() -> io::Result<()> {
     Ok(munlockall()?)
 }
@@ -218,7 +218,7 @@ pub fn allow_swap() -> io::Result<()> {
 /// the start.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn set_parent_death_signal(parent: i32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
     if nix::unistd::getppid().as_raw() != parent {

@@ -25,7 +25,7 @@ pub use wait::{ChildExit, has_ended, is_alive, reap_one, serve_as_init, serve_as
 /// nothing and returns `None` if the process may not restore its priority later.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn lower_priority() -> io::Result<Option<i32>> {
     const LOWEST: i32 = 19;
     if !crate::capabilities::is_effective(caps::Capability::CAP_SYS_NICE)? {
@@ -47,7 +47,7 @@ pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
 /// Raises the calling process's nice value to `nice`. A higher value stays unchanged.
 ///
 /// # Errors
-/// None in practice: raising needs no privilege.
+/// Never fails in practice: raising needs no privilege.
 pub fn raise_nice(nice: i32) -> io::Result<()> {
     let before = rustix::process::getpriority_process(None)?;
     Ok(rustix::process::setpriority_process(None, before.max(nice))?)
@@ -56,7 +56,7 @@ pub fn raise_nice(nice: i32) -> io::Result<()> {
 /// Makes this process the reaper of its orphaned descendants (PR_SET_CHILD_SUBREAPER).
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
@@ -112,7 +112,7 @@ pub fn forgo_oom_protection() -> io::Result<()> {
 /// Disables core files and ptrace by other processes, and makes root the owner of /proc/self.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
@@ -120,10 +120,11 @@ pub fn forbid_dumps() -> io::Result<()> {
 /// Returns true if a seccomp filter is in force for this thread and, unless `new_privileges` is true, no_new_privs is set.
 ///
 /// The presence of a filter is not enough, because the filter can be inherited from the parent. Therefore this also
-/// checks that one call is denied which a container's filter denies. That call is unprivileged and has no effect.
+/// makes a call that a container's filter denies, and checks that the call is denied. That call is unprivileged and
+/// has no effect.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn is_confined(new_privileges: bool) -> io::Result<bool> {
     // SAFETY: PR_GET_SECCOMP takes no arguments; it returns 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };

@@ -64,7 +64,7 @@ impl Terminal {
     /// Makes the slave the caller's controlling terminal and its three standard descriptors. Returns the master.
     ///
     /// # Errors
-    /// None in practice.
+    /// Never fails in practice.
     pub fn control(self) -> io::Result<OwnedFd> {
         // PID 1 of a container already leads a session.
         match rustix::process::setsid() {
@@ -96,7 +96,7 @@ pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
 /// Makes these descriptors the caller's standard descriptors.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
     rustix::stdio::dup2_stdin(stdin)?;
     rustix::stdio::dup2_stdout(stdout)?;

@@ -10,9 +10,9 @@ use rustix::fs::{Mode, OFlags};
 use crate::mount::{Follow, attach, detach, open_dir, open_in_root};
 
 /// Makes a detached mount the root of the calling process's mount namespace. The mount is first attached at `stage`, a
-/// directory below the present root. `kept` names directories below both roots whose mounts are moved to the new root;
-/// all other mounts are detached. A name that is a symbolic link in the new root is refused, so that nothing is mounted
-/// outside of it.
+/// directory below the current root. `kept` names directories below both roots whose mounts are moved to the new root;
+/// all other mounts are detached. A name that is a symbolic link in the new root is refused, so that nothing is
+/// mounted outside of it.
 ///
 /// # Errors
 /// Fails if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or not a

@@ -1,4 +1,4 @@
-//! Unix sockets (SOCK_SEQPACKET) that keep message boundaries and carry descriptors.
+//! Provides unix sockets (SOCK_SEQPACKET) that keep message boundaries and carry descriptors.
 //!
 //! Received descriptors are close-on-exec. A truncated message, in bytes or in descriptors, is an error and never a
 //! partial message. If the peer has closed, sending returns EPIPE and never causes a signal.
@@ -77,7 +77,8 @@ impl Seqpacket {
         Ok(connection)
     }
 
-    /// Returns the pid of the process that listens, or that made the pair; 0 for a process of another pid namespace.
+    /// Returns the pid of the process that listens or that made the pair. Returns 0 for a process of another pid
+    /// namespace.
     ///
     /// # Errors
     /// Returns the error of the system call.
@@ -221,7 +222,7 @@ impl SeqpacketListener {
     /// Refuses new connections. Pending connections can still be accepted.
     ///
     /// # Errors
-    /// None in practice: shutdown does not fail for a listening socket.
+    /// Never fails in practice: shutdown does not fail for a listening socket.
     pub fn refuse(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -229,7 +230,7 @@ impl SeqpacketListener {
     /// Sets whether calls fail with `WouldBlock` instead of blocking.
     ///
     /// # Errors
-    /// None in practice.
+    /// Never fails in practice.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.0, nonblocking)?)
     }

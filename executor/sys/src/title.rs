@@ -35,7 +35,7 @@ pub fn set(title: &str) {
     }
 }
 
-/// Replaces the arguments of the command line. Does nothing if the present arguments were not located or are shorter.
+/// Replaces the arguments of the command line. Does nothing if the current arguments were not located or are shorter.
 pub fn set_arguments(arguments: &[&[u8]]) {
     let line = arguments.join(&0);
     if located().is_some_and(|(_, length)| line.len() < length) {

@@ -34,7 +34,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
 }
 
-/// Tries to remove the tree. Returns true if it is gone.
+/// Tries to remove the tree. Returns true if the tree no longer exists.
 fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match remove_one(dir, name) {
         Ok(true) | Err(Errno::NOENT) => return Ok(true),
@@ -84,14 +84,14 @@ struct RemovalWalk<'a> {
 enum WalkStep {
     /// The walk continues.
     On,
-    /// The tree is gone.
+    /// The tree no longer exists.
     Done,
     /// Another process changed the tree, so the current directory may be anywhere.
     Moved,
 }
 
 impl<'a> RemovalWalk<'a> {
-    /// Starts a walk. Returns `None` if the name is not a directory any more.
+    /// Starts a walk. Returns `None` if the name is no longer a directory.
     fn start(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
         Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))

@@ -41,8 +41,8 @@ pub fn measure(dir: OwnedFd) -> io::Result<TreeSize> {
 }
 
 /// A walk through a directory and its content. An inode with several links counts once, as long as there are at most
-/// 65,536 such inodes. Does not enter mounts, and not directories below 100 others. The result is approximate if other
-/// processes change the tree.
+/// 65,536 such inodes. Does not enter mounts, or directories that are nested more than 100 deep. The result is
+/// approximate if other processes change the tree.
 #[derive(Debug)]
 pub struct TreeWalk {
     device: u64,
@@ -64,7 +64,7 @@ impl TreeWalk {
         Ok(Self { device: top.st_dev, size, linked: HashSet::new(), way: vec![Dir::new(dir)?] })
     }
 
-    /// Returns the size of what was visited.
+    /// Returns the size of the visited entries.
     pub fn size(&self) -> TreeSize {
         self.size
     }

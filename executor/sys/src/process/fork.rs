@@ -7,9 +7,9 @@ use nix::unistd::ForkResult;
 
 #[derive(Debug)]
 pub enum Fork {
-    /// In the new process.
+    /// Returned in the new process.
     Child,
-    /// In the caller; holds the child's pid.
+    /// Returned in the caller; contains the child's pid.
     Parent(i32),
 }
 

@@ -70,7 +70,7 @@ pub fn is_alive(pid: i32) -> io::Result<bool> {
 /// is checked. Returns `None` if no child was reaped.
 ///
 /// # Errors
-/// None in practice.
+/// Never fails in practice.
 pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, ChildExit)>> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = match waitid(Id::All, look) {
