@@ -130,7 +130,7 @@ pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Kind of a device node, true for a block device, and its major and minor number.
+/// Kind of a device node (true for a block device), and its major and minor numbers.
 type Numbers = (bool, u32, u32);
 
 /// Returns the kind and the numbers of a device node.
@@ -144,7 +144,7 @@ pub(crate) fn numbers(path: &Path) -> Result<Numbers, (bool, String)> {
         .ok_or_else(|| (false, format!("is not a device node but {:?}", FileType::from_raw_mode(stat.st_mode))))
 }
 
-/// Returns the kind and the numbers of a device node; `None` for another file.
+/// Returns the kind and the numbers of a device node. Returns `None` for another type of file.
 fn numbers_of(stat: &Stat) -> Option<Numbers> {
     match FileType::from_raw_mode(stat.st_mode) {
         kind @ (FileType::BlockDevice | FileType::CharacterDevice) => {
@@ -218,7 +218,7 @@ pub(crate) fn make_parents(dev: BorrowedFd<'_>, below: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Creates nodes in the container's /dev. The caller is in the container, and `views` has the mounts of [`make`].
+/// Creates nodes in the container's /dev. The caller is in the container. `views` contains the mounts of [`make`].
 ///
 /// # Errors
 /// Returns the path of the failed node, and the error.

@@ -1,12 +1,12 @@
-//! Manages cgroups of executed processes. Such a cgroup finds all descendants of an executed process, also those of other
-//! sessions.
+//! Manages cgroups of executed processes. The cgroup contains all descendants of an executed process, including those
+//! in other sessions.
 //!
 //! ```text
-//! CGROUP_PARENT/ID                cgroup of the container, whose limits hold for executed processes, too
+//! CGROUP_PARENT/ID                cgroup of the container, whose limits also apply to executed processes
 //! CGROUP_PARENT/ID/exec-PID       cgroup of an executed process and its descendants; PID is its supervisor's
 //! ```
-//! On version 1 the cgroup exists only in one hierarchy, pids if the host has it. A process can leave the cgroup only if
-//! it may write to the file system of cgroups, as in a privileged container.
+//! On version 1 the cgroup exists in one hierarchy only: pids, if the host has it. A process can leave the cgroup only
+//! if the process may write to the cgroup file system, as in a privileged container.
 
 use std::fs;
 use std::io;
@@ -57,8 +57,8 @@ impl Hierarchies {
         Ok(cgroup)
     }
 
-    /// Returns the cgroup of the process of a supervisor. It may not exist. On drop, killed processes have `patience` to
-    /// exit.
+    /// Returns the cgroup of a supervisor's process. The cgroup may not exist. On drop, killed processes have
+    /// `patience` to exit.
     pub(crate) fn exec_cgroup(&self, container: &Path, supervisor: u32, patience: Duration) -> ExecCgroup {
         let container = match self {
             Self::V1 { all, memory, .. } => {
@@ -91,7 +91,7 @@ impl ExecCgroup {
         hierarchy::enter(&self.dir)
     }
 
-    /// Sends SIGKILL to all processes once. They can no longer fork, except on kernels without the means.
+    /// Sends SIGKILL to all processes once. Also prevents further forks if the kernel supports it.
     pub(crate) fn kill(&self) {
         if !self.is_version_2 {
             let _ = fs::write(self.dir.join("pids.max"), "0"); // missing without the pids controller
@@ -127,7 +127,7 @@ impl ExecCgroup {
             }
             let left = kernel_file::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines() {
-                let _ = fs::write(&procs, pid); // it may have exited
+                let _ = fs::write(&procs, pid); // the process may have exited
             }
         }
     }

@@ -38,8 +38,8 @@ impl Replaced {
 }
 
 impl Hierarchies {
-    /// Changes the limits of a container's cgroup and of its workers' cgroup from `old` to `new`, which the host can
-    /// enforce, the files of the options, and `more` files. Returns the old values.
+    /// Changes the limits of a container's cgroup and of its workers' cgroup from `old` to `new`. Also writes the
+    /// files of the options, and the files in `more`. The host must be able to enforce `new`. Returns the old values.
     ///
     /// # Errors
     /// Returns an error with the path if the kernel rejects a value. The old limits are then restored.
@@ -129,8 +129,8 @@ impl Hierarchies {
         files.into_iter().try_for_each(|(file, value)| fs::write(&file, value).map_err(|error| at(&file, &error)))
     }
 
-    /// Sets these limits, which the host can enforce. A limit of 0 is not written. [`Self::limit_swap`] sets the swap
-    /// limit of version 2.
+    /// Sets these limits. The host must be able to enforce them. A limit of 0 is not written. [`Self::limit_swap`]
+    /// sets the swap limit of version 2.
     ///
     /// # Errors
     /// Returns an error with the path if the kernel rejects a value.
@@ -153,7 +153,7 @@ fn replace(file: &Path, value: &str) -> io::Result<String> {
     Ok(before)
 }
 
-/// Returns the directory of the host's huge pages of a size. `None` if the host has no such size.
+/// Returns the directory of the host's huge pages of a size. Returns `None` if the host does not support this size.
 pub(crate) fn page_pool(size: &str) -> Option<PathBuf> {
     let kilobytes = page_kilobytes(size)?;
     Some(PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{kilobytes}kB"))).filter(|dir| dir.exists())
@@ -178,7 +178,7 @@ fn changes(before: &[Setting], after: &[Setting]) -> Vec<Setting> {
     changed
 }
 
-/// Returns the value with which a file sets no limit. `None` if the file cannot be reset.
+/// Returns the value that means "no limit" in a file. Returns `None` if the file cannot be reset.
 fn unlimited(file: &str) -> Option<&'static str> {
     Some(match file {
         "memory.max" | "pids.max" => "max",
@@ -252,7 +252,8 @@ fn of_version_2(limits: &Limits) -> Vec<Setting> {
     is_set.map(|(_, controller, file, value)| (controller, file, value)).collect()
 }
 
-/// Returns the CPU time of a container in each period, and the period, in microseconds. `None` if there is no limit.
+/// Returns the CPU time of a container in each period, and the period, in microseconds. Returns `None` if there is no
+/// limit.
 fn cpu_quota(limits: &Limits) -> Option<(u64, u64)> {
     let period = if limits.cpu_period_us == 0 { CPU_PERIOD_US_DEFAULT } else { limits.cpu_period_us };
     match (limits.cpu_quota_us, limits.cpu_millis) {
@@ -417,7 +418,7 @@ mod tests {
         assert_eq!(shown(&changes(&v1(&ALL), &v1(&shorter))), expected);
     }
 
-    /// C29: huge pages in both versions, other files on version 2 alone; an update replaces all of them or none.
+    /// C29: huge pages in both versions, other files on version 2 only; an update replaces either all files or none.
     #[test]
     fn option_files_in_both_versions() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
 //! Creates the parent cgroups that requests name, and removes those that this launcher created.
 //!
 //! ```text
-//! HIERARCHY/PARENT/executor-HASH-ID     cgroup of a container; HASH is that of the run directory
+//! HIERARCHY/PARENT/executor-HASH-ID     cgroup of a container; HASH is the hash of the run directory
 //! RUN_DIR/parents/                      0700; locked while cgroups of containers below such parents are created
 //! RUN_DIR/parents/made                  directories to remove once they are empty, one on each line
 //! ```
-//! A directory is in the list before it is created, so that it is removed also if a process is killed at any moment.
-//! The cgroup of a container is created under the same lock, so that its parent is not removed in between. Cgroups that
-//! another program created are never in the list.
+//! A directory is listed before it is created, so that it is removed even if the process is killed in between. The
+//! container's cgroup is created under the same lock, so that its parent is not removed in between. Cgroups that
+//! another program created are never listed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,7 +23,8 @@ use crate::files::{self, absent_is_fine};
 
 /// Name of the list.
 const MADE: &str = "made";
-/// Time limit for acquiring the lock: a process that the kernel blocks while it creates a cgroup does not stop others.
+/// Time limit for acquiring the lock. A process that blocks in the kernel while it creates a cgroup must not stop
+/// others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The list of created parents, locked until it is dropped.
@@ -54,7 +55,7 @@ impl MadeParents {
         Replacement::from_path(&self.file).write(text.as_bytes()).map(drop)
     }
 
-    /// Removes the listed directories among these, the innermost first, unless they are in use.
+    /// Removes the listed directories that `is_removed` selects, innermost first, unless they are in use.
     fn remove(&mut self, is_removed: impl Fn(&Path) -> bool) -> io::Result<()> {
         let before = self.paths.len();
         let mut kept = BTreeSet::new();
@@ -67,8 +68,8 @@ impl MadeParents {
     }
 }
 
-/// Enables the controllers of version 2 that each cgroup has for its children, from the root to the parent. Without them
-/// the container's cgroup has no files of limits. A controller that cannot be enabled is reported with its limit.
+/// Enables all available version 2 controllers for child cgroups, from the root to the parent. Without them, the
+/// container's cgroup has no limit files. If a controller cannot be enabled, setting its limit reports the error.
 fn enable_controllers(mount: &Path, parent: &Path) {
     let mut above: Vec<&Path> = parent.ancestors().collect();
     above.reverse();
@@ -85,8 +86,9 @@ fn enable_controllers(mount: &Path, parent: &Path) {
 }
 
 impl Hierarchies {
-    /// Runs `make`, which creates a container's cgroup below `parent`, after the missing parents were created. `of` are
-    /// the mount points of the hierarchies. With `listed_only`, `make` creates the parents, too.
+    /// Creates the missing parents, then calls `make` to create a container's cgroup below `parent`. `of` contains the
+    /// mount points of the hierarchies. If `listed_only` is true, the parents are only listed, and `make` creates
+    /// them.
     ///
     /// # Errors
     /// Returns an error with the path if a cgroup cannot be created.
@@ -195,7 +197,7 @@ mod tests {
         (Hierarchies::at(&mounts), list)
     }
 
-    /// C20: parents that were there stay, others go with the last container below them.
+    /// C20: existing parents are kept; created parents are removed with the last container below them.
     #[test]
     fn only_created_parents_are_removed() {
         let home = tempfile::tempdir().unwrap();

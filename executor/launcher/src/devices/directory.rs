@@ -1,4 +1,4 @@
-//! Finds the device nodes that a path of the host stands for: the node itself, or all nodes below a directory.
+//! Finds the device nodes at a path of the host: the node itself, or all nodes below a directory.
 //!
 //! Links are not followed, and other files are skipped. Nodes that are in every container's /dev are skipped, too.
 
@@ -65,8 +65,7 @@ fn open_list(dir: BorrowedFd<'_>, name: &Path) -> io::Result<OwnedFd> {
     Ok(openat(dir, name, flags, Mode::empty())?)
 }
 
-/// Returns all devices of the host in a directory, which is its /dev, sorted by path. Nodes with unusual paths are left
-/// out.
+/// Returns all devices in `dev`, the host's /dev, sorted by path. Skips nodes with unusual paths.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read or has too many nodes.
@@ -98,7 +97,7 @@ struct Walk {
     visited: usize,
     /// Number of nodes after which the walk ends.
     most: usize,
-    /// The file system whose nodes and directories alone are visited and counted; `None` for all entries of all.
+    /// If set, only nodes and directories on this file system are visited and counted.
     only_on: Option<u64>,
 }
 
@@ -147,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// C26: a directory stands for the nodes below it.
+    /// C26: a directory provides the nodes below it.
     #[test]
     fn directory_has_nodes_and_no_links() {
         let found = nodes(Path::new("/dev/null"), Path::new("/dev/x")).unwrap();
@@ -165,7 +164,8 @@ mod tests {
         assert!(nodes(Path::new("/dev/none"), target).unwrap_err().description.contains("No such"));
     }
 
-    /// Kubernetes C28: all nodes keep their owners and permission bits; those of every container and links are left out.
+    /// Kubernetes C28: all nodes keep their owners and permission bits; links and the nodes of every container are
+    /// skipped.
     #[test]
     fn all_nodes_keep_their_owners() {
         let dir = tempfile::tempdir().unwrap();
