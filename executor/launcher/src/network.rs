@@ -1,6 +1,6 @@
-//! Networks of containers. A container is attached before it runs, and detached when it ends. The shim detaches it; if
-//! the shim is lost, the launcher does, or the next launcher after a restart. If plugins of CNI fail, the launcher tries
-//! again.
+//! Attaches containers to networks. A container is attached before it runs, and detached when it ends. The shim
+//! detaches it. If the shim is lost, the launcher or, after a restart, the next launcher does this. If CNI plugins
+//! fail, the launcher tries again.
 //!
 //! ```text
 //! bridge      built-in bridge networks
@@ -86,7 +86,7 @@ impl Patience {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
-    /// Returns the limits to use if the end of a pod waits: those of one plugin for all together.
+    /// Returns the limits to use if the end of a pod waits: all plugins together have the time limit of one plugin.
     pub(crate) fn single(host: &Host) -> Self {
         Self { plugin: host.cni_patience, until: Instant::now() + host.cni_patience }
     }
@@ -121,7 +121,7 @@ enum Trouble {
     NoVersion,
     #[error("all of its {0} addresses are in use")]
     Full(u32),
-    #[error("it is not configured any more")]
+    #[error("it is no longer configured")]
     Removed,
     #[error("its configuration changed while containers are on it; remove them, or undo the change of networks.{0}")]
     Changed(String),
@@ -294,11 +294,11 @@ pub(crate) fn attach(
     }
     let is_built_in = matches!(network, Configured::Bridge(_));
     if !is_built_in && !plan.connectivity.network_aliases.is_empty() {
-        let why = format!("network `{name}` is one of CNI plugins; only built-in networks have aliases");
+        let why = format!("network `{name}` uses CNI plugins; only built-in networks have aliases");
         return Err(violation("network_aliases", why));
     }
     if is_built_in && plan.connectivity.cni.is_some() {
-        let why = format!("network `{name}` is a built-in one; only networks of CNI plugins have CNI options");
+        let why = format!("network `{name}` is built in; only networks of CNI plugins have CNI options");
         return Err(violation("cni", why));
     }
     let attached = match network {
@@ -356,7 +356,7 @@ pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
     })
 }
 
-/// Returns the addresses and name servers of a pod, or `None` if the pod has no network of its own to attach to.
+/// Returns the addresses and name servers of a pod. Returns `None` if the pod has no network of its own to attach to.
 ///
 /// # Errors
 /// Returns a refusal if the stored network data cannot be read.
@@ -411,7 +411,8 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         Ok(None) => store::remove_unrecorded(host, id.as_str())
             .map_err(|error| system("leftover network data", &error))
             .and_then(|()| cni::remove_leftovers(host, id)),
-        // The file is incomplete after a power failure. The interfaces are gone too, and no plugin had been called.
+        // The file is incomplete after a power failure. The interfaces no longer exist either, and no plugin had been
+        // called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             netns::unpin(host, id)
@@ -434,7 +435,8 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     store::sweep(host, living);
     bridge::sweep(host);
     if !host.networks.is_empty() {
-        // So that the launcher always holds it, and not only after it has detached a container of a lost shim.
+        // Load nf_tables now, so that the launcher always holds it, and not only after it has detached a container of
+        // a lost shim.
         let _ = netlink::with_host_netfilter(|_| Ok(())); // a kernel without nf_tables is reported when it is needed
     }
 }

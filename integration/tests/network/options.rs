@@ -105,6 +105,6 @@ fn options_need_key_and_plugins() {
     }
     let built_in = CreatePodRequest { network_name: "bridge".into(), ..pod("p", Some(options())) };
     let (code, why) = refused(&daemon, &built_in);
-    assert!(code == Some(Code::FailedPrecondition) && why.contains("is a built-in one"), "{why}");
+    assert!(code == Some(Code::FailedPrecondition) && why.contains("is built in"), "{why}");
     create(&daemon, &CreatePodRequest { cni: None, ..built_in }).unwrap();
 }

@@ -95,7 +95,7 @@ pub(super) fn attach_warm(
 /// Transfers the lease of a warm container to a container.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io::Result<BridgeAttachment> {
     let name = warm.id.clone();
     let adopted = BridgeAttachment { id: id.to_string(), ..warm };
@@ -200,8 +200,8 @@ fn ensure(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -
     }
 }
 
-/// Completes the publication of ports beyond the map elements: replies to `::1`, connections of the container to
-/// itself, and UDP flows that are already tracked.
+/// Completes the publication of ports after the map elements were added. Handles replies to `::1`, connections of the
+/// container to itself, and UDP flows that are already tracked.
 fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<(), Trouble> {
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     if attachment.ports.is_empty() {

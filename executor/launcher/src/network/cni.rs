@@ -1,14 +1,14 @@
-//! Networks of the operator's CNI plugins.
+//! Attaches containers to networks of the operator's CNI plugins, and detaches them.
 //!
 //! ```text
 //! attach   in the shim, while init waits in its network namespace
 //!            config   reads the operator's file for the requested network                  (config.rs)
 //!            store    writes the record for detaching to disk, before anything else        (store.rs)
-//!            netns    gives the network namespace a path on the host                       (netns.rs)
+//!            netns    mounts the network namespace at a path on the host                   (netns.rs)
 //!            ADD      calls each plugin in order, and stores the result                    (plugin.rs)
 //! detach     DEL      calls each plugin in reverse order, with the stored result
 //!            after every plugin has succeeded, removes the namespace's path, then the record; after a failure the
-//!            launcher tries again, in a process of its own
+//!            launcher tries again in a separate process
 //! check      CHECK    calls each plugin in order, with the stored result                   (check.rs)
 //! collect    GC       if enabled by the operator; passes the attachments to keep           (gc.rs)
 //!

@@ -38,7 +38,7 @@ const NEIGHBOURS: [u8; 4] = [133, 135, 136, 143];
 /// Applies the egress settings of a plan to a container. `init` is the pidfd of the container's init.
 ///
 /// # Errors
-/// Returns an error if the kernel has no nf_tables or refuses the rules; nothing is changed then.
+/// Returns an error if the kernel has no nf_tables or refuses the rules, and changes nothing.
 pub(super) fn limit(init: BorrowedFd<'_>, plan: &Plan, addresses: &Addresses) -> io::Result<()> {
     let (asked, id) = (&plan.connectivity, &plan.id);
     let is_open = asked.egress && asked.egress_rules.is_empty();
@@ -142,7 +142,7 @@ fn destination(range: &AddressRange) -> Vec<Step> {
     }
 }
 
-/// Returns all rules in order. `allowed` are the rules of the request.
+/// Returns all rules in order. `allowed` contains the rules of the request.
 fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<Step>> {
     let mut rules =
         vec![vec![Step::Interface(LOOPBACK), Step::Accept], vec![Step::State(ESTABLISHED | RELATED), Step::Accept]];

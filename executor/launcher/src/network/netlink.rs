@@ -1,4 +1,4 @@
-//! Netlink sockets: requests, acknowledgements and dumps, and the encoding of netfilter messages.
+//! Sends netlink requests, reads acknowledgements and dumps, and encodes netfilter messages.
 
 use std::cell::RefCell;
 use std::io;
@@ -90,7 +90,7 @@ impl NetlinkSocket {
     /// Sends a message or a batch of messages in one call.
     ///
     /// # Errors
-    /// Returns the error of the kernel.
+    /// Returns the kernel's error.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         if message.len() > SEND_DEFAULT {
             set_socket_send_buffer_size_force(&self.0, message.len() + SEND_ROOM)?;
@@ -129,7 +129,7 @@ impl NetlinkSocket {
     /// Sends a request and returns the body of the single response.
     ///
     /// # Errors
-    /// Returns the error of the kernel.
+    /// Returns the kernel's error.
     pub(super) fn get(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         self.send(request)?;
         let received = self.receive()?;
@@ -144,7 +144,7 @@ impl NetlinkSocket {
     /// Sends a request and returns the bodies of all parts of the response.
     ///
     /// # Errors
-    /// Returns the error of the kernel, or `Interrupted` if the data changed meanwhile.
+    /// Returns the kernel's error, or `Interrupted` if the data changed meanwhile.
     pub(super) fn dump(&self, request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
         // If the dump does not fit the buffer, parts of it are lost.
         set_socket_recv_buffer_size_force(&self.0, DUMP_ROOM)?;

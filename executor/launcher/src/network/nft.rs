@@ -1,6 +1,6 @@
-//! nf_tables over netlink: the subset that [`super::egress`] and the built-in bridge networks need.
+//! Changes nf_tables over netlink: the subset that [`super::egress`] and the built-in bridge networks need.
 //!
-//! Neither `nft` nor `iptables` need be installed. The changes of a batch take effect together or not at all. Numbers
+//! `nft` and `iptables` need not be installed. The changes of a batch take effect together or not at all. Numbers
 //! are from `linux/netfilter/nf_tables.h`.
 
 mod step;
@@ -102,7 +102,7 @@ pub(super) struct Chain<'a> {
 /// chains exist, replaces their rules.
 ///
 /// # Errors
-/// Returns the kernel's first error; nothing is changed then.
+/// Returns the kernel's first error and changes nothing.
 pub(super) fn replace_rules(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, table);
     batch.make_table();
@@ -148,7 +148,7 @@ impl Batch {
 
     /// Deletes the table with its content, if it exists.
     pub(super) fn delete_table(&mut self) {
-        self.make_table(); // deleting what does not exist is an error
+        self.make_table(); // deleting a missing table is an error
         self.push(DELETE_TABLE, 0, text(1, &self.table));
     }
 
@@ -168,14 +168,14 @@ impl Batch {
     /// Deletes a chain with its rules, if it exists.
     pub(super) fn delete_chain(&mut self, chain: &str) {
         let body = [text(1, &self.table), text(3, chain)].concat();
-        self.push(NEW_CHAIN, CREATE, body.clone()); // deleting what does not exist is an error
+        self.push(NEW_CHAIN, CREATE, body.clone()); // deleting a missing chain is an error
         self.delete_rules(chain);
         self.push(DELETE_CHAIN, 0, body);
     }
 
     /// Deletes all rules of a chain.
     pub(super) fn delete_rules(&mut self, chain: &str) {
-        self.push(DELETE_RULE, 0, [text(1, &self.table), text(2, chain)].concat()); // no rule is named
+        self.push(DELETE_RULE, 0, [text(1, &self.table), text(2, chain)].concat()); // no handle: delete all rules
     }
 
     /// Appends a rule to a chain.
@@ -236,7 +236,7 @@ impl Batch {
 
     /// Deletes an element, if it exists. An existing element of a map must have this value.
     pub(super) fn delete_element(&mut self, set: &str, key: &[u8], value: Option<&[u8]>) {
-        self.add_element(set, key, value); // deleting what does not exist is an error
+        self.add_element(set, key, value); // deleting a missing element is an error
         let body = self.element(set, key, None);
         self.push(DELETE_ELEMENT, 0, body);
     }
@@ -250,7 +250,7 @@ impl Batch {
     /// Commits the changes through a socket of [`NetlinkSocket::netfilter`], in the socket's network namespace.
     ///
     /// # Errors
-    /// Returns the kernel's first error; nothing is changed then.
+    /// Returns the kernel's first error and changes nothing.
     pub(super) fn commit(&self, socket: &NetlinkSocket) -> io::Result<()> {
         if self.messages.is_empty() {
             return Ok(());
@@ -278,7 +278,7 @@ impl Batch {
 /// Returns true if a set has this element, and false if there is no such element, set or table.
 ///
 /// # Errors
-/// Returns any other error of the kernel.
+/// Returns any other kernel error.
 pub(super) fn has_element(
     socket: &NetlinkSocket,
     (family, table): (Family, &str),

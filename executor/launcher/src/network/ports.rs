@@ -1,4 +1,5 @@
-//! Published host ports. A port that a service on the host uses is refused; other ports are reserved for the container.
+//! Reserves published host ports. A port that a service on the host uses is refused; other ports are reserved for the
+//! container.
 //!
 //! CNI's portmap plugin redirects packets before any socket sees them. Without a reservation, a container could take
 //! over the port of a running service, and a service could start on a container's port and receive nothing. Therefore a

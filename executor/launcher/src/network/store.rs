@@ -1,10 +1,10 @@
-//! Records for detaching containers from their networks: STATE_DIR/networks/ID.json, readable only for root.
+//! Stores records for detaching containers from their networks: STATE_DIR/networks/ID.json, readable only for root.
 //!
 //! Records are not in the containers' directories, because a container must be removable even if a plugin fails at its
 //! end. The plugin is called again after the container is removed.
 //!
 //! For each published port there is an empty file next to the record: ID.PORT-PROTOCOL. File names show whether a port
-//! is free, so not every record must be read.
+//! is free, so that only few records must be read.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -32,9 +32,9 @@ const ENDING: &str = ".json";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Stored {
-    /// To a built-in bridge network.
+    /// Attached to a built-in bridge network.
     Bridge(BridgeAttachment),
-    /// To a network of CNI plugins.
+    /// Attached to a network of CNI plugins.
     Cni(Attachment),
 }
 
@@ -90,7 +90,7 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
 /// Locks the network data. The lock is held until the file is dropped.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn lock(host: &Host) -> io::Result<File> {
     let lock = File::open(dir(host))?;
     flock(&lock, FlockOperation::LockExclusive)?;
@@ -101,7 +101,7 @@ pub(super) fn lock(host: &Host) -> io::Result<File> {
 /// is dropped, or the port and the id of the other container.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn check_ports(host: &Host, own: &str, asked: &Capabilities) -> io::Result<Result<File, (String, String)>> {
     let lock = lock(host)?;
     for id in publishers(host, asked).into_iter().filter(|id| id != own) {

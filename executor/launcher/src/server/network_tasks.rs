@@ -1,5 +1,5 @@
-//! Work about networks in separate processes: lists, checks, garbage collection, detachments that failed. Reading a
-//! thousand large files or running plugins in the launcher's loop would delay every start.
+//! Runs network tasks in separate processes: lists, checks, garbage collection, and repeated detachments. In the
+//! launcher's loop, reading a thousand large files or running plugins would delay every start.
 //!
 //! A task waits until there is room for its kind; then a process is forked for it. The process sends its reply, with a
 //! memory file, to the launcher, which forwards the reply after the process's exit.
@@ -81,7 +81,7 @@ impl Kind {
         match self {
             Self::List => LISTS_WAITING_MAX,
             Self::Check => CHECKS_WAITING_MAX,
-            Self::Collect | Self::Detach => 1, // it covers whatever has failed meanwhile
+            Self::Collect | Self::Detach => 1, // one task covers all failures so far
         }
     }
 }
@@ -151,13 +151,14 @@ impl NetworkTasks {
         self.detach_again.due
     }
 
-    /// Lets containers that are left attached be detached after a pause.
+    /// Schedules the detachment of containers that are left attached, after a pause.
     pub(super) fn detach_later(&mut self) {
         let DetachAgain { pauses, due } = &mut self.detach_again;
         due.get_or_insert_with(|| Instant::now() + pauses.pause());
     }
 
-    /// Lets a container whose plugins have just failed be detached after the first pause, also if others wait longer.
+    /// Schedules the detachment of a container whose plugins have just failed, after the first pause, even if others
+    /// wait longer.
     fn detach_soon(&mut self) {
         let soon = Instant::now() + DETACH_FIRST;
         let due = &mut self.detach_again.due;
@@ -203,12 +204,12 @@ impl NetworkTasks {
                 }
                 _ => None,
             };
-            let Some(client) = client else { continue }; // its failure is logged by itself
+            let Some(client) = client else { continue }; // a task without a client logs its own failure
             if let Some((Some(answer), fds)) = reply {
                 let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
                 client.answer_with_fds(answer, &fds);
             } else {
-                let why = format!("a process for networks has ended without an answer: {exit:?}");
+                let why = format!("the process of a network task exited without a reply: {exit:?}");
                 log::line(Level::Error, "", &why);
                 client.answer(LauncherAnswer::Refused(Refused::new(Reason::Internal, why)));
             }
@@ -224,21 +225,21 @@ impl Server {
     pub(super) fn queue_network_task(&mut self, task: NetworkTask, client: ReplyDestination) -> Result<(), Refused> {
         if !self.network_tasks.has_waiting_room(task.kind()) {
             let (max, what) = (task.kind().waiting_max(), task.kind().name());
-            let why = format!("{max} {what} of networks wait already, which is the maximum; try again");
+            let why = format!("{max} {what} of networks are waiting, which is the maximum; try again");
             return Err(Refused::new(Reason::Busy, why));
         }
         self.network_tasks.waiting.push_back(WaitingTask { task, client: Some(client) });
         Ok(())
     }
 
-    /// Lets garbage of CNI networks be collected, if the operator wants that.
+    /// Queues garbage collection of CNI networks, if the operator enabled it.
     pub(super) fn queue_collection(&mut self) {
         if self.host.cni_gc && self.network_tasks.has_waiting_room(Kind::Collect) {
             self.network_tasks.waiting.push_back(WaitingTask { task: NetworkTask::Collect, client: None });
         }
     }
 
-    /// Lets a container that could not be detached be detached later, and garbage be collected.
+    /// Schedules another attempt to detach a container, and garbage collection.
     pub(super) fn follow_up_detachment(&mut self, id: &ContainerId) {
         if network::is_left_attached(&self.host, id) {
             self.network_tasks.detach_soon();
@@ -286,7 +287,7 @@ impl Server {
         Ok(RunningTask { kind: task.kind(), client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
-    /// Carries out a task in its process, and returns the exit status.
+    /// Executes a task in its process, and returns the exit status.
     fn run_network_task(&self, task: &NetworkTask, parent: u32, reported: &Seqpacket) -> i32 {
         let started = process::die_with(parent).and_then(|()| Ok(rustix::thread::set_name(c"executor-net")?));
         if started.is_err() {

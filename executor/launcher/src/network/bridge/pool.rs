@@ -1,6 +1,6 @@
-//! Leases addresses of a bridge network. STATE_DIR/networks/NAME.leases/NUMBER is a symbolic link to the id of the
-//! container that has the addresses with this number. A link is created and read atomically, so a lease is never
-//! incomplete.
+//! Leases addresses of a bridge network. STATE_DIR/networks/NAME.leases/NUMBER is a symbolic link whose target is the
+//! id of the container that has the addresses with this number. A link is created and read atomically, so a lease is
+//! never incomplete.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ fn dir(host: &Host, network: &str) -> PathBuf {
 /// Creates the directory of a network's leases.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn make_dir(host: &Host, network: &str) -> io::Result<()> {
     files::ensure_dir(&dir(host, network), 0o700)
 }
@@ -29,7 +29,7 @@ pub(super) fn make_dir(host: &Host, network: &str) -> io::Result<()> {
 /// Returns `None` if all numbers are leased.
 ///
 /// # Errors
-/// Returns the error of the disk or of `prepare`.
+/// Returns an error if a file operation or `prepare` fails.
 pub(super) fn lease(
     host: &Host,
     network: &str,
@@ -38,7 +38,7 @@ pub(super) fn lease(
     mut prepare: impl FnMut(u32) -> io::Result<()>,
 ) -> io::Result<Option<u32>> {
     let dir = dir(host, network);
-    // Start at a random number, so that an address is not reused soon: peers may still have the last owner in a cache.
+    // Start at a random number, so that an address is not reused soon: peers may still have the last owner cached.
     let count = numbers.end() - numbers.start() + 1;
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -64,7 +64,7 @@ pub(super) fn lease(
 /// Transfers a lease to another owner.
 ///
 /// # Errors
-/// Returns the error of the disk; the lease is unchanged then.
+/// Returns an error if a file operation fails. The lease is then unchanged.
 pub(super) fn pass_on(host: &Host, network: &str, number: u32, owner: &str) -> io::Result<()> {
     let (dir, name) = (dir(host, network), number.to_string());
     let temporary = dir.join(format!(".{owner}"));
@@ -79,7 +79,7 @@ pub(super) fn pass_on(host: &Host, network: &str, number: u32, owner: &str) -> i
 /// Returns the owner of a number, if it is leased.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn owner(host: &Host, network: &str, number: u32) -> io::Result<Option<String>> {
     match fs::read_link(dir(host, network).join(number.to_string())) {
         Ok(owner) => Ok(owner.into_os_string().into_string().ok()),
@@ -91,7 +91,7 @@ pub(super) fn owner(host: &Host, network: &str, number: u32) -> io::Result<Optio
 /// Ends the lease of a number, if `owner` has it.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn release(host: &Host, network: &str, number: u32, owner: &str) -> io::Result<()> {
     if self::owner(host, network, number)?.as_deref() != Some(owner) {
         return Ok(());
@@ -102,7 +102,7 @@ pub(super) fn release(host: &Host, network: &str, number: u32, owner: &str) -> i
 /// Returns every leased number with its owner.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn leases(host: &Host, network: &str) -> io::Result<Vec<(u32, String)>> {
     let entries = match fs::read_dir(dir(host, network)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -124,7 +124,7 @@ pub(super) fn leases(host: &Host, network: &str) -> io::Result<Vec<(u32, String)
 /// Returns the number of leases.
 ///
 /// # Errors
-/// Returns the error of the disk.
+/// Returns an error if a file operation fails.
 pub(super) fn count(host: &Host, network: &str) -> io::Result<usize> {
     match fs::read_dir(dir(host, network)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),

@@ -1,4 +1,4 @@
-//! Packet filter and address translation of a bridge network, in nf_tables on the host. Each network has its own
+//! Filters packets and translates addresses of a bridge network, in nf_tables on the host. Each network has its own
 //! tables, with the same name as its interface. Other tables are not changed.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                               published port on its own network
 //!          forward              accepts packets from outside only for published ports
 //!          flows                records addresses with UDP flows in sets
-//!          input                drops forged packets to the address that stands for ::1;
+//!          input                drops forged packets to the address that represents ::1;
 //!                               drops queries to executord's name server from outside the network
 //! bridge   prerouting           drops packets of a port with foreign hardware or IP addresses;
 //!                               drops router advertisements;
@@ -15,7 +15,7 @@
 //! netdev   ingress of a port    moves replies to connections from the host's ::1 to its loopback interface
 //! ```
 //! The kernel routes no packet of another interface to `::1`. A connection from `::1` to a published port therefore
-//! gets a source address of the bridge that stands for `::1`. The replies are moved to the loopback interface before
+//! gets a source address of the bridge that represents `::1`. The replies are moved to the loopback interface before
 //! the bridge sees them, because the kernel tracks the connection there.
 
 use std::io;
@@ -86,7 +86,7 @@ const BY_ADDRESS6: &[Field] = &[Field::Ipv6Destination, Field::TransportProtocol
 /// Replaces the tables of a network by new ones, with the elements of the containers on it.
 ///
 /// # Errors
-/// Returns the error of the kernel; nothing is changed then.
+/// Returns the kernel's error and changes nothing.
 pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, &network.interface);
     batch.delete_table();
@@ -106,7 +106,7 @@ pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) 
 /// Deletes the tables of a network.
 ///
 /// # Errors
-/// Returns the error of the kernel.
+/// Returns the kernel's error.
 pub(super) fn remove(interface: &str) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, interface);
     for family in [Family::Inet, Family::Bridge, Family::Netdev] {
@@ -150,7 +150,7 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
 /// packets, since the last [`forget_udp`].
 ///
 /// # Errors
-/// Returns the error of the kernel.
+/// Returns the kernel's error.
 pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, bool)> {
     let (from, to, key) = udp_sets(address);
     with_host_netfilter(|socket| {
@@ -159,10 +159,10 @@ pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, boo
     })
 }
 
-/// Deletes the elements that [`has_udp`] checks.
+/// Deletes the elements that [`has_udp`] reports.
 ///
 /// # Errors
-/// Returns the error of the kernel.
+/// Returns the kernel's error.
 pub(super) fn forget_udp(interface: &str, address: IpAddr) -> io::Result<()> {
     let (from, to, key) = udp_sets(address);
     let mut batch = Batch::new(Family::Inet, interface);
@@ -194,7 +194,7 @@ fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
 /// before the bridge checks the sender's addresses, so only frames from the container's own address are moved.
 ///
 /// # Errors
-/// Returns the error of the kernel.
+/// Returns the kernel's error.
 pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> io::Result<()> {
     let own = container.addresses.iter().find_map(|address| match address.ip {
         IpAddr::V4(_) => None,

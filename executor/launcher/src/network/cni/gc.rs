@@ -1,5 +1,5 @@
-//! GC: plugins remove resources that belong to no valid attachment. Runs only if the operator sets `launcher.cni_gc`,
-//! because GC also removes attachments of other runtimes that use the same networks.
+//! Calls GC, with which plugins remove resources that belong to no valid attachment. Runs only if the operator sets
+//! `launcher.cni_gc`, because GC also removes attachments of other runtimes that use the same networks.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn collect_all(host: &Host) -> Result<(), String> {
     collected.and(removed)
 }
 
-/// An attachment to keep: network name and the container id that plugins know.
+/// An attachment to keep: network name, and the container id that was passed to the plugins.
 type ValidAttachment = (String, String);
 
 /// Returns the attachments of all networks, except attachments whose DEL has failed.

@@ -1,5 +1,5 @@
-//! Locks for the rules of the CNI specification, 1.1.0, section 3: operations on one attachment must not run in
-//! parallel, and GC must not run in parallel with ADD or DEL of any attachment.
+//! Implements the locking rules of the CNI specification, 1.1.0, section 3: operations on one attachment must not run
+//! in parallel, and GC must not run in parallel with ADD or DEL of any attachment.
 //!
 //! The locks are byte locks on RUN_DIR/cni/lock. The first byte is for GC. A container uses the byte at the hash of its
 //! id. The locks end with the process at the latest.

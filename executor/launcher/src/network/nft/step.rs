@@ -1,4 +1,4 @@
-//! Steps of nf_tables rules, and their encoding as expressions.
+//! Defines the steps of nf_tables rules, and encodes the steps as expressions.
 
 use std::net::{IpAddr, Ipv6Addr};
 
