@@ -186,7 +186,7 @@ impl Tree {
                 }
                 RootfsEntry::Missing => match self.make_dir(path) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                        return Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())));
+                        return Ok(Err(format!("{} cannot be created: the rootfs is read-only there", path.display())));
                     }
                     made => made.map_err(|error| failed(&about(), &error))?,
                 },
@@ -213,7 +213,7 @@ impl Tree {
             RootfsEntry::Missing => {
                 match make(self.root.as_fd(), path, false, Some((self.ids.to_host(0), self.ids.to_host(0)))) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                        Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())))
+                        Ok(Err(format!("{} cannot be created: the rootfs is read-only there", path.display())))
                     }
                     made => made.map(Ok).map_err(about),
                 }

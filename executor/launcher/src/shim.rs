@@ -1,4 +1,4 @@
-//! The shim: one process for each container, from its creation to its exit record.
+//! Runs the shim: one process for each container, from its creation to its exit record.
 //!
 //! ```text
 //! fork from the launcher, or a warm container                                      (warm.rs, init/activation.rs)

@@ -1,5 +1,5 @@
-//! The launcher's handle on a shim: its state, its heartbeat, and the handles that the launcher needs if the shim exits
-//! unexpectedly.
+//! Implements the launcher's handle on a shim: its state, its heartbeat, and the handles that the launcher needs if
+//! the shim exits unexpectedly.
 //!
 //! A shim counts the iterations of its event loop in shared memory, and while it works, it also writes a deadline
 //! there. Reading this costs the shim nothing. An idle shim is pinged from time to time, because it may be stopped or

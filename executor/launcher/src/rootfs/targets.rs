@@ -106,7 +106,7 @@ impl Tree {
             make_target(self.root.as_fd(), &point, Some(owner)).map_err(|error| match error.kind() {
                 io::ErrorKind::ReadOnlyFilesystem => {
                     let path = message.path.display();
-                    violation(format!("`{path}` cannot be made: the rootfs is read-only there"))
+                    violation(format!("`{path}` cannot be created: the rootfs is read-only there"))
                 }
                 _ => failed(&about(&message.path), &error),
             })?;
@@ -132,7 +132,8 @@ impl Tree {
                 match error.kind() {
                     io::ErrorKind::ReadOnlyFilesystem => {
                         let field = field_of(files, mount);
-                        let why = format!("`{}` cannot be made: the rootfs is read-only there", mount.target.display());
+                        let why =
+                            format!("`{}` cannot be created: the rootfs is read-only there", mount.target.display());
                         violations.push(Violation::new(field, why));
                     }
                     _ => return Err(failed(&format!("rootfs: {}", mount.target.display()), &error)),

@@ -1,4 +1,4 @@
-//! A held container: it is complete, and its process is started by a separate request.
+//! Holds a complete container until a separate request starts its process.
 //!
 //! Until then init waits, the payloads are in memory files, and only a start and a stop are executed.
 

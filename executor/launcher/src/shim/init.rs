@@ -1,4 +1,4 @@
-//! The container's init: its settings, its creation by libcontainer, and its last steps before the program.
+//! Sets up the container's init: settings, creation by libcontainer, and the last steps before the program.
 
 pub(crate) mod activation;
 pub(crate) mod create;

@@ -235,7 +235,7 @@ impl Ready {
         }
     }
 
-    /// Ends all steps in the record: their processes are gone, and their exit statuses are unknown.
+    /// Ends all steps in the record: their processes have exited, and their exit statuses are unknown.
     pub(super) fn abandon_steps(&mut self, host: &Host) {
         self.drive(host, |running, _| {
             running.steps.forbid_restarts(now());
@@ -362,7 +362,11 @@ impl RunningSteps {
                 let (record, hierarchies) = (site.record, &site.host.hierarchies);
                 let init = record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
                 if let Err(error) = hierarchies.kill_all_but(init, &record.cgroup, LEFTOVERS_PATIENCE) {
-                    log::line(Level::Warning, record.plan.id.as_str(), format_args!("before a restart: {error}"));
+                    log::line(
+                        Level::Warning,
+                        record.plan.id.as_str(),
+                        format_args!("leftover processes before a restart: {error}"),
+                    );
                 }
             }
             StepOrder::Say { log_source, failed, text } => {

@@ -1,4 +1,4 @@
-//! A warm container: a shim with a waiting init in its own cgroup and namespaces. It can become any container.
+//! Runs a warm container: a shim with a waiting init in its own cgroup and namespaces. It can become any container.
 //!
 //! ```text
 //! fork from the launcher
@@ -114,7 +114,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline:
     let (signals, warm) = match made {
         Ok(made) => made,
         Err(refused) => {
-            log::line(Level::Error, "", format_args!("a warm container was not made: {}", refused.message));
+            log::line(Level::Error, "", format_args!("a warm container was not created: {}", refused.message));
             place.clear(host);
             return 1;
         }
@@ -188,7 +188,7 @@ fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8
     }
 }
 
-/// Acknowledges a launch. Succeeds also if the launcher has exited.
+/// Acknowledges a launch. Also succeeds if the launcher has exited.
 fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
     match lifeline.send(BEGUN, &[]) {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),

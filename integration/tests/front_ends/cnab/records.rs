@@ -152,7 +152,7 @@ fn docker_is_there_where_both_allow_it() {
     assert!(world.acts(&["install", "without", "-b", &path]).stdout.starts_with("none\n"));
     fs::remove_file(&socket).expect("remove");
     let ran = world.act(&["upgrade", "app", "--allow-docker-host-access"]);
-    assert!(ran.status == 125 && ran.stderr.contains("docker.sock cannot be given to a container"), "{ran:?}");
+    assert!(ran.status == 125 && ran.stderr.contains("docker.sock cannot be mounted into a container"), "{ran:?}");
 
     let closed = World::new(REPORT);
     let path = closed.bundle(&bundle(true));

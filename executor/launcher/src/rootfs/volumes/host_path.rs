@@ -6,8 +6,8 @@
 //! ```
 //! All of this happens in the host's mount namespace: the launcher's own namespace lacks later mounts if the host's are
 //! private, and its mounts are never peers of the host's. Users of the host may replace any part of the path at any
-//! time. So a path is judged by its text, opened without links beneath the entry's directory, and from then on used by
-//! descriptor only.
+//! time. So a path is checked by its text, opened without links beneath the entry's directory, and from then on used
+//! only through its descriptor.
 
 use std::fs;
 use std::io;
@@ -53,7 +53,7 @@ impl HostPathVolume<'_> {
         view.map_err(|error| self.failed("the host's mount namespace", &error))?
     }
 
-    /// Opens, judges and clones the path. The caller is in the host's mount namespace.
+    /// Opens, checks and clones the path. The caller is in the host's mount namespace.
     fn clone_judged(&self) -> Result<OwnedFd, NotMounted> {
         let asked = self.asked;
         let Opened { file, rule } = self.open()?;
@@ -61,7 +61,7 @@ impl HostPathVolume<'_> {
         if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) && !asked.dev {
             return Err(self.unfit("dev", Unsuitable.because(format!("`{}` is a device node: set dev", self.shown()))));
         }
-        // Otherwise every node below the path could be opened, also one that the container makes.
+        // Otherwise the container could open every node below the path, including nodes that it creates.
         if asked.dev && !self.all_devices && matches!(self.host.hierarchies, Hierarchies::V2 { .. }) {
             let why = "cannot be enforced on cgroup v2, which has no device rules, unless the container is privileged";
             return Err(self.unfit("dev", Unsupported.because(why)));
@@ -119,8 +119,8 @@ impl HostPathVolume<'_> {
         Ok(Opened { file: inner, rule })
     }
 
-    /// Opens the path that the request's path leads to. That path is judged and opened like one of a request, so a link
-    /// that changes meanwhile leads to nothing else.
+    /// Resolves the links of the request's path, and opens the result. The result is checked and opened like a path of
+    /// a request, so that a link that changes meanwhile leads nowhere else.
     fn follow(&self, root: BorrowedFd<'_>) -> Result<Opened<'_>, NotMounted> {
         let found = open_in_root(root, &self.asked.path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot);
         let found = found.map_err(|error| self.unopened(&error))?;
@@ -153,8 +153,8 @@ impl HostPathVolume<'_> {
         Ok(Opened { file: file.map_err(|error| self.unopened(&error))?, rule })
     }
 
-    /// Checks the mount at the path and those below it: their propagation, and whether set-user-id programs that a
-    /// container leaves there are out of reach.
+    /// Checks the mount at the path and those below it: their propagation, and that users of the host cannot run
+    /// set-user-id programs that a container creates there.
     fn check_mounts(&self, file: &OwnedFd, rule: &HostPathRule) -> Result<(), NotMounted> {
         let HostPath { propagation, recursive, .. } = *self.asked;
         let stat = |error: io::Error| self.failed("stat", &error);

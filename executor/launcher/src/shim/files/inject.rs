@@ -2,8 +2,8 @@
 //!
 //! The helper is forked from the shim and joins the container's memory cgroup, so that the files' pages count against
 //! the container's limit. It copies the files from the memory file directly into the detached volume, enters the
-//! container's namespaces, and moves the mounts into place. They are read-only unless the request says otherwise. The
-//! helper exits before the container starts. It also writes sysctls, which need the same namespaces.
+//! container's namespaces, and moves the mounts into place. They are read-only unless the request makes them writable.
+//! The helper exits before the container starts. It also writes sysctls, which need the same namespaces.
 //!
 //! If the container has a runtime token, the helper generates the token, writes it as one of the files and returns its
 //! digest. So no long-running process has ever held the token. The helper then also stores the other secret inputs in

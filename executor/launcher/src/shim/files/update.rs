@@ -108,7 +108,9 @@ pub(crate) fn wipe_due(ready: &mut Ready) {
             Err(error) => log::line(
                 Level::Error,
                 ready.record.plan.id.as_str(),
-                format_args!("old secret files could not be wiped now; they are wiped at the container's end: {error}"),
+                format_args!(
+                    "old secret files could not be wiped now; they are wiped when the container ends: {error}"
+                ),
             ),
         }
         false
@@ -302,7 +304,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
             ready.generations.0.push(Lingering { replaced, bytes: old, due });
         }
         Err(error) => {
-            log::line(Level::Error, id, format_args!("old secret files stay until the container's end: {error}"));
+            log::line(Level::Error, id, format_args!("old secret files remain until the container ends: {error}"));
         }
     }
     ready.watch.confirm(&update.files);
@@ -461,7 +463,7 @@ fn write(
 
 fn discard(id: &str, rotation: Rotation<'_>) {
     if let Err(error) = rotation.discard() {
-        log::line(Level::Error, id, format_args!("files of a failed update stay until the container's end: {error}"));
+        log::line(Level::Error, id, format_args!("files of a failed update remain until the container ends: {error}"));
     }
 }
 

@@ -1,5 +1,5 @@
-//! The last steps of a container's init, between libcontainer and the program. This is the launcher's implementation of
-//! libcontainer's `Executor`.
+//! Runs the last steps of a container's init, between libcontainer and the program. This is the launcher's
+//! implementation of libcontainer's `Executor`.
 //!
 //! `Init` runs in the cloned process, in the container, without privilege. It waits for the process payload on a
 //! socket, opens its terminal if it has one, and executes the program ([`crate::program`]). It reports failures on the
@@ -81,7 +81,7 @@ impl Init {
         }
     }
 
-    /// Forks, and returns in the child. The first process itself stays: it has read nothing of the payload, closes all
+    /// Forks, and returns in the child. The first process itself stays: it has not read the payload, closes all
     /// its descriptors and is confined like the program. Its memory, a copy of the shim's memory, cannot be inspected
     /// by any process in the container.
     fn stay(&self) -> Result<(), StartFailure> {

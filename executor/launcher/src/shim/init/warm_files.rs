@@ -1,5 +1,5 @@
-//! Warm files: secret files of an activated warm container, written and mounted without a helper. This requires that
-//! nothing but files is injected.
+//! Writes and mounts the secret files of an activated warm container without a helper. This requires that only files
+//! are injected.
 //!
 //! The init of a warm container may still mount in its own namespaces, so it mounts the files when it replaces its root
 //! ([`super::activation`]). The shim writes the files before that, while it is in the container's memory cgroup. So
@@ -109,7 +109,7 @@ impl WarmFiles<'_> {
     }
 }
 
-/// Returns true if nothing but files is injected into a container of this plan.
+/// Returns true if only files are injected into a container of this plan.
 pub(crate) fn carries_files_at_most(plan: &Plan) -> bool {
     !plan.terminal
         && plan.surroundings.sysctls.is_empty()

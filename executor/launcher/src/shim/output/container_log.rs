@@ -227,7 +227,7 @@ impl Log {
     pub(crate) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
-            Err(error) => log::line(Level::Error, &self.id, format_args!("the terminal takes no input: {error}")),
+            Err(error) => log::line(Level::Error, &self.id, format_args!("the terminal accepts no input: {error}")),
         }
         self.pipes.push(Pipe::new(Stream::Stdout, &self.source, None, File::from(terminal)));
     }

@@ -3,12 +3,12 @@
 //! ```text
 //! policy.log_dirs: DIR ──mkdir, openat2 without links──> DIR/a/b ──O_CREAT | O_EXCL, else O_APPEND──> DIR/a/b/0.log
 //! ```
-//! All of this happens in the host's mount namespace, where the program that reads and rotates the file looks. Users of
-//! the host may replace any part of the path below DIR at any time, so no link is followed there.
+//! All of this happens in the host's mount namespace, which is also that of the program that reads and rotates the
+//! file. Users of the host may replace any part of the path below DIR at any time, so no link is followed there.
 //!
 //! Each complete line is written before the event loop continues. So after [`LogFile::reopen`] no line is in the wrong
 //! file, and the whole output is in the file before the exit is recorded. If lines cannot be written, they are lost, and
-//! a message in the log and in the file gives the number of lost bytes.
+//! a message in the log and in the file contains the number of lost bytes.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! Keeps the values of a container's secrets in the shim's memory, so that they can be masked in the output.
 //!
-//! The values are read from the memory files of the container's start after its init was cloned. They stay in memory
-//! until the container has ended: secret variables, secret arguments, files that are not public, and the runtime token.
-//! Output that is not logged is masked, too, because attached clients receive it. Without such inputs there is no cost,
-//! and without output no matcher is built.
+//! The values are read from the memory files of the container's start after its init was cloned: secret variables,
+//! secret arguments, files that are not public, and the runtime token. They stay in memory until the container has
+//! ended. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for a
+//! container without these inputs, and a matcher is built only when there is output.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;

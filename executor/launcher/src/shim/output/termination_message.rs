@@ -24,8 +24,8 @@ const SOURCE: &str = "executor-message";
 const NAME: &str = "message";
 /// Size of the tmpfs in bytes: the maximum that the container's processes can write.
 const BYTES_MAX: u64 = 1 << 20;
-/// Zeros for overwriting the file piece by piece. Static, because the shim's stack stays in memory while the container
-/// runs.
+/// Zeros for overwriting the file piece by piece. The array is static, because the shim's stack stays in memory while
+/// the container runs.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Maximum number of bytes of the log that replace an empty message, as in Kubernetes.
 const LOG_BYTES_MAX: usize = 2048;

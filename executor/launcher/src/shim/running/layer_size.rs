@@ -1,8 +1,8 @@
-//! Size of a container's writable layer.
+//! Measures the size of a container's writable layer.
 //!
-//! The content of the layer is the container's, and can have any size. So the walk goes on for a short time with each
-//! reading of the counters, and a new walk starts 10 s after the last one ended. Until the first walk ends, the size is
-//! unknown.
+//! The container controls the content of the layer, which can have any size. So each reading of the counters continues
+//! the walk only for a short time, and a new walk starts 10 s after the last one ended. Until the first walk ends, the
+//! size is unknown.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::finish::now;
 const EVERY: Duration = Duration::from_secs(10);
 /// Longest time that a reading spends on a walk.
 const SHARE: Duration = Duration::from_millis(10);
-/// Number of entries between two looks at the clock.
+/// Number of entries between two checks of the time.
 const BATCH: usize = 64;
 
 /// The latest size, and the walk for the next one.

@@ -76,8 +76,8 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     Ok((limits, warnings))
 }
 
-/// Returns a violation for each limit on huge pages and each file of cgroup version 2 that the host does not have. A
-/// limit on pages of which the host has none needs no controller.
+/// Returns a violation for each limit on huge pages and each file of cgroup version 2 that the host does not have. If
+/// the host has no pages of a size, a limit on this size needs no controller.
 fn unheld_options(host: &Host, options: &HostOptions, has_hugetlb: bool) -> Vec<Violation> {
     let pages = options.hugepage_bytes.keys().filter_map(|size| {
         let why = match page_pool(size) {

@@ -7,7 +7,7 @@
 //!  assemble   root file system, user, file targets                                   Assembled
 //!  create     specification, libcontainer, network, names                            WaitingInit
 //!  inject     secret files, runtime token                                            Injected
-//!  finish     masked values for the output; the record says that it is created       BuiltContainer
+//!  finish     masked values for the output; the record shows that it is created      BuiltContainer
 //! ```
 //! Each stage is a type, and the step to the next stage consumes it. The actions for undoing are stored separately, in
 //! [`Undo`].

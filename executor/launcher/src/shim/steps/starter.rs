@@ -1,4 +1,4 @@
-//! The step starter: a process that starts the steps of a tree of actions.
+//! Runs the step starter, a process that starts the steps of a tree of actions.
 //!
 //! The step starter is forked from the shim before the shim reads a secret, because its children, which enter the
 //! container, inherit its memory. The shim sends it orders with descriptors for the payload, the output and the views

@@ -17,7 +17,7 @@ pub(super) struct Window {
     end: u64,
 }
 
-/// Bytes of one stream as they are sent, preceded by their mark.
+/// Bytes of one stream as they are sent, preceded by the mark of the stream.
 struct Packet {
     /// Position of the first output byte.
     at: u64,

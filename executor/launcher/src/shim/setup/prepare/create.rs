@@ -247,7 +247,7 @@ fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Re
         Ok(meta) if meta.file_type().is_socket() => Ok(Some(path)),
         found => {
             let why = found.map_or_else(|error| error.to_string(), |_| "not a socket".to_owned());
-            let why = format!("{} cannot be given to a container: {why}", path.display());
+            let why = format!("{} cannot be mounted into a container: {why}", path.display());
             Err(Refused::from_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
         }
     }
