@@ -1,4 +1,4 @@
-//! Determines the capabilities of a container's processes: those that are requested, and that this launcher has.
+//! Determines the capabilities of a container's processes: the requested capabilities that the launcher has.
 
 use executor_core::plan::{Isolation, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
@@ -6,9 +6,9 @@ use executor_core::spec::{self, CapabilitySets};
 use executor_core::validate::Violation;
 use executor_sys::capabilities::is_in_bounding_set;
 
-/// Returns the capabilities of a process of this user. In its own user namespace a container has all that it asks for.
-/// With the host's ids, a privileged container, and one that adds `ALL`, has all that the launcher has: some may be
-/// missing, depending on the launcher's systemd unit.
+/// Returns the capabilities of a process of this user. In its own user namespace, a container gets all requested
+/// capabilities. With the host's ids, a container that is privileged or adds `ALL` gets all capabilities of the
+/// launcher. The launcher's systemd unit may withhold some.
 pub(crate) fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let mut sets = spec::held(isolation, uid);
     if isolation.user_namespace == UserNamespace::Host {
@@ -23,7 +23,7 @@ fn can_give(name: &str) -> bool {
     name.parse().is_ok_and(is_in_bounding_set)
 }
 
-/// Checks that the launcher has the capabilities that are added by name.
+/// Checks that the launcher has the capabilities that the request adds by name.
 pub(crate) fn can_be_given(isolation: &Isolation, capabilities: &CapabilitySets) -> Result<(), Refused> {
     if isolation.user_namespace == UserNamespace::Own {
         return Ok(());

@@ -11,7 +11,7 @@
 //!    log, log.1              0640                output
 //!    exit.json               0640                exit record (preallocated for the case of a full disk; not synced)
 //!    outputs/                0750 root:daemon    captured outputs (core's `outputs`), files 0640
-//!    upper/ work/            0700                writable layer, until its end; below disk/ if it has a limit
+//! upper/ work/            0700                writable layer, until the container ends; below disk/ if limited
 //! ```
 //! The directories of a warm container are created before it has a container id ([`crate::warm`]).
 
@@ -95,7 +95,7 @@ impl Dirs {
     /// Creates the run directory and the state directory.
     ///
     /// # Errors
-    /// Returns `AlreadyExists` if one of them exists; nothing is changed then. Returns an error with the path if the
+    /// Returns `AlreadyExists` if one of them exists, and changes nothing. Returns an error with the path if the
     /// disk is full.
     pub(crate) fn create(&self) -> io::Result<()> {
         self.make_shared_dir(&self.run)?;

@@ -9,9 +9,9 @@
 //! ```
 //! executord reads and writes the process's pipes or terminal directly. The supervisor stays outside of the container
 //! and reports the exit of the process. If executord exits, the supervisor ends the process. If the supervisor exits,
-//! the kernel kills the process, and the launcher its descendants.
+//! the kernel kills the process, and the launcher kills its descendants.
 //!
-//! The process has a cgroup of its own below the container's, in which the supervisor finds its descendants. They are
+//! The process has its own cgroup below the container's, in which the supervisor finds its descendants. They are
 //! killed when the process has ended ([ADR 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
@@ -58,7 +58,7 @@ pub(crate) use within::{Entrant, GO, made_pid};
 
 /// Time between SIGHUP and SIGKILL for a process whose client has disconnected.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
-/// Time limit for killed processes to exit before the end of a process is reported.
+/// Time limit for killed processes to exit before the exit of a process is reported.
 const EXIT_PATIENCE: Duration = Duration::from_secs(10);
 /// Interval between SIGKILLs of a process group that does not exit.
 const KILL_PAUSE: Duration = Duration::from_millis(1);
@@ -297,7 +297,7 @@ fn window(exec: &Exec) -> Window {
 /// Returns the refusal for a process that could not enter its container.
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
-        // The container's init has exited, its cgroup is gone, or its pid namespace accepts no new process.
+        // The container's init has exited, its cgroup no longer exists, or its pid namespace accepts no new process.
         libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
         _ if shortage::named(words) == Some(Shortage::Processes) => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
@@ -427,7 +427,7 @@ impl ExecProcess {
     ) {
         let due = terms.limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut kill_at = None;
-        // After the time limit: latest time of the report, even if a process cannot be killed.
+        // Time at which the exit is reported after the time limit, even if a process cannot be killed.
         let mut report_at = None;
         if terms.abandoned {
             self.hang_up(&mut kill_at);
@@ -458,7 +458,7 @@ impl ExecProcess {
             }
         }
         if kill_at.is_some() {
-            self.signal_all(Signal::SIGKILL); // leftovers in its group; the pid stays valid until it is reaped
+            self.signal_all(Signal::SIGKILL); // leftovers in its group; the pid stays valid until the process is reaped
         }
         match &cgroup {
             Some(cgroup) if terms.leave_processes && kill_at.is_none() => cgroup.release(),

@@ -1,4 +1,4 @@
-//! Files and directories of the executor: creates them with modes, reads and locks files, and removes trees.
+//! Creates the executor's files and directories with modes, reads and locks files, and removes trees.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -65,7 +65,7 @@ pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// Treats a missing file or directory as removed.
+/// Returns success if the file or directory to remove does not exist.
 pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -101,7 +101,7 @@ pub(crate) enum ExitRecorded {
 
 impl Remains {
     /// Returns true if the container can be ended without waiting: it has no process, no published port and no secret
-    /// files that the process could write, and it is no pod on a network.
+    /// files that the process could write, and it is not a pod on a network.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         let has_ports = !plan.connectivity.ports.is_empty();
@@ -135,10 +135,10 @@ impl Remains {
         if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
-    /// Executes the first half of the end: all steps up to the exit record. The record is written even if an earlier
-    /// step failed. Failures are logged, and if the wipe failed, the record has no receipt. `last` runs after the wipe
-    /// and before the exit is reported. The exit may be reported if this returns `Yes`. Call [`Self::leave`] afterwards
-    /// in either case.
+    /// Runs the first half of the end: all steps up to the exit record. The record is written even if an earlier step
+    /// failed. Failures are logged. If the wipe failed, the record has no receipt. `last` is called after the wipe and
+    /// before the exit is reported. The exit may be reported if this returns `Yes`. Call [`Self::leave`] afterwards in
+    /// either case.
     pub(crate) fn complete(
         &mut self,
         host: &Host,
@@ -154,7 +154,7 @@ impl Remains {
         let oom_kills = reported.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));
         let oom_killed = oom_kills > self.rotated.helpers_killed;
         let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
-        // Files without a handle have disappeared with their last user. There is no receipt for them.
+        // Files without a handle disappeared with their last user. They have no receipt.
         let had_files = |prepared: &PreparedContainer| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()
             || container.plan.has_hidden_secrets()
@@ -221,9 +221,9 @@ impl Remains {
         }
     }
 
-    /// Executes the second half of the end: removes the resources of the container. If the exit record was not written,
-    /// tries again, as the disk may have space now. If that fails, too, the run directory is kept, and the next
-    /// launcher tries again. Returns whether the record is written.
+    /// Runs the second half of the end: removes the resources of the container. If the exit record was not written,
+    /// tries again, because the disk may have free space now. If that also fails, the run directory is kept, and the
+    /// next launcher tries again. Returns whether the record is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: ExitRecorded) -> ExitRecorded {
         self.views.clear();
         if matches!(recorded, ExitRecorded::Yes)
@@ -254,7 +254,8 @@ impl Remains {
         self.detach_within(host, id, Patience::whole(host));
     }
 
-    /// Detaches the container within a time limit, which is brief if the launcher does it: all containers wait.
+    /// Detaches the container within a time limit. The limit is short if the launcher detaches, because all containers
+    /// wait.
     fn detach_within(&mut self, host: &Host, id: &str, patience: Patience) {
         if !std::mem::take(&mut self.on_network) {
             return;

@@ -1,4 +1,5 @@
-//! Properties of the host and of the configuration. They are determined once at start, and every shim inherits them.
+//! Holds properties of the host and of the configuration. They are determined once at start, and every shim inherits
+//! them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -74,7 +75,7 @@ pub(crate) struct Host {
     pub identity: IdentitySettings,
     /// Configured number of warm containers without a network.
     pub warm_pool_size: usize,
-    /// Network for further warm containers, as many as without a network. If empty, there are no such containers.
+    /// Network for additional warm containers, as many as without a network. If empty, there are none.
     pub warm_pool_network: String,
     /// Digests of the sections of the configuration in force.
     pub configuration: SectionDigests,
@@ -204,18 +205,18 @@ impl Host {
         }
     }
 
-    /// Returns true if a cgroup is below a parent of the request, not below the launcher's own.
+    /// Returns true if a cgroup is below a parent from the request, not below the launcher's own parent.
     pub(crate) fn is_given(&self, cgroup: &Path) -> bool {
         !cgroup.starts_with(&self.cgroup_parent)
     }
 
-    /// Returns true if a cgroup, from a container's record, can be the container's.
+    /// Returns true if a cgroup from a container's record can belong to the container.
     pub(crate) fn is_cgroup_of(&self, cgroup: &Path, id: &ContainerId) -> bool {
         let is_plain = || cgroup.components().all(|part| matches!(part, Component::Normal(_)));
         !self.is_given(cgroup) || (cgroup.file_name() == Some(OsStr::new(&self.given_name(id))) && is_plain())
     }
 
-    /// Returns the name of a container's cgroup below a parent of the request. No other launcher uses the name.
+    /// Returns the name of a container's cgroup below a parent from the request. No other launcher uses the name.
     fn given_name(&self, id: &ContainerId) -> String {
         let own = self.cgroup_parent.file_name().unwrap_or_default().to_string_lossy();
         format!("{GIVEN_CGROUP}{own}-{id}")

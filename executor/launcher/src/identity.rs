@@ -1,4 +1,4 @@
-//! Signs container certificates, in a process of its own. Only this process reads the CA's private key.
+//! Signs container certificates in a separate process. Only this process reads the CA's private key.
 //!
 //! The launcher forks the process when executord requests it (`server/signers.rs`). The process reads the CA's
 //! certificate and key files, drops every privilege, and replies on its own connection until executord closes it. The

@@ -106,7 +106,7 @@ impl Ids {
             Ok(namespace) => Ok(Self { map: IdMap::from_start(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
                 let why = format!(
-                    "this kernel cannot make a user namespace (see /proc/sys/user/max_user_namespaces): {error}"
+                    "this kernel cannot create a user namespace (see /proc/sys/user/max_user_namespaces): {error}"
                 );
                 Err(Refused::from_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
             }

@@ -100,7 +100,7 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     args.config = args.config.map(std::path::absolute).transpose()?;
     let config = cli::config(&args).map_err(|error| ExitFailure::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
-        return Err(ExitFailure::usage("must be started as root: it makes namespaces, mounts and cgroups"));
+        return Err(ExitFailure::usage("must be started as root: it creates namespaces, mounts and cgroups"));
     }
     if !memfd_exec::is_sealed() {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());

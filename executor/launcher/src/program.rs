@@ -199,8 +199,9 @@ pub(crate) struct Confinement<'a> {
 }
 
 /// Returns true if each process of a container must get its own Landlock domain, because the container shares a pid
-/// namespace with other containers or with the host. A container that is there to inspect processes and has the
-/// privilege for it has none, nor does one that is root of the host: a domain would not stop it, and it could not mount.
+/// namespace with other containers or with the host. Returns false for a container that exists to inspect processes
+/// and has the privilege for it, and for a container that is root of the host. A domain would not stop such a
+/// container, and would prevent it from mounting.
 pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let traces = isolation.privileged || isolation.capabilities_added.iter().any(|one| TRACING.contains(&&**one));
@@ -208,7 +209,7 @@ pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
     !plan.owns_processes() && !is_root_of_host && (plan.shares_processes() || !traces)
 }
 
-/// Returns true if each process of a container gets its own Landlock domain, which needs support by the kernel.
+/// Returns true if each process of a container gets its own Landlock domain. This needs support by the kernel.
 pub(crate) fn has_own_domain(plan: &Plan) -> bool {
     needs_own_domain(plan) && landlock::is_supported()
 }

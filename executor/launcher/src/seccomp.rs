@@ -100,7 +100,7 @@ impl Filter {
     }
 
     /// Returns the filter for a process of a container, and warnings about system calls of a profile that this machine
-    /// does not know.
+    /// does not support.
     ///
     /// # Errors
     /// Returns a violation of `seccomp_profile` if the profile is invalid.

@@ -148,7 +148,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         if !is_full(&error) {
             return Err(error);
         }
-        log::line(Level::Error, "", format_args!("{error}: no container can be made until there is room"));
+        log::line(Level::Error, "", format_args!("{error}: no container can be created until disk space is available"));
         Ok(())
     })?;
     let socket_path = host.run_dir.join("launcher.sock");
@@ -156,7 +156,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     rustix::thread::set_name(memfd_exec::SERVING)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
     if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.make_parent(&host.cgroup_parent)) {
-        log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
+        log::line(Level::Warning, "", format_args!("containers cannot be limited to CPUs: cpuset: {error}"));
     }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
     Hierarchies::sweep_made_parents(&host.parents())?;

@@ -1,4 +1,4 @@
-//! Ends containers without a shim, by means of their files and the state of the kernel.
+//! Ends containers without a shim, based on their files and the state of the kernel.
 //!
 //! If a shim exits unexpectedly, its container's init becomes a child of the launcher, which is a subreaper. The
 //! launcher has a handle on the secret files, and the record is on disk. When a launcher starts, it finds running shims
@@ -81,7 +81,7 @@ pub(crate) struct Swept {
 }
 
 /// Ends a container whose shim has exited. If its end was already recorded, only removes leftovers. `living` contains
-/// the running shims, which are not killed, and neither are their helpers. Returns files whose wipe must be repeated.
+/// the running shims. These shims and their helpers are not killed. Returns files whose wipe must be repeated.
 pub(crate) fn finish(
     host: &Host,
     id: &ContainerId,

@@ -4,8 +4,8 @@
 //!  get   stdout: the file type of the path, then the path and everything below it as an archive   (archive/get.rs)
 //!  put   stdin: an archive, which is unpacked below a directory; stdout: its size                 (archive/put.rs)
 //! ```
-//! A process does this that enters the container like an exec process but executes no program. It runs only the
-//! executor's code, so that no program or library of the image is involved (CVE-2019-14271). From the start it has the
+//! The copying process enters the container like an exec process but executes no program. It runs only the executor's
+//! code, so that no program or library of the image is involved (CVE-2019-14271). From the start it has the
 //! container's root, mounts, user, capabilities, filter and limits. So no link or rename leads to a file of the host
 //! (CVE-2018-15664), and the process can access only files that the container user can access. No process in the
 //! container may inspect it.

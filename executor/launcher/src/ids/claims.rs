@@ -74,7 +74,7 @@ impl Claims {
         for (other, block) in claims.others()? {
             if blocks.iter().any(|own| own.overlaps(&block)) {
                 let reported =
-                    format_args!("ids {} to {} are claimed by {} as well", block.0, block.1 - 1, other.display());
+                    format_args!("ids {} to {} are also claimed by {}", block.0, block.1 - 1, other.display());
                 log::line(Level::Error, "", reported);
             }
         }
@@ -202,7 +202,7 @@ fn read(path: &Path) -> io::Result<Claim> {
     Ok(serde_json::from_slice(&read_whole(file, CLAIM_MAX)?)?)
 }
 
-/// Returns true if a launcher uses the run directory or a container has a directory in it, and if this cannot be
+/// Returns true if a launcher uses the run directory, if a container has a directory in it, or if this cannot be
 /// determined.
 fn is_in_use(run_dir: &Path) -> bool {
     let absent = |error: &io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
@@ -237,7 +237,7 @@ mod tests {
         let run_dir = home.join(name);
         fs::create_dir_all(run_dir.join("containers")).expect("mkdir");
         let lock = File::create(run_dir.join("launcher.lock")).expect("a lock");
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("no process holds it");
         (run_dir, lock)
     }
 

@@ -1,4 +1,4 @@
-//! Sizes of the stored layers. A layer never changes, so each is measured once in the life of a launcher.
+//! Caches the sizes of stored layers. A layer never changes, so a launcher measures each layer once.
 
 use std::collections::BTreeMap;
 

@@ -110,7 +110,7 @@ struct When {
     min_kernel: Option<String>,
 }
 
-/// Compiles a profile. Returns the filter, and warnings about system calls that this machine does not know.
+/// Compiles a profile. Returns the filter, and warnings about system calls that this machine does not support.
 pub(super) fn compile(text: &str, capabilities: &CapabilitySets) -> Result<(Filter, Vec<String>), ProfileError> {
     let profile: Profile = serde_json::from_str(text)?;
     let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();

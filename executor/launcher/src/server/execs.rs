@@ -61,7 +61,7 @@ impl Supervisor {
 }
 
 impl Server {
-    /// Starts a supervisor that copies files, like that of an exec process.
+    /// Starts a supervisor that copies files, like the supervisor of an exec process.
     pub(super) fn archive(&mut self, archive: Archive, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {

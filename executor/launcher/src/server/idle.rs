@@ -1,5 +1,5 @@
-//! Decides when an idle launcher exits, if executord started it: a short time after the last daemon, the last container
-//! and all other work are gone.
+//! Decides when an idle launcher exits, if executord started it: a short time after the last daemon has disconnected
+//! and no container and no other work is left.
 
 use std::time::{Duration, Instant};
 

@@ -59,7 +59,7 @@ impl Server {
         range
     }
 
-    /// Claims the range of ids that begins at `start`, which a request names. The shim checks that its plan has the same
+    /// Claims the range of ids that starts at `start`, from a request. The shim checks that its plan has the same
     /// range.
     ///
     /// # Errors

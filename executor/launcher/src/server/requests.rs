@@ -350,7 +350,7 @@ impl Server {
             log::line(
                 Level::Warning,
                 id.as_str(),
-                "a warm container did not acknowledge the launch: the container is made without one",
+                "a warm container did not acknowledge the launch: the container is created without one",
             );
             let _ = process::wait_for(pid);
             self.unreaped = true;
@@ -390,7 +390,7 @@ impl Server {
         self.hear_shims();
         // A shim that is still starting may have no record, and could mount any layer.
         if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
-            return Err(Refused::new(Reason::Busy, format!("the container {} is being made", shim.id)));
+            return Err(Refused::new(Reason::Busy, format!("the container {} is being created", shim.id)));
         }
         self.layers.remove(&self.host, remove, client)
     }
@@ -413,7 +413,7 @@ impl Server {
         match Dirs::new(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),
             Err(error) => {
-                log::line(Level::Error, id.as_str(), format_args!("its state was not removed: {error}"));
+                log::line(Level::Error, id.as_str(), format_args!("its state directory was not removed: {error}"));
                 Err(failed("state directory", &error))
             }
         }

@@ -134,7 +134,7 @@ impl WarmPool {
 }
 
 impl Server {
-    /// Returns the target number of warm containers: the configured number, twice if there is a network for them. At
+    /// Returns the target number of warm containers: the configured number, doubled if there is a network for them. At
     /// least half of the id ranges are reserved for containers.
     fn warm_pool_size(&self) -> usize {
         let half = self.host.policy.userns_pool_ranges as usize / 2;
@@ -142,8 +142,8 @@ impl Server {
         (self.host.warm_pool_size * kinds).min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
     }
 
-    /// Returns true if the next warm container is to be on a network: fewer are on the network than off, or enough are
-    /// off.
+    /// Returns true if the next warm container must be on the network: fewer warm containers are on the network than
+    /// off, or enough are off.
     fn next_is_on_network(&self) -> bool {
         let (size, on, off) = (self.host.warm_pool_size, self.warm_pool.count(true), self.warm_pool.count(false));
         !self.host.warm_pool_network.is_empty() && on < size && (on < off || off >= size)
@@ -222,7 +222,7 @@ impl Server {
             Ok(true) => self.warm_pool.next_at = Some(Instant::now() + REFILL_AFTER),
             Ok(false) => self.warm_pool.retry_later(),
             Err(error) => {
-                log::line(Level::Warning, "", format_args!("a warm container was not made: {error}"));
+                log::line(Level::Warning, "", format_args!("a warm container was not created: {error}"));
                 self.warm_pool.retry_later();
             }
         }
@@ -287,7 +287,7 @@ impl Server {
 
     fn stop_warm(&mut self, index: usize) {
         let PooledContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(index);
-        drop(lifeline); // it exits and cleans up by itself
+        drop(lifeline); // the warm container exits and cleans up
         if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
             process::kill(pid);
         }

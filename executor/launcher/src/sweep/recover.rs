@@ -49,7 +49,7 @@ pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
             log::line(
                 Level::Error,
                 record.plan.id.as_str(),
-                format_args!("the secret files cannot be reached: {error}"),
+                format_args!("the secret files cannot be accessed: {error}"),
             );
             Vec::new()
         }

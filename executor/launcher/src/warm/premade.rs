@@ -60,7 +60,7 @@ impl Premade {
     /// Writes the container's record, and renames the directories to the container's names.
     ///
     /// # Errors
-    /// Returns `AlreadyExists` if a directory exists; nothing is renamed then. Returns an error if the disk is full.
+    /// Returns `AlreadyExists` if a directory exists, and renames nothing. Returns an error if the disk is full.
     pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<PremadeFiles> {
         let bytes = serde_json::to_vec(record)?;
         if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {
