@@ -43,8 +43,8 @@ pub(super) struct FormMatch {
 }
 
 impl Matcher {
-    /// Builds a matcher from pieces of `bytes`. Of equal pieces it keeps the one with the lowest rank, and among those
-    /// the one with the lowest owner.
+    /// Builds a matcher from pieces of `bytes`. Of equal pieces, it keeps the piece with the lowest rank and, among
+    /// these, the piece with the lowest owner.
     pub(super) fn new(bytes: &[u8], pieces: Vec<FormPiece>) -> Self {
         let content = |piece: &FormPiece| &bytes[piece.at as usize..][..usize::from(piece.length)];
         // The first bytes are stored next to each piece, so most comparisons need no access to the rest.

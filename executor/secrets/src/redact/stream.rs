@@ -7,8 +7,8 @@ use super::{Marker, Redactor};
 
 /// State of one output stream (standard output or standard error) that passes through a [`Redactor`].
 ///
-/// Holds bytes back only while they may be the beginning of a form, so fewer bytes than the longest form has. The
-/// redactor may change between calls: bytes that are held back are then searched again with the new one.
+/// Holds bytes back only while they may be the beginning of a form, so it holds fewer bytes than the longest form has.
+/// The redactor may change between calls: bytes that are held back are then searched again with the new one.
 #[derive(Default)]
 pub struct Stream {
     held: Zeroizing<Vec<u8>>,
@@ -22,7 +22,7 @@ impl Stream {
     /// Processes input bytes. Appends to `out` the output that later input cannot change.
     pub fn push(&mut self, redactor: &Redactor, bytes: &[u8], out: &mut Vec<u8>) {
         if !self.held.is_empty() {
-            // Add enough new bytes to decide about every held one. If there are fewer, all of them stay held.
+            // Add enough new bytes to decide about every held byte. If there are fewer, all bytes stay held.
             let (held, more) = (self.held.len(), bytes.len().min(FORM_MAX));
             let mut joined = std::mem::take(&mut self.held);
             joined.extend_from_slice(&bytes[..more]);
