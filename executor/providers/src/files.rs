@@ -28,7 +28,7 @@ pub(crate) fn read(mut file: &File, most: usize) -> Result<Zeroizing<Vec<u8>>, R
     if metadata.len() > most as u64 {
         return Err(ReadError::TooLarge);
     }
-    // One byte more than the file size, to detect a file that grows. The buffer is never reallocated.
+    // Allocate one byte more than the file size, to detect a file that grows. The buffer is never reallocated.
     let mut content = Zeroizing::new(vec![0; most.min(metadata.len() as usize + 1) + 1]);
     let mut filled = 0;
     while filled < content.len() {

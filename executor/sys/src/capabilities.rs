@@ -62,7 +62,8 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
     Ok(())
 }
 
-/// Makes these capabilities the only permitted and effective ones, and `ambient` the only inheritable and ambient ones.
+/// Sets the permitted and effective capabilities to `capabilities`, and the inheritable and ambient capabilities to
+/// `ambient`.
 pub(crate) fn retain(capabilities: &CapsHashSet, ambient: &CapsHashSet) -> io::Result<()> {
     // The order matters: ambient capabilities must be inheritable, so they are cleared first; all other sets must be
     // subsets of the permitted set, so it is changed last.

@@ -1,6 +1,7 @@
 //! Arranges the heap for forked processes, which copy each page on the first write to it.
 
-/// Maximum length of a block that is allocated to fill holes, in bytes. A freshly started process has no longer holes.
+/// Maximum length of a block that is allocated to fill holes, in bytes. The heap of a newly started process has no
+/// hole above this length.
 const PIECE_MAX: usize = 64 << 10;
 /// Length in bytes up to which the allocator has a size class for each multiple of 16 bytes.
 const CLASSES_MAX: usize = 1 << 10;

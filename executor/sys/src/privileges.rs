@@ -97,7 +97,8 @@ pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     Err(io::Error::other("the process still has privileges that the container does not have"))
 }
 
-/// Permanently reduces the capabilities of this process to these permitted and effective ones, and to these ambient ones.
+/// Permanently reduces the permitted and effective capabilities of this process to `held`, and its ambient
+/// capabilities to `ambient`.
 ///
 /// # Errors
 /// Returns an error if a seccomp filter denies the calls, or if a capability remains. The caller must then exit.

@@ -91,8 +91,8 @@ pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Sets the out-of-memory score adjustment of a process. CAP_SYS_RESOURCE is required for a value below the lowest one
-/// that a privileged process has set.
+/// Sets the out-of-memory score adjustment of a process. CAP_SYS_RESOURCE is required for a value below the lowest
+/// value that a privileged process has set.
 ///
 /// # Errors
 /// Fails if the process has exited or the caller lacks privilege.
