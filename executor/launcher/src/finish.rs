@@ -8,9 +8,9 @@
 //!            directory
 //! ```
 //! A reported exit is therefore final: all secrets are wiped, no process runs, and the result is written. Only the
-//! executor's own files remain. The container exists until its run directory is removed, and a deletion waits for that.
-//! Each step can be repeated: the launcher continues after a killed shim, and the next launcher's sweep continues after
-//! a killed launcher. A launcher that continues for a shim first kills the container's processes.
+//! executor's own files remain. The container exists until its run directory is removed, and a deletion waits for
+//! this. Each step can be repeated: the launcher continues after a killed shim, and the next launcher's sweep
+//! continues after a killed launcher. A launcher that continues for a shim first kills the container's processes.
 
 use std::io;
 use std::os::fd::OwnedFd;

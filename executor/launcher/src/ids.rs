@@ -43,8 +43,8 @@ pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     Err(io::Error::other(why))
 }
 
-/// Checks that every user can enter all parents of `path`. The container's root needs this, because it has no more
-/// rights there.
+/// Checks that every user can enter all parents of `path`. The container's root needs this, because it has no
+/// additional rights there.
 ///
 /// # Errors
 /// Returns an error if a directory cannot be entered or does not exist.

@@ -198,7 +198,8 @@ fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
     host.networks.get(name).or_else(default)
 }
 
-/// A warm container's attachment to a built-in network. The container that is started from the warm one takes it over.
+/// A warm container's attachment to a built-in network. The container that the warm container becomes takes over the
+/// attachment.
 pub(crate) struct WarmNetwork(BridgeAttachment);
 
 /// Returns true if a request for the network of this name can use a warm container on the configured network.

@@ -106,7 +106,7 @@ impl ShimHandle {
                         self.take(report, fds, kind);
                     }
                 }
-                // A closed socket would stay readable for ever. The pidfd reports the shim's exit.
+                // A closed socket would stay readable forever. The pidfd reports the shim's exit.
                 Ok(None) => self.lifeline = None,
                 Err(_) => return, // no more messages
             }

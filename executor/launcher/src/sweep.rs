@@ -45,7 +45,8 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(1);
 /// Time limit for shims to reply to a new launcher, for all shims together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Secret files of an ended container that could not be wiped because a process outside of it may have a lease on one.
+/// Secret files of an ended container that could not be wiped, because a process outside of it may have a lease on one
+/// of them.
 pub(crate) struct Unwiped {
     pub(crate) id: ContainerId,
     pub(crate) volume: Volume,

@@ -25,8 +25,8 @@ pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Returns the indices of limits that are above the calling process's own hard limits, and the own limits (-1 means no
-/// limit).
+/// Returns the indices of limits that are above the calling process's own hard limits, with these hard limits (-1
+/// means no limit).
 pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)> {
     known(ulimits).filter_map(|(index, ulimit, resource)| {
         let own = getrlimit(resource).maximum;

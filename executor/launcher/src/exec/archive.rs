@@ -10,8 +10,8 @@
 //! (CVE-2018-15664), and the process can access only files that the container user can access. No process in the
 //! container may inspect it.
 //!
-//! A failure before copying is reported like that of a program that cannot be executed. A later failure is reported as
-//! one line on standard error, with exit status 1. Files of secret volumes and of pseudo file systems are not copied.
+//! A failure before copying is reported like the failure to execute a program. A later failure is reported as one line
+//! on standard error, with exit status 1. Files of secret volumes and of pseudo file systems are not copied.
 
 mod get;
 mod put;

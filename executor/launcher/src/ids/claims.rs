@@ -143,7 +143,7 @@ impl Claims {
 
     /// Releases all blocks. Called when no container is left.
     pub(crate) fn release_all(&self) {
-        // Without the lock, a launcher that reads the claims finds this one listed and then removed.
+        // Without the lock, a launcher that reads the claims finds this claim listed and then removed.
         match self.lock().and_then(|_lock| fs::remove_file(self.path())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 log::line(Level::Warning, "", at(&self.path(), &error));

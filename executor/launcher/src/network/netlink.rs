@@ -43,7 +43,7 @@ thread_local! {
 }
 
 /// Calls `act` with an nf_tables socket in the network namespace of this process. The socket stays open until the
-/// process exits, because closing one waits for up to 25 ms until the kernel has freed deleted objects.
+/// process exits, because closing a socket waits for up to 25 ms until the kernel has freed deleted objects.
 ///
 /// # Errors
 /// Returns the error of `act`, or an error if the kernel has no netfilter.

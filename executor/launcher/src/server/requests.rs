@@ -339,7 +339,7 @@ impl Server {
             }
             let Some(shim) = self.hear_shim(&id) else { continue };
             // If the shim acknowledged at the last moment, it may have changed something. So its exit is handled like
-            // that of any shim.
+            // the exit of any other shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
             let (pid, place) = (shim.pid, shim.warm.take());
             let again = |input: &MemFile| {

@@ -30,7 +30,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::signals::{ends_without_handler, takes_no_notice};
 
-/// Maximum duration of a single wait, so that a wrong deadline cannot block the loop for ever.
+/// Maximum duration of a single wait, so that a wrong deadline cannot block the loop forever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Run time after which the shim returns unused memory, because the container is probably long-lived.

@@ -82,7 +82,7 @@ impl Swap<'_> {
     }
 }
 
-/// Replaces a view with another view of the same volume. At each moment one of the two is visible.
+/// Replaces a view with another view of the same volume. At each moment one of the two views is visible.
 fn show(target: &Path, view: &OwnedFd) -> io::Result<()> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
