@@ -35,7 +35,7 @@ impl Documents {
             return Err(ImageError::Malformed { what: what.to_owned(), why });
         };
         let config = manifest::configuration(&configuration, &Host::here(), what)?;
-        // Invalid defaults are reported now and not at the first run.
+        // Report invalid defaults now and not at the first run.
         ImageDefaults::from_configuration(&config)?;
         let layers = manifest::layers(&parsed, &config, image_bytes_max, what)?;
         let size = layers.iter().map(|layer| layer.size).sum::<u64>() + configuration.len() as u64;

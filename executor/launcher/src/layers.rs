@@ -392,7 +392,10 @@ impl RunningWork {
 }
 
 fn too_many() -> Refused {
-    Refused::new(Reason::Busy, format!("{WAITING_MAX} layers already wait to be unpacked or removed; try again"))
+    Refused::new(
+        Reason::Busy,
+        format!("{WAITING_MAX} layers are waiting to be unpacked or removed, which is the maximum; try again"),
+    )
 }
 
 /// Returns the id of a container that uses the layer and has not ended.

@@ -98,7 +98,8 @@ impl Server {
             let bare = fds.is_empty();
             let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
             if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
-                let why = format!("{max} requests already wait for shims to start or exit; try again");
+                let why =
+                    format!("{max} requests are waiting for shims to start or exit, which is the maximum; try again");
                 return Err(Refused::new(Reason::Busy, why));
             }
             let client = ReplyDestination::new(&self.daemons[index], sequence);
@@ -243,7 +244,7 @@ impl Server {
             self.shim_has_ended(&id);
         }
         if self.shims.contains_key(&id) {
-            return Err(Refused::new(Reason::Exists, format!("container {id} exists already")));
+            return Err(Refused::new(Reason::Exists, format!("container {id} already exists")));
         }
         let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
             return Err(Refused::new(

@@ -238,7 +238,7 @@ fn execute(
                 usage::read(host, &ready.record.cgroup, &ready.interfaces).map(|usage| Usage { layer, ..usage })
             };
             let usage = usage.map(|usage| Usage { log: Some(ready.log.usage()), ..usage });
-            let gone = || Refused::new(Reason::Precondition, "the container's cgroup is gone: it is ending");
+            let gone = || Refused::new(Reason::Precondition, "the container is ending: its cgroup no longer exists");
             usage.map(|usage| Some(AnswerPayload::Usage(usage))).ok_or_else(gone)
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),

@@ -194,7 +194,7 @@ impl Injection<'_> {
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
         process::enter_namespaces(init, mount, network).map_err(|error| HelperFailure("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
-            process::enter_ipc(init).map_err(|error| HelperFailure("namespace of IPC".into(), error))?;
+            process::enter_ipc(init).map_err(|error| HelperFailure("IPC namespace".into(), error))?;
         }
         if self.id_map.is_mapped() {
             // From here on, new files and mounts in the container belong to the container's root.

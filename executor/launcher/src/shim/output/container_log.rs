@@ -235,7 +235,10 @@ impl Log {
     /// Accepts a client that reads the process's output or sends its input.
     pub(crate) fn take_client(&mut self, request: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         if request.input && !self.stdin {
-            return Err(Refused::new(Reason::Precondition, "the process takes no input: it was not run with `stdin`"));
+            return Err(Refused::new(
+                Reason::Precondition,
+                "the process accepts no input: it was not run with `stdin`",
+            ));
         }
         self.attached.take(request, fds)
     }

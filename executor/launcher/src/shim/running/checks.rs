@@ -24,7 +24,7 @@ pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result
     let plan = &ready.record.plan;
     let is_allowed = plan.is_pod() && host.policy.allow_connect;
     if !is_allowed && !plan.checks.as_ref().is_some_and(Checks::connect) {
-        let why = "the container has no checks that use a connection, and is no pod that clients may connect to";
+        let why = "the container has no checks that use a connection, and is not a pod that clients may connect to";
         return Err(Refused::new(Reason::Denied, why));
     }
     let socket = tcp_socket_of(ready.container.pidfd().as_fd(), request.ipv6);

@@ -29,7 +29,7 @@ use crate::shim::Ready;
 fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
     let transfer = transfer as usize;
     let began = ready.steps.as_ref().and_then(|steps| steps.transfer_began(transfer));
-    let why = || Refused::new(Reason::NotFound, format!("transfer {transfer} has not begun, or has ended"));
+    let why = || Refused::new(Reason::NotFound, format!("transfer {transfer} has not started, or has ended"));
     began.map(|began| (transfer, began)).ok_or_else(why)
 }
 
@@ -92,7 +92,7 @@ fn is_of_user(status: &str, uid: u32) -> bool {
 pub(crate) fn finish(host: &Host, request: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
     let (transfer, began) = running(request.transfer, ready)?;
     if began.0 != request.began {
-        return Err(Refused::new(Reason::Stale, format!("transfer {transfer} has begun again")));
+        return Err(Refused::new(Reason::Stale, format!("transfer {transfer} was started again")));
     }
     if request.error.len() > TRANSFER_REASON_MAX || request.error.chars().any(executor_core::text::is_harmful) {
         let bytes = request.error.len();

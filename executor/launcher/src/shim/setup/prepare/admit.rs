@@ -90,7 +90,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     };
     let brought = brought.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Refused::new(Reason::Exists, format!("container {} exists already", record.plan.id))
+            Refused::new(Reason::Exists, format!("container {} already exists", record.plan.id))
         }
         _ => failed("", &error),
     })?;
