@@ -200,6 +200,35 @@ fn sockets_fifos_and_devices_are_mounted() {
     assert_eq!(said(&daemon, device), "3\n");
 }
 
+/// C24: an entry may be a file, which alone is lent. The controls: its neighbor, and an entry that is a link to it, are
+/// refused.
+#[test]
+fn entry_may_be_a_file() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let dir = lent.path("shared");
+    let (file, other, link) = (dir.join("hosts"), dir.join("other"), dir.join("link"));
+    fs::write(&file, "lent\n").unwrap();
+    fs::write(&other, "secret\n").unwrap();
+    symlink("other", &link).unwrap();
+    let daemon = daemon(&[&file, &link].map(|path| entry(path, "")).join(", "));
+    let run = |script: &str| sh(script).rootfs(&rootfs.reference());
+    let volumes = [of_path(&file, "/etc/hosts"), of_path(&file, "/data/a")];
+    assert_eq!(said(&daemon, with(&volumes, run("cat /etc/hosts /data/a; echo new >/data/a"))), "lent\nlent\n");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new\n");
+    let within = VolumeMount { sub_path: "a".into(), ..of_path(&file, "/data") };
+    for (volume, field, words) in [
+        (of_path(&other, "/data"), "host_path.path", "policy.host_paths"),
+        (of_path(&dir, "/data"), "host_path.path", "policy.host_paths"),
+        (of_path(&link, "/data"), "host_path.path", "symbolic link"),
+        (of_path(&file.join("a"), "/data"), "host_path.path", "Not a directory"),
+        (within, "sub_path", "Not a directory"),
+    ] {
+        let (_, violations) = refused(&daemon, with(std::slice::from_ref(&volume), run("true")));
+        assert_eq!(violations[0].0, format!("volumes[0].{field}"), "{volume:?}: {violations:?}");
+        assert!(violations[0].1.contains(words), "{violations:?}");
+    }
+}
+
 /// C24: a link is followed only with `follow_links`, and then judged where it leads: there the entry of that path holds.
 /// Links in a sub-path are never followed.
 #[test]

@@ -135,7 +135,8 @@ impl HostPathVolume<'_> {
         Ok(again)
     }
 
-    /// Opens a path without links, beneath the directory of the operator's entry that contains it.
+    /// Opens a path without links, beneath the directory of the operator's entry that contains it. The path of an entry may
+    /// also be a file.
     fn beneath(&self, root: BorrowedFd<'_>, path: &Path) -> Result<Opened<'_>, NotMounted> {
         let rule = host_path_rule(path, &self.host.policy).map_err(|why| {
             let why = match path == self.asked.path {
@@ -146,10 +147,14 @@ impl HostPathVolume<'_> {
         })?;
         check_host_path_rule(self.asked, self.volume.read_only, rule)
             .map_err(|(name, why)| self.violation(name, why))?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let dir = open_in_root(root, &rule.path, flags, Mode::empty(), Follow::NoLinks);
+        let entry = |flags| open_in_root(root, &rule.path, OFlags::PATH | flags, Mode::empty(), Follow::NoLinks);
         let below = path.strip_prefix(&rule.path).unwrap_or(path);
-        let file = dir.and_then(|dir| open_any_beneath(dir.as_fd(), below, self.asked.recursive));
+        let file = match below.as_os_str().is_empty() {
+            true => entry(OFlags::empty()),
+            false => {
+                entry(OFlags::DIRECTORY).and_then(|dir| open_any_beneath(dir.as_fd(), below, self.asked.recursive))
+            }
+        };
         Ok(Opened { file: file.map_err(|error| self.unopened(&error))?, rule })
     }
 
