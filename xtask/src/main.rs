@@ -71,6 +71,8 @@ enum Command {
     Cluster(engines::cluster::Options),
     /// Run workloads on such a cluster, and judge them with kubectl
     ClusterTest(engines::cluster::TestOptions),
+    /// Run Kubernetes' own conformance cases on such a cluster
+    Conformance(engines::cluster::conformance::Options),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),
     /// Build the Debian package in target/deb/
@@ -117,6 +119,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::KubeletTest(options) => engines::kubelet::run_command(&workspace, options),
         Command::Cluster(options) => engines::cluster::run_command(&workspace, options),
         Command::ClusterTest(options) => engines::cluster::test_command(&workspace, options),
+        Command::Conformance(options) => engines::cluster::conformance::run_command(&workspace, options),
         Command::Sanitize(options) => sanitize::run(&workspace, options),
         Command::Deb(options) => deb::run_command(&workspace, options),
         Command::VmTest(options) => vm::run(&workspace, options),

@@ -146,11 +146,11 @@ pub(crate) const VM: [Need; 5] = [
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 
-/// Needed by `cargo xtask engines-test`, `kubelet-test`, `cluster` and `cluster-test`.
+/// Needed by `cargo xtask engines-test`, `kubelet-test`, `cluster`, `cluster-test` and `conformance`.
 pub(crate) const ENGINES: [Need; 1] =
     [Need { package: "golang", reason: "builds critest and the kubelet, 1.21 or later", sign: Sign::Program("go") }];
 
-/// Needed by `cargo xtask kubelet-test`, `cluster` and `cluster-test`.
+/// Needed by `cargo xtask kubelet-test`, `cluster`, `cluster-test` and `conformance`.
 pub(crate) const KUBELET: [Need; 11] = [
     Need { package: "make", reason: "builds busybox", sign: Sign::Program("make") },
     Need { package: "gcc", reason: "builds busybox", sign: Sign::Program("cc") },
@@ -165,7 +165,7 @@ pub(crate) const KUBELET: [Need; 11] = [
     PLUGINS,
 ];
 
-/// Needed by `cargo xtask cluster` and `cluster-test`, in addition to [`KUBELET`].
+/// Needed by `cargo xtask cluster`, `cluster-test` and `conformance`, in addition to [`KUBELET`].
 pub(crate) const CLUSTER: [Need; 1] =
     [Need { package: "openssl", reason: "makes the certificates of the cluster", sign: Sign::Program("openssl") }];
 

@@ -46,6 +46,10 @@ func main() {
 	metrics := flag.String("metrics", "", "`file`: metrics-server")
 	proxy := flag.String("proxy", "", "`file`: kube-proxy")
 	proxyRoot := flag.String("proxy-root", "", "`file`: archive of a root file system with nftables, for kube-proxy")
+	agnhost := flag.String("agnhost", "", "`file`: the program of Kubernetes' test images")
+	agnhostRoot := flag.String("agnhost-root", "", "`file`: archive of a root file system with the tools of agnhost")
+	etcd := flag.String("etcd", "", "`file`: etcd")
+	sample := flag.String("sample-apiserver", "", "`file`: Kubernetes' example of an API server")
 	flag.Parse()
 
 	listener, err := net.Listen("tcp", *listen)
@@ -78,12 +82,12 @@ func main() {
 		put(tests+"test-image-"+reference, with(base, v1.Config{}, files(entry{name: "test-image-" + file, mode: 0o644})))
 	}
 
-	root, err := tarball.LayerFromFile(*web)
+	nginxRoot, err := tarball.LayerFromFile(*web)
 	check(err)
 	nginx := v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}
-	put(e2e+"nginx:1.14-2", with(base, nginx, root, nginxConfiguration(80)))
-	put(tests+"hostnet-nginx-"+runtime.GOARCH+":latest", with(base, nginx, root, nginxConfiguration(12003)))
-	put(e2e+"httpd:2.4.39-4", with(base, v1.Config{Cmd: []string{"httpd", "-DFOREGROUND", "-f", "/etc/httpd.conf"}}, root, files(
+	put(e2e+"nginx:1.14-2", with(base, nginx, nginxRoot, nginxConfiguration(80)))
+	put(tests+"hostnet-nginx-"+runtime.GOARCH+":latest", with(base, nginx, nginxRoot, nginxConfiguration(12003)))
+	put(e2e+"httpd:2.4.39-4", with(base, v1.Config{Cmd: []string{"httpd", "-DFOREGROUND", "-f", "/etc/httpd.conf"}}, nginxRoot, files(
 		entry{name: "usr/local/bin/httpd", link: "/usr/sbin/apache2"},
 		entry{name: "var/www/html/index.html", mode: 0o644, content: "It works!\n"},
 		entry{name: "etc/httpd.conf", mode: 0o644, content: httpd},
@@ -103,6 +107,19 @@ func main() {
 		path := []string{"PATH=/usr/sbin:/usr/bin"}
 		put("kube-proxy:v1.37.0", image(v1.Config{Entrypoint: []string{"/usr/local/bin/kube-proxy"}, Env: path},
 			root, files(program("usr/local/bin/kube-proxy", *proxy, 0o755))))
+	}
+
+	if *agnhost != "" {
+		root, err := tarball.LayerFromFile(*agnhostRoot)
+		check(err)
+		putConformance(put, conformance{
+			base: base, nginx: with(base, nginx, nginxRoot, nginxConfiguration(80)), root: root,
+			agnhost:    program("agnhost", *agnhost, 0o755),
+			noNewPrivs: program("usr/local/bin/nnp", *noNewPrivs, 0o6755),
+			pause:      program("pause", *pause, 0o755),
+			etcd:       program("usr/local/bin/etcd", *etcd, 0o755),
+			sample:     program("sample-apiserver", *sample, 0o755),
+		})
 	}
 
 	fmt.Println(address)
@@ -219,7 +236,7 @@ func image(config v1.Config, layers ...v1.Layer) v1.Image {
 	return image
 }
 
-// Returns an image with further layers. Of the configuration, the user and the command are replaced if they are set.
+// Returns an image with further layers. Of the configuration, the user, the command and the entry point are replaced if they are set.
 func with(base v1.Image, config v1.Config, layers ...v1.Layer) v1.Image {
 	image, err := mutate.AppendLayers(base, layers...)
 	check(err)
@@ -231,6 +248,9 @@ func with(base v1.Image, config v1.Config, layers ...v1.Layer) v1.Image {
 	}
 	if config.Cmd != nil {
 		changed.Cmd = config.Cmd
+	}
+	if config.Entrypoint != nil {
+		changed.Entrypoint = config.Entrypoint
 	}
 	image, err = mutate.Config(image, changed)
 	check(err)

@@ -2,10 +2,11 @@
 //!
 //! etcd, the API server, the controller manager, the scheduler and the kubelet are stock programs in namespaces of their
 //! own ([`super::room`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask cluster-test` runs
-//! the cases ([`cases`]), which use kubectl alone.
+//! the cases ([`cases`]), which use kubectl alone, and `cargo xtask conformance` those of Kubernetes ([`conformance`]).
 
 mod cases;
 mod certificates;
+pub(crate) mod conformance;
 mod control;
 mod kubectl;
 mod space;
@@ -13,7 +14,7 @@ mod system;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context as _, ensure};
 use nix::sys::signal::{SigSet, Signal};
@@ -27,8 +28,8 @@ use super::{Kind, node};
 use crate::needs;
 use crate::workspace::{Workspace, is_root, step};
 
-/// Name of the node's parent cgroup.
-const CGROUP: &str = "cluster-test";
+/// Name of the node's parent cgroup. A kubelet kills the pods of another one with the same parent.
+static CGROUP: LazyLock<String> = LazyLock::new(|| format!("cluster-{}", std::process::id()));
 /// Programs of Kubernetes.
 const PROGRAMS: [&str; 6] =
     ["kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
@@ -69,8 +70,8 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let programs = programs(workspace, options.programs.as_deref())?;
     let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
     let directory = directory.path();
-    let room = Arc::new(Room::open(directory, node::PREPARE, CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory, options.runtime);
+    let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
+    let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &[]);
     let result = started.and_then(|cluster| {
         let kubectl = cluster.write_wrapper()?;
         step(&format!("Ready. As root: {} get nodes. Ctrl-C ends the cluster.", kubectl.display()));
@@ -91,8 +92,8 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
     let programs = options.cases.programs(workspace)?;
     let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
     let directory = directory.path();
-    let room = Arc::new(Room::open(directory, node::PREPARE, CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory, options.runtime);
+    let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
+    let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &[]);
     options.cases.run_and_report(started, selection, directory)
 }
 
@@ -113,6 +114,7 @@ fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
     Ok(supplies)
 }
 
+/// Starts a cluster. `images` are further images for [`Supplies::serve`].
 fn start(
     workspace: &Workspace,
     supplies: &Supplies,
@@ -120,17 +122,18 @@ fn start(
     programs: PathBuf,
     directory: &Path,
     runtime: Kind,
+    images: &[(&str, &str)],
 ) -> anyhow::Result<Cluster> {
     certificates::make(directory)?;
     control::write_kubeconfigs(directory)?;
     step("Starting etcd and the API server");
     let controllers = control::start(room, supplies.programs(), directory)?;
     step("Starting the runtime and the kubelet");
-    let registry = supplies.serve(room, directory, &IMAGES)?;
-    let node = node::Node::start(workspace, supplies, room, programs, registry, (directory, CGROUP), runtime)?;
+    let registry = supplies.serve(room, directory, &[&IMAGES[..], images].concat())?;
+    let node = node::Node::start(workspace, supplies, room, programs, registry, (directory, &CGROUP), runtime)?;
     node.set_kubelet(
         supplies.programs().join("kubelet"),
-        system::write_kubelet_configuration(directory, &node.socket(), CGROUP)?,
+        system::write_kubelet_configuration(directory, &node.socket(), &CGROUP)?,
     )?;
     node.start_kubelet()?;
     let cluster = Cluster::new(node, supplies.programs().join("kubectl"), controllers, Arc::clone(room));

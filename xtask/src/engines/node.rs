@@ -22,6 +22,8 @@ const CONFIGURATION: &str = "docs/kubernetes-node.toml";
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Name of the node.
 pub(super) const NAME: &str = "node";
+/// Host paths that conformance cases mount.
+const CONFORMANCE_PATHS: [&str; 2] = ["/etc/hosts", "/tmp/job-e2e"];
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
 /// Pods may use all secrets.
@@ -31,9 +33,14 @@ const SECRET_RULES: &str =
 pub(super) const ADDRESS: &str = "192.0.2.2";
 
 /// Prepares the room. Puts the kubelet's directories and executord's state on a disk of 2 GiB, gives ids to the user
-/// `kubelet`, and gives the node an address and a default route. `$1` is the directory of the run, and
-/// `$2` the name of the node's parent cgroup.
-pub(super) const PREPARE: &str = r#"mount --make-rshared /
+/// `kubelet`, and gives the node an address and a default route. Pods that mount a directory below `/tmp` do not change the
+/// host's. `$1` is the directory of the run, and `$2` the name of the node's parent cgroup.
+pub(super) const PREPARE: &str = r#"exec 3<"$1"
+mount -t tmpfs none /tmp
+mkdir -p "$1" /tmp/job-e2e
+mount --no-canonicalize --bind /proc/self/fd/3 "$1"
+exec 3<&-
+mount --make-rshared /
 for dir in /run/netns /run/containerd /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
 mkdir "$1/disk"
 truncate --size 2G "$1/disk.img"
@@ -252,7 +259,8 @@ fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
 fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str) -> anyhow::Result<String> {
     let directory = directory.display();
     let parents = format!("[\"/{cgroup}/kubepods\"]");
-    let paths = format!("host_paths = [\n    {{ path = \"{directory}/root/paths\" }},");
+    let conformance = CONFORMANCE_PATHS.map(|path| format!("\n    {{ path = {path:?}, suid = true, dev = true }},"));
+    let paths = format!("host_paths = [\n    {{ path = \"{directory}/root/paths\" }},{}", conformance.concat());
     let mut settings = format!(
         "run_dir = \"{directory}/executor/run\"\nstate_dir = \"{directory}/disk/executor\"\nkeep_root = true\n\
          listen = \"unix://{directory}/executor/run/executor.sock\"\n{configuration}"
@@ -283,6 +291,6 @@ mod tests {
         let text = settings(&configuration, Path::new("/d"), "127.0.0.1:5", "kubelet-test").unwrap();
         let settings: toml::Table = text.parse().unwrap();
         assert_eq!(settings["policy"]["cgroup_parents"][0].as_str(), Some("/kubelet-test/kubepods"));
-        assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 2);
+        assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 4);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the report of a run of critest, and prints it as a table by group of specs.
+//! Reads ginkgo's report of a run of critest or of the conformance cases, and prints it as a table by group of specs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -69,10 +69,34 @@ struct Failure {
 impl Report {
     /// Parses ginkgo's JSON report. Specs that were not selected are left out: they are skipped without a reason.
     pub(super) fn parse(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
-        let suites: Vec<Suite> = serde_json::from_slice(json).context("the report of critest")?;
+        let suites: Vec<Suite> = serde_json::from_slice(json).context("the report of ginkgo")?;
         let reports = suites.into_iter().flat_map(|suite| suite.spec_reports);
         let specs = reports.filter(|report| report.leaf_node_type == "It").filter_map(Spec::from_report).collect();
         Ok(Self { runtime, specs })
+    }
+
+    /// Parses the report of e2e.test. Groups are the special interest groups of Kubernetes, divided by NodeConformance.
+    pub(super) fn parse_conformance(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
+        let mut report = Self::parse(runtime, json)?;
+        for spec in &mut report.specs {
+            let (group, subject) = spec.group.split_once("] ").context("a case without a group")?;
+            let name = format!("{subject} {}", spec.name);
+            let of_node = if name.contains("[NodeConformance]") { ", NodeConformance" } else { "" };
+            spec.group = format!("{}{of_node}", group.trim_start_matches('['));
+            spec.name = name.replace(" [Conformance]", "").replace(" [NodeConformance]", "");
+        }
+        Ok(report)
+    }
+
+    /// Returns the group and name of each spec.
+    pub(super) fn titles(&self) -> impl Iterator<Item = String> {
+        self.specs.iter().map(Spec::title)
+    }
+
+    /// Returns the group and name of each spec that was not skipped, and true if it failed.
+    pub(super) fn judged(&self) -> impl Iterator<Item = (String, bool)> {
+        let specs = self.specs.iter().filter(|spec| spec.state != State::Skipped);
+        specs.map(|spec| (spec.title(), spec.state == State::Failed))
     }
 
     fn count(&self, group: Option<&str>, state: State) -> usize {
@@ -93,6 +117,10 @@ impl Spec {
         let group = levels.next().unwrap_or_default().replace("[k8s.io] ", "");
         let name = levels.chain([report.leaf_node_text]).collect::<Vec<_>>().join(" ");
         Some(Self { group, name, state, reason: report.failure.message, seconds: report.run_time / 1e9 })
+    }
+
+    fn title(&self) -> String {
+        format!("{}: {}", self.group, self.name)
     }
 
     /// Returns the part of the reason that says most: the error of a call if there is one.
@@ -172,6 +200,21 @@ mod tests {
              | Pods: 2 | 1 | 1 | 0 |\n| all: 3 | 1 | 1 | 1 |\n\nFailed:\n- Pods: b: code = NotFound\n\nSkipped:\n\
              - NRI: c: no socket\n"
         );
+    }
+
+    #[test]
+    fn conformance_groups_are_interest_groups() {
+        let json = r#"[{"SpecReports": [
+            {"ContainerHierarchyTexts": ["[sig-node] Pods"], "LeafNodeType": "It", "State": "failed", "RunTime": 0,
+             "LeafNodeText": "should be updated [Conformance] [NodeConformance]", "Failure": {"Message": "no"}},
+            {"ContainerHierarchyTexts": ["[sig-apps] Job"], "LeafNodeType": "It", "State": "passed", "RunTime": 0,
+             "LeafNodeText": "should run [Conformance]"}
+        ]}]"#;
+        let report = Report::parse_conformance(String::new(), json.as_bytes()).unwrap();
+        let judged: Vec<_> = report.judged().collect();
+        let expected =
+            [("sig-node, NodeConformance: Pods should be updated", true), ("sig-apps: Job should run", false)];
+        assert_eq!(judged, expected.map(|(title, has_failed)| (title.to_owned(), has_failed)));
     }
 
     #[test]

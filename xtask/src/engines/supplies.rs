@@ -33,6 +33,8 @@ const ROOT: [&str; 5] = [
 const WEB: &str = "nginx-light,apache2-bin";
 /// Packages of kube-proxy's root file system.
 const PROXY: &str = "nftables";
+/// Packages of agnhost's root file system: what upstream's image installs, and getent, which musl has too.
+const AGNHOST: &str = "bash,bind9-dnsutils,curl,iperf,iproute2,libc-bin,netcat-openbsd,socat,util-linux";
 
 /// Version of Kubernetes: that of the module k8s.io/kubernetes in go.mod.
 const KUBERNETES: &str = "v1.37.0";
@@ -105,6 +107,26 @@ pub(super) fn modules(workspace: &Workspace) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Programs of the conformance cases.
+const CONFORMANCE: [(&str, &str); 3] = [
+    ("agnhost", "k8s.io/kubernetes/test/images/agnhost"),
+    ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
+    ("sample-apiserver", "k8s.io/sample-apiserver"),
+];
+
+/// Builds the conformance cases (`e2e.test`), the program that runs them in parallel (`ginkgo`), and programs of their images.
+pub(super) fn conformance(workspace: &Workspace) -> anyhow::Result<()> {
+    let directory = directory(workspace)?;
+    step("Building e2e.test, ginkgo and agnhost (6 minutes from nothing)");
+    let version = format!("-X k8s.io/component-base/version.gitVersion={KUBERNETES}");
+    let mut command = go(workspace, &["test", "-c", "-ldflags", &version, "-o"])?;
+    run(command.arg(directory.join("e2e.test")).arg("k8s.io/kubernetes/test/e2e"))?;
+    for (name, package) in CONFORMANCE {
+        run(go(workspace, &["build", "-o"])?.arg(directory.join(name)).arg(package))?;
+    }
+    Ok(())
+}
+
 impl Supplies {
     pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<Self> {
         let directory = directory(workspace)?;
@@ -165,6 +187,11 @@ impl Supplies {
     /// Makes the root file system of kube-proxy's image.
     pub(super) fn proxy(&self) -> anyhow::Result<()> {
         self.root_file_system("proxy.tar", "nftables", PROXY)
+    }
+
+    /// Makes the root file system of agnhost's image.
+    pub(super) fn agnhost(&self) -> anyhow::Result<()> {
+        self.root_file_system("agnhost.tar", "the tools of agnhost", AGNHOST)
     }
 
     /// Serves the images in the room: those of critest, and those that `more` adds by a flag and the name of a file.

@@ -1,0 +1,49 @@
+package main
+
+import (
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// What the images of the conformance cases consist of.
+type conformance struct {
+	base, nginx                              v1.Image
+	root                                     v1.Layer
+	agnhost, noNewPrivs, pause, etcd, sample entry
+}
+
+// Puts the images of the conformance cases of Kubernetes 1.37, which test/utils/image/manifest.go lists.
+func putConformance(put func(reference string, image v1.Image), from conformance) {
+	put(e2e+"busybox:1.37.0-2", from.base)
+	for _, tag := range []string{"1.27.0-2", "1.28.0-2"} {
+		put(e2e+"nginx:"+tag, from.nginx)
+	}
+	put("pause:3.10.2", image(v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}, files(from.pause)))
+	put("etcd:3.7.0-0", image(v1.Config{}, files(from.etcd)))
+	put(e2e+"sample-apiserver:1.29.2", image(v1.Config{Entrypoint: []string{"/sample-apiserver"}}, files(from.sample)))
+	put(e2e+"nonewprivs:1.4", with(from.base, v1.Config{Cmd: []string{"nnp"}}, files(from.noNewPrivs)))
+	put(e2e+"nonroot:1.5", with(from.base, v1.Config{User: "1234"}))
+
+	// Debian's nc has the options of netcat-openbsd, and busybox's has others.
+	tools := with(from.base, v1.Config{}, from.root, files(
+		entry{name: "bin/nc", link: "/bin/nc.openbsd"},
+		entry{name: "etc/nsswitch.conf", mode: 0o644, content: "hosts: files dns\n"},
+	))
+	put(e2e+"glibc-dns-testing:2.1.1", tools)
+	agnhost := with(tools, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, files(
+		entry{name: "uploads/", mode: 0o755},
+		from.agnhost,
+		entry{name: "agnhost-2", link: "agnhost"},
+		entry{name: "etc/passwd", mode: 0o644, content: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n" +
+			"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"},
+		entry{name: "etc/group", mode: 0o644, content: "root:x:0:root\nnobody:x:65534:\nuser-defined-in-image:x:1000:\n" +
+			"group-defined-in-image:x:50000:user-defined-in-image\n"},
+	))
+	for _, tag := range []string{"2.55", "2.66.1"} {
+		put(e2e+"agnhost:"+tag, agnhost)
+	}
+	for _, name := range []string{"kitten", "nautilus"} {
+		content := files(entry{name: name + ".jpg", mode: 0o644, content: name},
+			entry{name: "data.json", mode: 0o644, content: "{\"image\": \"" + name + ".jpg\"}\n"})
+		put(e2e+name+":1.8", with(agnhost, v1.Config{Cmd: []string{"test-webserver"}}, content))
+	}
+}

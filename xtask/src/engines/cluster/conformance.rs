@@ -1,0 +1,129 @@
+//! `cargo xtask conformance`: Kubernetes' own conformance cases, by its program e2e.test, on a cluster.
+//!
+//! The lane fails if a case fails that is not in [`known`].
+
+mod known;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use self::known::Verdict;
+use super::kubectl::Cluster;
+use super::{CGROUP, build, start};
+use crate::engines::cases::programs;
+use crate::engines::report::Report;
+use crate::engines::room::Room;
+use crate::engines::supplies::{self, Supplies};
+use crate::engines::{Kind, keep_logs, node};
+use crate::workspace::{Workspace, output, run, step};
+
+/// Images besides those of the cluster: the flag of `images` and the name of the file.
+const IMAGES: [(&str, &str); 4] = [
+    ("-agnhost", "agnhost"),
+    ("-agnhost-root", "agnhost.tar"),
+    ("-etcd", "etcd"),
+    ("-sample-apiserver", "sample-apiserver"),
+];
+/// Label of the cases in conformance.yaml.
+const LABEL: &str = "Conformance";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only cases whose name matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    focus: Option<String>,
+    /// Skip cases whose name matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    skip: Option<String>,
+    /// Runtime of the node
+    #[arg(long, value_enum, default_value = "executor")]
+    runtime: Kind,
+    /// Cases that run at the same time
+    #[arg(long, value_name = "NUMBER", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
+    processes: u16,
+    /// Print the names of the cases, and run none
+    #[arg(long)]
+    list: bool,
+    /// Print only the results on standard output, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Copy the logs of all programs to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    logs: Option<PathBuf>,
+    /// Use the programs of the product in this directory instead of building them
+    #[arg(long, value_name = "DIRECTORY")]
+    programs: Option<PathBuf>,
+}
+
+/// Starts a cluster, and runs the selected cases.
+pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let supplies = build(workspace, options.runtime)?;
+    supplies::conformance(workspace)?;
+    let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
+    let directory = directory.path();
+    if options.list {
+        list(options, &supplies, directory)?.titles().for_each(|title| println!("{title}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    supplies.agnhost()?;
+    let programs = programs(workspace, options.programs.as_deref())?;
+    let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
+    let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &IMAGES);
+    let report = started.and_then(|cluster| judge(options, &supplies, &cluster));
+    if let Some(logs) = &options.logs {
+        keep_logs(directory, logs)?;
+    }
+    let report = report?;
+    let verdict = Verdict::new(&report, options.runtime);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        println!("{report}\n{verdict}");
+    }
+    Ok(if verdict.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns the selected cases without running them.
+fn list(options: &Options, supplies: &Supplies, directory: &Path) -> anyhow::Result<Report> {
+    let report = directory.join("report.json");
+    let mut command = Command::new(supplies.programs().join("e2e.test"));
+    command.args(["--provider=skeleton", "--ginkgo.dry-run", "--ginkgo.label-filter", LABEL, "--ginkgo.json-report"]);
+    command.arg(&report).current_dir(directory);
+    for (flag, value) in [("--ginkgo.focus", &options.focus), ("--ginkgo.skip", &options.skip)] {
+        command.args(value.iter().flat_map(|value| [flag, value]));
+    }
+    output(&mut command)?;
+    Report::parse_conformance(String::new(), &fs::read(&report)?)
+}
+
+/// Runs the cases on the cluster.
+fn judge(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyhow::Result<Report> {
+    let runtime = cluster.node.crictl(&["version"])?;
+    let words = runtime.lines().filter_map(|line| line.strip_prefix("Runtime"));
+    let runtime: Vec<_> = words.filter_map(|line| Some(line.split_once(':')?.1.trim())).take(2).collect();
+    let runtime = runtime.join(" ");
+    let log = cluster.node.path("conformance.log");
+    step(&format!("Running the conformance cases on {runtime} (40 minutes for all); the log is {}", log.display()));
+    let mut command = cluster.node.command(&supplies.programs().join("ginkgo"));
+    command.args(["--no-color", "--timeout=5h", "--label-filter", LABEL, "--json-report=report.json"]);
+    command.arg(format!("--procs={}", options.processes)).arg("--output-dir").arg(cluster.node.path(""));
+    for (flag, value) in [("--focus", &options.focus), ("--skip", &options.skip)] {
+        command.args(value.iter().flat_map(|value| [flag, value]));
+    }
+    command.arg(supplies.programs().join("e2e.test")).args(["--", "--provider=skeleton"]);
+    command.arg("--kubeconfig").arg(cluster.node.path("admin.kubeconfig"));
+    command.arg("--kubectl-path").arg(cluster.program());
+    let home = cluster.node.path("home");
+    fs::create_dir_all(&home)?;
+    let file = fs::File::create(&log)?;
+    command.current_dir(&home).env("HOME", &home).stdout(file.try_clone()?).stderr(file);
+    // A failed case is a result, and a run that fails as a whole leaves no report.
+    let _ = run(&mut command);
+    let text = fs::read(cluster.node.path("report.json"));
+    let text = text.with_context(|| format!("ginkgo wrote no report; --logs keeps {}", log.display()))?;
+    Report::parse_conformance(runtime, &text)
+}
