@@ -26,7 +26,7 @@ use crate::plan::{
 };
 
 /// Maximum number of volumes of a container.
-pub const VOLUMES_MAX: usize = 64;
+pub const VOLUMES_MAX: usize = 512;
 /// Files that the executor writes into each container, and their directory.
 const WRITTEN: [&str; 4] = ["/etc", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"];
 /// Shared memory of each container.

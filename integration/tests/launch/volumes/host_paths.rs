@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use executor_core::lifecycle::State;
 use executor_core::plan::{HostPath as PlannedPath, HostPathRule, Plan, Propagation, Volume, VolumeSource};
 use executor_core::protocol::Reason;
-use executor_core::validate::{Draft, Policy, validate};
+use executor_core::validate::{Draft, Policy, VOLUMES_MAX, validate};
 use executor_proto::v1::volume_mount::Source;
 use executor_proto::v1::{Capabilities, HostPath, RunRequest, UserNamespace, VolumeMount};
 use integration::cli;
@@ -227,6 +227,22 @@ fn entry_may_be_a_file() {
         assert_eq!(violations[0].0, format!("volumes[0].{field}"), "{volume:?}: {violations:?}");
         assert!(violations[0].1.contains(words), "{violations:?}");
     }
+}
+
+/// G2: a container can have as many volumes as a request may have, with ids of its own, too. The control: one more is
+/// refused.
+#[test]
+fn as_many_volumes_as_allowed_are_mounted() {
+    let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
+    let shared = lent.path("shared");
+    fs::write(shared.join("mark"), "").unwrap();
+    let daemon = daemon(&entry(&shared, ""));
+    let volumes: Vec<_> = (0..=VOLUMES_MAX).map(|index| of_path(&shared, &format!("/data/{index}"))).collect();
+    let run = || sh("ls /data/*/mark | wc -l").rootfs(&rootfs.reference());
+    assert_eq!(said(&daemon, with(&volumes[1..], run())), format!("{VOLUMES_MAX}\n"));
+    assert_eq!(said(&daemon, with(&volumes[1..], of_host(run()))), format!("{VOLUMES_MAX}\n"));
+    let (code, violations) = refused(&daemon, with(&volumes, run()));
+    assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes"), "{violations:?}");
 }
 
 /// C24: a link is followed only with `follow_links`, and then judged where it leads: there the entry of that path holds.
