@@ -1,6 +1,14 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"time"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
@@ -29,12 +37,17 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 		entry{name: "etc/nsswitch.conf", mode: 0o644, content: "hosts: files dns\n"},
 	))
 	put(e2e+"glibc-dns-testing:2.1.1", tools)
+	certificate, key := certificate()
 	agnhost := with(tools, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, files(
 		entry{name: "uploads/", mode: 0o755},
 		from.agnhost,
 		entry{name: "agnhost-2", link: "agnhost"},
+		entry{name: "localhost.crt", mode: 0o644, content: certificate},
+		entry{name: "localhost.key", mode: 0o644, content: key},
 		entry{name: "etc/passwd", mode: 0o644, content: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n" +
 			"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"},
+		// A case reads this name.
+		entry{name: "etc/os-release", mode: 0o644, content: "NAME=\"Alpine Linux\"\n"},
 		entry{name: "etc/group", mode: 0o644, content: "root:x:0:root\nnobody:x:65534:\nuser-defined-in-image:x:1000:\n" +
 			"group-defined-in-image:x:50000:user-defined-in-image\n"},
 	))
@@ -46,4 +59,22 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 			entry{name: "data.json", mode: 0o644, content: "{\"image\": \"" + name + ".jpg\"}\n"})
 		put(e2e+name+":1.8", with(agnhost, v1.Config{Cmd: []string{"test-webserver"}}, content))
 	}
+}
+
+// Returns a self-signed certificate for localhost, and its key, as `agnhost porter` serves them. No client judges it.
+func certificate() (certificate, key string) {
+	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(err)
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, &template, &template, &pair.PublicKey, pair)
+	check(err)
+	private, err := x509.MarshalPKCS8PrivateKey(pair)
+	check(err)
+	encode := func(kind string, bytes []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
+	}
+	return encode("CERTIFICATE", signed), encode("PRIVATE KEY", private)
 }

@@ -32,7 +32,7 @@ const SECRET_RULES: &str =
 /// Address of the node in the room.
 pub(super) const ADDRESS: &str = "192.0.2.2";
 
-/// Prepares the room. Puts the kubelet's directories and executord's state on a disk of 2 GiB, gives ids to the user
+/// Prepares the room. Puts the kubelet's directories and the runtime's images on a disk of 2 GiB, gives ids to the user
 /// `kubelet`, and gives the node an address and a default route. Pods that mount a directory below `/tmp` do not change the
 /// host's. `$1` is the directory of the run, and `$2` the name of the node's parent cgroup.
 pub(super) const PREPARE: &str = r#"exec 3<"$1"
@@ -49,6 +49,10 @@ mount -o loop "$1/disk.img" "$1/disk"
 mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/log/pods
 mount --bind "$1/disk/kubelet" /var/lib/kubelet
 mount --bind "$1/disk/logs" /var/log/pods
+for name in content.v1.content snapshotter.v1.overlayfs; do
+    mkdir -p "$1/disk/$name" "$1/root/io.containerd.$name"
+    mount --bind "$1/disk/$name" "$1/root/io.containerd.$name"
+done
 (cat /etc/passwd; echo kubelet:x:999:999::/:/usr/sbin/nologin) >"$1/passwd"
 mount --bind "$1/passwd" /etc/passwd
 echo kubelet:2013265920:7208960 >"$1/ids"

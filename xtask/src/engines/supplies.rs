@@ -118,8 +118,11 @@ const CONFORMANCE: [(&str, &str); 3] = [
 pub(super) fn conformance(workspace: &Workspace) -> anyhow::Result<()> {
     let directory = directory(workspace)?;
     step("Building e2e.test, ginkgo and agnhost (6 minutes from nothing)");
-    let version = format!("-X k8s.io/component-base/version.gitVersion={KUBERNETES}");
-    let mut command = go(workspace, &["test", "-c", "-ldflags", &version, "-o"])?;
+    let (major, minor) = KUBERNETES.trim_start_matches('v').split_once('.').context("a version")?;
+    let minor = minor.split('.').next().unwrap_or(minor);
+    let flags = [("gitVersion", KUBERNETES), ("gitMajor", major), ("gitMinor", minor)]
+        .map(|(name, value)| format!("-X k8s.io/component-base/version.{name}={value}"));
+    let mut command = go(workspace, &["test", "-c", "-ldflags", &flags.join(" "), "-o"])?;
     run(command.arg(directory.join("e2e.test")).arg("k8s.io/kubernetes/test/e2e"))?;
     for (name, package) in CONFORMANCE {
         run(go(workspace, &["build", "-o"])?.arg(directory.join(name)).arg(package))?;

@@ -28,6 +28,8 @@ const IMAGES: [(&str, &str); 4] = [
     ("-etcd", "etcd"),
     ("-sample-apiserver", "sample-apiserver"),
 ];
+/// Images that are pulled before the first case, since the time limits of some cases include the pull.
+const PULLED: [&str; 5] = ["agnhost:2.66.1", "agnhost:2.55", "busybox:1.37.0-2", "nginx:1.27.0-2", "nginx:1.28.0-2"];
 /// Label of the cases in conformance.yaml.
 const LABEL: &str = "Conformance";
 
@@ -73,7 +75,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let programs = programs(workspace, options.programs.as_deref())?;
     let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
     let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &IMAGES);
-    let report = started.and_then(|cluster| judge(options, &supplies, &cluster));
+    let report = started.and_then(|cluster| run_cases(options, &supplies, &cluster));
     if let Some(logs) = &options.logs {
         keep_logs(directory, logs)?;
     }
@@ -101,11 +103,15 @@ fn list(options: &Options, supplies: &Supplies, directory: &Path) -> anyhow::Res
 }
 
 /// Runs the cases on the cluster.
-fn judge(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyhow::Result<Report> {
+fn run_cases(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyhow::Result<Report> {
     let runtime = cluster.node.crictl(&["version"])?;
     let words = runtime.lines().filter_map(|line| line.strip_prefix("Runtime"));
     let runtime: Vec<_> = words.filter_map(|line| Some(line.split_once(':')?.1.trim())).take(2).collect();
     let runtime = runtime.join(" ");
+    step("Pulling images");
+    for image in PULLED {
+        cluster.node.crictl(&["--timeout", "5m", "pull", &format!("registry.k8s.io/e2e-test-images/{image}")])?;
+    }
     let log = cluster.node.path("conformance.log");
     step(&format!("Running the conformance cases on {runtime} (40 minutes for all); the log is {}", log.display()));
     let mut command = cluster.node.command(&supplies.programs().join("ginkgo"));
