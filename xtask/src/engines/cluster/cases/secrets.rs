@@ -139,3 +139,21 @@ fn count(cluster: &Cluster, command: &str) -> anyhow::Result<String> {
     let lines = cluster.node.output(Path::new("sh"), ["-c", &format!("({command}) | wc -l")])?;
     Ok(lines.trim().to_owned())
 }
+
+/// The events of a pod whose annotation names a secret that it may not use name the secret, the namespace and the missing
+/// rule. The control: a pod without the annotation runs.
+pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "denied")?;
+    let reference = json!({"secrets.executor.v1/a": "- {file: /run/word, provider: shelf, path: db/word}\n"});
+    let template =
+        json!({"metadata": {"labels": {"app": "a"}, "annotations": reference}, "spec": pod(WAIT, json!({}))});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": template});
+    space.apply("apps/v1", "Deployment", "refused", json!({"spec": spec}))?;
+    space.until_event("no rule of cri.secrets covers it")?;
+    let described = space.kubectl(&["describe", "pods", "--selector", "app=a"])?;
+    for word in ["FailedCreatePodSandBox", "pods of namespace \"denied\"", "shelf"] {
+        ensure!(described.contains(word), "{word} is missing: {described}");
+    }
+    space.run("control", &pod(WAIT, json!({})))?;
+    space.delete()
+}
