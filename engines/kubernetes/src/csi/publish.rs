@@ -25,7 +25,7 @@ const ID_MAX: usize = 253;
 /// INVALID_ARGUMENT with every violation, PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS (another volume
 /// with this id), or INTERNAL (the volume cannot be mounted).
 pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePublishVolumeRequest) -> Result<(), Status> {
-    let record = judge(settings, request)?;
+    let record = read_request(settings, request)?;
     let node = Arc::clone(node);
     let (lock, task) = (node.lock_name(&lock_name(&record.id)).await, move || {
         // The rules are for new volumes: the kubelet publishes a volume again and again.
@@ -66,8 +66,8 @@ fn lock_name(id: &str) -> String {
     format!("volume\0{id}")
 }
 
-/// Judges a request. Its token is not used.
-fn judge(settings: &Csi, request: NodePublishVolumeRequest) -> Result<VolumeRecord, Status> {
+/// Reads a request, and checks it. Its token is not used.
+fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<VolumeRecord, Status> {
     let NodePublishVolumeRequest { volume_id, target_path, volume_capability, readonly, volume_context, .. } = request;
     let mut violations = Violations::default();
     check_id(&volume_id, &mut violations);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn records_have_names_only() {
-        let record = judge(&Csi::default(), request()).unwrap();
+        let record = read_request(&Csi::default(), request()).unwrap();
         assert_eq!([&*record.pod_uid, &record.namespace, &record.service_account], ["u", "shop", "app"]);
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains("kv/a") && !json.contains("hunter2"), "{json}");
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn every_violation_of_requests_is_named() {
-        let error = judge(&Csi::default(), NodePublishVolumeRequest::default()).unwrap_err();
+        let error = read_request(&Csi::default(), NodePublishVolumeRequest::default()).unwrap_err();
         for part in [
             "volume_id: required",
             "target_path: required",
@@ -189,7 +189,7 @@ mod tests {
         let refused = |change: fn(&mut NodePublishVolumeRequest)| {
             let mut request = request();
             change(&mut request);
-            judge(&Csi::default(), request).unwrap_err().message().to_owned()
+            read_request(&Csi::default(), request).unwrap_err().message().to_owned()
         };
         assert!(refused(|request| request.target_path = "/etc/shadow".into()).contains("target_path: is not below"));
         assert!(refused(|request| request.target_path = "/var/lib/kubelet/../x".into()).contains("target_path"));
