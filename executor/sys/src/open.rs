@@ -194,7 +194,7 @@ mod tests {
             assert!(is_dir(open_stepwise(dir, Path::new(path), flags, Links::Beneath).unwrap()), "{path}");
         }
         let deep = "a/".repeat(DEPTH_MAX + 2);
-        let mut at = inside.clone();
+        let mut at = inside;
         for _ in 0..DEPTH_MAX + 1 {
             at.push("a");
         }
