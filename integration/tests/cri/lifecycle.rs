@@ -387,7 +387,7 @@ fn check_names_missing_keys() {
         assert!(printed.contains(line), "{printed}");
     }
     drop(node);
-    let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n[images]\nallow = []\n";
+    let closed = "[policy]\nallow_host_userns = true\nkeep_until_deleted_max = 10\n[images]\nallow = []\nallow_archives = true\n";
     let (is_complete, printed) = check(&KubernetesNode::with(Setup::default().config(closed)));
     assert!(!is_complete && !printed.contains("allow_host_userns"), "{printed}");
     for key in [
