@@ -12,6 +12,7 @@ use integration::cli::{CliOutput, finish};
 use integration::daemon::Daemon;
 use integration::dist;
 use integration::rootfs::Rootfs;
+use integration::wait;
 use serde_json::Value;
 
 /// Values of a Secret before and after a rotation, and of a secret variable.
@@ -159,7 +160,11 @@ impl KubeFixture {
 
     /// Content of a file in a running container.
     pub(crate) fn content(&self, id: &str, path: &str) -> String {
-        let path = format!("/proc/{}/root{path}", pid(&self.container(id)));
+        // The process is reported a moment after the state.
+        let running = wait::until("the process is reported", || {
+            Some(self.container(id)).filter(|container| !container.processes.is_empty())
+        });
+        let path = format!("/proc/{}/root{path}", pid(&running));
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
