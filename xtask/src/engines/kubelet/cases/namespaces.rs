@@ -24,7 +24,7 @@ pub(super) fn security_context_is_applied(node: &Node) -> anyhow::Result<()> {
     let script = "id -u; id -g; id -G; grep -e CapBnd -e NoNewPrivs /proc/self/status | tr -s '\\t' ' '; touch /x 2>&1; \
                   touch /v/x; stat -c %g /v/x";
     let printed = pod.execute("a", script)?;
-    let expected = "1000\n1000\n1000 2000 3000\nCapBnd: 0000000000000000\nNoNewPrivs: 1\n\
+    let expected = "1000\n1000\n1000 2000 3000 50000\nCapBnd: 0000000000000000\nNoNewPrivs: 1\n\
                     touch: /x: Read-only file system\n2000\n";
     ensure!(printed == expected, "the container has {printed:?}, not {expected:?}");
     pod.remove()
