@@ -23,6 +23,8 @@ use integration::wait;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
+use crate::{has_code, output};
+
 /// Allows the service account of the tests everything in the shelf.
 const RULE: &str =
     "[[cri.secrets]]\nservice_accounts = [\"app\"]\nnamespaces = [\"test\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
@@ -120,19 +122,6 @@ fn with_mounts(mut config: ContainerConfig, mounts: &[(&Path, &str)]) -> Contain
         })
         .collect();
     config
-}
-
-fn output(node: &KubernetesNode, id: &str, script: &str) -> String {
-    let done = node.exec(id, &["sh", "-c", script], 10).unwrap();
-    assert_eq!(done.exit_code, 0, "{script}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap()
-}
-
-fn has_code(error: &Status, code: Code, parts: &[&str]) {
-    assert_eq!(error.code(), code, "{error:?}");
-    for part in parts {
-        assert!(error.message().contains(part), "{part}: {error:?}");
-    }
 }
 
 fn records(node: &KubernetesNode) -> Vec<PathBuf> {

@@ -22,3 +22,22 @@ mod streaming;
 mod times;
 mod users;
 mod values;
+
+use integration::cri::KubernetesNode;
+use tonic::{Code, Status};
+
+/// Executes a shell script in a container, and returns its output.
+fn output(node: &KubernetesNode, id: &str, script: &str) -> String {
+    let done = node.exec(id, &["sh", "-c", script], 10).unwrap();
+    assert_eq!(done.exit_code, 0, "{script}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Checks the code of an error, the parts of its message, and that it has one line.
+fn has_code(error: &Status, code: Code, parts: &[&str]) {
+    assert_eq!(error.code(), code, "{error:?}");
+    for part in parts {
+        assert!(error.message().contains(part), "{part}: {error:?}");
+    }
+    assert!(!error.message().contains('\n'), "one sentence: {error:?}");
+}

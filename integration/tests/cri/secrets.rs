@@ -16,7 +16,9 @@ use integration::network::Network;
 use integration::shelf::Shelf;
 use integration::wait;
 use tokio_stream::StreamExt as _;
-use tonic::{Code, Status};
+use tonic::Code;
+
+use crate::{has_code, output};
 
 /// Allows the pods of the tests everything in the shelf.
 const RULE: &str =
@@ -49,21 +51,6 @@ fn annotated(mut pod: PodSandboxConfig, container: &str, entries: &[&str]) -> Po
     let text: String = entries.iter().map(|entry| format!("- {{{entry}}}\n")).collect();
     pod.annotations.insert(format!("secrets.executor.v1/{container}"), text);
     pod
-}
-
-/// Executes a shell script in a container, and returns its output.
-fn output(node: &KubernetesNode, id: &str, script: &str) -> String {
-    let done = node.exec(id, &["sh", "-c", script], 10).unwrap();
-    assert_eq!(done.exit_code, 0, "{script}: {}", String::from_utf8_lossy(&done.stderr));
-    String::from_utf8(done.stdout).unwrap()
-}
-
-fn has_code(error: &Status, code: Code, parts: &[&str]) {
-    assert_eq!(error.code(), code, "{error:?}");
-    for part in parts {
-        assert!(error.message().contains(part), "{part}: {error:?}");
-    }
-    assert!(!error.message().contains('\n'), "one sentence: {error:?}");
 }
 
 /// Rule C51: files are on a tmpfs of the container, with the user of the program, mode and group; variables are in the
