@@ -226,6 +226,7 @@ impl Volumes {
     async fn locate_again(&self, path: &str) -> Option<io::Result<Place>> {
         let over = async {
             while locked(&self.unanswered).contains(path) {
+                // The other call does not notify. Only paths that several containers mount at once get here.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

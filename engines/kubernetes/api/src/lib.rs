@@ -12,47 +12,39 @@
 
 #![forbid(unsafe_code)]
 
-/// Package `runtime.v1`.
-#[allow(
-    missing_docs,
-    unused_qualifications,
-    clippy::all,
-    clippy::map_unwrap_or,
-    clippy::unwrap_used,
-    rustdoc::all,
-    reason = "generated code"
-)]
-pub mod v1 {
-    tonic::include_proto!("runtime.v1");
+macro_rules! package {
+    ($(#[$doc:meta])* $module:ident, $package:literal) => {
+        $(#[$doc])*
+        #[allow(
+            missing_docs,
+            unused_qualifications,
+            clippy::all,
+            clippy::map_unwrap_or,
+            clippy::unwrap_used,
+            rustdoc::all,
+            reason = "generated code"
+        )]
+        pub mod $module {
+            tonic::include_proto!($package);
+        }
+    };
 }
 
-/// Package `csi.v1`.
-#[allow(
-    missing_docs,
-    unused_qualifications,
-    clippy::all,
-    clippy::map_unwrap_or,
-    clippy::unwrap_used,
-    rustdoc::all,
-    reason = "generated code"
-)]
-pub mod csi {
-    tonic::include_proto!("csi.v1");
-}
-
-/// Package `pluginregistration`, whose version is 1.
-#[allow(
-    missing_docs,
-    unused_qualifications,
-    clippy::all,
-    clippy::map_unwrap_or,
-    clippy::unwrap_used,
-    rustdoc::all,
-    reason = "generated code"
-)]
-pub mod registration {
-    tonic::include_proto!("pluginregistration");
-}
+package!(
+    /// Package `runtime.v1`.
+    v1,
+    "runtime.v1"
+);
+package!(
+    /// Package `csi.v1`.
+    csi,
+    "csi.v1"
+);
+package!(
+    /// Package `pluginregistration`, whose version is 1.
+    registration,
+    "pluginregistration"
+);
 
 macro_rules! without_values {
     ($package:ident: $($name:ident),*) => {

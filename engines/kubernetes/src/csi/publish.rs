@@ -26,18 +26,15 @@ const ID_MAX: usize = 253;
 /// with this id), or INTERNAL (the volume cannot be mounted).
 pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePublishVolumeRequest) -> Result<(), Status> {
     let record = read_request(settings, request)?;
-    let node = Arc::clone(node);
-    let (lock, task) = (node.lock_name(&lock_name(&record.id)).await, move || {
+    exclusively(node, &record.id.clone(), move |node| {
         // The rules are for new volumes: the kubelet publishes a volume again and again.
         if node.volumes.published(&record)?.is_none() {
             record.secrets.check_rules(&node.config_file, &record.namespace, &record.service_account)?;
             node.volumes.publish(record)?;
         }
         Ok(())
-    });
-    let done = tokio::task::spawn_blocking(task).await;
-    drop(lock);
-    done.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+    })
+    .await
 }
 
 /// Unpublishes a volume. A missing volume is unpublished.
@@ -54,16 +51,23 @@ pub(super) async fn unpublish(
     check_id(&volume_id, &mut violations);
     let target = target(settings, &target_path, &mut violations);
     violations.check()?;
-    let node = Arc::clone(node);
-    let lock = node.lock_name(&lock_name(&volume_id)).await;
-    let done = tokio::task::spawn_blocking(move || node.volumes.unpublish(&volume_id, &target)).await;
-    drop(lock);
-    done.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+    exclusively(node, &volume_id.clone(), move |node| node.volumes.unpublish(&volume_id, &target)).await
 }
 
-/// Returns the name of a volume's lock, which no sandbox or container has.
-fn lock_name(id: &str) -> String {
-    format!("volume\0{id}")
+/// Runs the only task of a volume, which may block. The task holds the lock to its end, also if the caller gives up.
+async fn exclusively(
+    node: &Arc<Node>,
+    id: &str,
+    task: impl FnOnce(&Node) -> Result<(), Status> + Send + 'static,
+) -> Result<(), Status> {
+    // No sandbox or container has such a name.
+    let lock = node.lock_name(&format!("volume\0{id}")).await;
+    let node = Arc::clone(node);
+    let done = tokio::task::spawn_blocking(move || {
+        let _lock = lock;
+        task(&node)
+    });
+    done.await.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
 }
 
 /// Reads a request, and checks it. Its token is not used.
