@@ -14,6 +14,7 @@ pub(crate) mod kubelet;
 mod node;
 mod report;
 mod room;
+mod site;
 mod supplies;
 
 use std::path::{Path, PathBuf};

@@ -67,7 +67,7 @@ enum Command {
     EnginesTest(engines::Options),
     /// Run a kubelet with static pods on executor-cri, and judge it
     KubeletTest(engines::CaseOptions),
-    /// Start a Kubernetes cluster with one node on executor-cri, until Ctrl-C
+    /// Start a Kubernetes cluster on executor-cri, until Ctrl-C
     Cluster(engines::cluster::Options),
     /// Run workloads on such a cluster, and judge them with kubectl
     ClusterTest(engines::cluster::TestOptions),

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
+use super::site::{self, Site};
 use crate::dist;
 use crate::workspace::{Workspace, step};
 
@@ -89,12 +90,12 @@ impl CaseOptions {
         programs(workspace, self.programs.as_deref())
     }
 
-    /// Runs the cases on what has been started, copies the logs in `directory`, and prints the results.
+    /// Runs the cases on what has been started, copies the logs of the nodes, and prints the results.
     pub(super) fn run_and_report<T: Sync>(
         &self,
         started: anyhow::Result<T>,
         selection: Selection<T>,
-        directory: &Path,
+        sites: &[Arc<Site>],
     ) -> anyhow::Result<ExitCode> {
         let outcomes = started.map(|subject| {
             let mut outcomes = run_together(&subject, selection.together);
@@ -102,7 +103,7 @@ impl CaseOptions {
             outcomes
         });
         if let Some(logs) = &self.logs {
-            super::keep_logs(directory, logs)?;
+            site::keep_logs(sites, logs)?;
         }
         let outcomes = outcomes?;
         if self.json {

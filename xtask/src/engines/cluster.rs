@@ -1,7 +1,7 @@
-//! `cargo xtask cluster`: a Kubernetes cluster with one node, whose runtime is executor-cri.
+//! `cargo xtask cluster`: a Kubernetes cluster with one or more nodes, whose runtime is executor-cri.
 //!
-//! etcd, the API server, the controller manager, the scheduler and the kubelet are stock programs in namespaces of their
-//! own ([`super::room`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask cluster-test` runs
+//! etcd, the API server, the controller manager, the scheduler and the kubelets are stock programs in namespaces of their
+//! own ([`super::site`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask cluster-test` runs
 //! the cases ([`cases`]), which use kubectl alone, and `cargo xtask conformance` those of Kubernetes ([`conformance`]).
 
 mod cases;
@@ -9,30 +9,32 @@ mod certificates;
 pub(crate) mod conformance;
 mod control;
 mod kubectl;
+mod leftovers;
 mod space;
 mod system;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use nix::sys::signal::{SigSet, Signal};
 
-use self::cases::{ALONE, TOGETHER};
+use self::cases::{ALONE, SEVERAL, TOGETHER};
 use self::kubectl::Cluster;
+use super::Kind;
 use super::cases::{CaseOptions, programs};
-use super::room::Room;
+use super::node::Node;
+use super::site::{self, MAX_NODES, Site};
 use super::supplies::{self, Supplies};
-use super::{Kind, node};
 use crate::needs;
 use crate::workspace::{Workspace, is_root, step};
 
-/// Name of the node's parent cgroup. A kubelet kills the pods of another one with the same parent.
-static CGROUP: LazyLock<String> = LazyLock::new(|| format!("cluster-{}", std::process::id()));
 /// Programs of Kubernetes.
 const PROGRAMS: [&str; 6] =
     ["kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
+/// Number of nodes of the cases for several.
+const NODES: u8 = 3;
 /// Images besides those of critest: the flag of `images` and the name of the file.
 const IMAGES: [(&str, &str); 5] = [
     ("-dns", "coredns"),
@@ -44,9 +46,12 @@ const IMAGES: [(&str, &str); 5] = [
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Runtime of the node
+    /// Runtime of the nodes
     #[arg(long, value_enum, default_value = "executor")]
     runtime: Kind,
+    /// Number of nodes
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES.into()))]
+    nodes: u8,
     /// Use the programs of the product in this directory instead of building them
     #[arg(long, value_name = "DIRECTORY")]
     programs: Option<PathBuf>,
@@ -59,19 +64,20 @@ pub(crate) struct Options {
 pub(crate) struct TestOptions {
     #[command(flatten)]
     cases: CaseOptions,
-    /// Runtime of the node
+    /// Runtime of the nodes
     #[arg(long, value_enum, default_value = "executor")]
     runtime: Kind,
+    /// Run the cases for several nodes instead of those for one
+    #[arg(long)]
+    several: bool,
 }
 
 /// Starts a cluster, and ends it after SIGINT or SIGTERM.
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, options.runtime)?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
-    let directory = directory.path();
-    let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &[]);
+    let sites = Site::several("cluster", options.nodes)?;
+    let started = start(workspace, &supplies, &sites, &programs, options.runtime, &[]);
     let result = started.and_then(|cluster| {
         let kubectl = cluster.write_wrapper()?;
         step(&format!("Ready. As root: {} get nodes. Ctrl-C ends the cluster.", kubectl.display()));
@@ -80,21 +86,20 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
         Ok(ExitCode::SUCCESS)
     });
     if let Some(logs) = &options.logs {
-        super::keep_logs(directory, logs)?;
+        site::keep_logs(&sites, logs)?;
     }
     result
 }
 
 /// Starts a cluster and runs the cases. Fails if one fails.
 pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyhow::Result<ExitCode> {
-    let Some(selection) = options.cases.select(TOGETHER, ALONE)? else { return Ok(ExitCode::SUCCESS) };
+    let (together, alone, nodes) = if options.several { (&[][..], SEVERAL, NODES) } else { (TOGETHER, ALONE, 1) };
+    let Some(selection) = options.cases.select(together, alone)? else { return Ok(ExitCode::SUCCESS) };
     let supplies = build(workspace, options.runtime)?;
     let programs = options.cases.programs(workspace)?;
-    let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
-    let directory = directory.path();
-    let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &[]);
-    options.cases.run_and_report(started, selection, directory)
+    let sites = Site::several("cluster", nodes)?;
+    let started = start(workspace, &supplies, &sites, &programs, options.runtime, &[]);
+    options.cases.run_and_report(started, selection, &sites)
 }
 
 fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
@@ -114,30 +119,34 @@ fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
     Ok(supplies)
 }
 
-/// Starts a cluster. `images` are further images for [`Supplies::serve`].
+/// Starts a cluster, with the control plane on the first node. `images` are further images for [`Supplies::serve`].
 fn start(
     workspace: &Workspace,
     supplies: &Supplies,
-    room: &Arc<Room>,
-    programs: PathBuf,
-    directory: &Path,
+    sites: &[Arc<Site>],
+    programs: &Path,
     runtime: Kind,
     images: &[(&str, &str)],
 ) -> anyhow::Result<Cluster> {
-    certificates::make(directory)?;
-    control::write_kubeconfigs(directory)?;
+    let first = sites.first().context("no node")?;
+    let control = &first.directory;
+    certificates::make(control, sites)?;
+    control::write_kubeconfigs(control, sites)?;
     step("Starting etcd and the API server");
-    let controllers = control::start(room, supplies.programs(), directory)?;
-    step("Starting the runtime and the kubelet");
-    let registry = supplies.serve(room, directory, &[&IMAGES[..], images].concat())?;
-    let node = node::Node::start(workspace, supplies, room, programs, registry, (directory, &CGROUP), runtime)?;
-    node.set_kubelet(
-        supplies.programs().join("kubelet"),
-        system::write_kubelet_configuration(directory, &node.socket(), &CGROUP)?,
-    )?;
-    node.start_kubelet()?;
-    let cluster = Cluster::new(node, supplies.programs().join("kubectl"), controllers, Arc::clone(room));
-    cluster.until_node_is_ready()?;
+    let controllers = control::start(&first.room, supplies.programs(), control)?;
+    let start = |site: &Arc<Site>| {
+        step(&format!("Starting the runtime and the kubelet of {}", site.name));
+        let registry = supplies.serve(&site.room, &site.directory, &[&IMAGES[..], images].concat())?;
+        let node = Node::start(workspace, supplies, site, programs.to_owned(), registry, runtime)?;
+        let arguments = system::write_kubelet_configuration(site, &node.socket())?;
+        node.set_kubelet(supplies.programs().join("kubelet"), arguments)?;
+        node.start_kubelet()?;
+        Ok(node)
+    };
+    let node = start(first)?;
+    let others = sites[1..].iter().map(start).collect::<anyhow::Result<_>>()?;
+    let cluster = Cluster::new((node, others), supplies.programs().join("kubectl"), controllers, Arc::clone(first));
+    cluster.until_nodes_are_ready()?;
     step("Starting kube-proxy, CoreDNS and metrics-server");
     system::start(&cluster)?;
     Ok(cluster)

@@ -10,19 +10,22 @@ use crate::workspace::output;
 
 /// Registries that critest names. Their images come from the local registry.
 pub(super) const REGISTRIES: [&str; 3] = ["registry.k8s.io", "k8s.gcr.io", "gcr.io"];
+/// Range of the addresses of pods on a single node.
+pub(super) const PODS: &str = "10.88.0.0/16";
 /// Name of the socket in the directory of a run.
 pub(super) const SOCKET: &str = "containerd.sock";
 
 /// Starts containerd. It ends with the room.
 pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
-    write_configuration(directory, registry)?;
+    write_configuration(directory, registry, PODS)?;
     serve(room, directory)?;
     let version = output(Command::new("containerd").arg("--version"))?;
     let version = version.split_whitespace().nth(2).unwrap_or("of unknown version").to_owned();
     Ok(Runtime { name: format!("containerd {version}"), socket: directory.join(SOCKET) })
 }
 
-pub(super) fn write_configuration(directory: &Path, registry: &str) -> anyhow::Result<()> {
+/// Writes its configuration, for a registry and a range of the pods' addresses.
+pub(super) fn write_configuration(directory: &Path, registry: &str, pods: &str) -> anyhow::Result<()> {
     for name in REGISTRIES {
         let hosts = directory.join("certs.d").join(name);
         fs::create_dir_all(&hosts)?;
@@ -33,7 +36,7 @@ pub(super) fn write_configuration(directory: &Path, registry: &str) -> anyhow::R
     }
     let networks = directory.join("cni");
     fs::create_dir_all(&networks)?;
-    fs::write(networks.join("10-engines.conflist"), network(directory).to_string())?;
+    fs::write(networks.join("10-engines.conflist"), network(directory, pods).to_string())?;
     fs::write(directory.join("containerd.toml"), settings(directory, &directory.join(SOCKET)))?;
     Ok(())
 }
@@ -45,17 +48,18 @@ pub(super) fn serve(room: &Room, directory: &Path) -> anyhow::Result<Child> {
     room::serve(command, &directory.join("containerd.log"), &directory.join(SOCKET))
 }
 
-/// Returns a CNI configuration for the pods.
-pub(super) fn network(directory: &Path) -> serde_json::Value {
+/// Returns a CNI configuration for pods with addresses of a range. It does not masquerade: there is no other network, and pods
+/// of other nodes see the addresses of pods.
+pub(super) fn network(directory: &Path, pods: &str) -> serde_json::Value {
     serde_json::json!({
         "cniVersion": "1.0.0",
         "name": "engines",
         "plugins": [
             {
-                "type": "bridge", "bridge": "engines0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+                "type": "bridge", "bridge": "engines0", "isGateway": true, "hairpinMode": true,
                 "ipam": {
                     "type": "host-local", "dataDir": directory.join("leases"),
-                    "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}],
+                    "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}],
                 },
             },
             {"type": "portmap", "capabilities": {"portMappings": true}},

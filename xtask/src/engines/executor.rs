@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Runtime;
-use super::containerd::{REGISTRIES, network};
+use super::containerd::{PODS, REGISTRIES, network};
 use super::room::{self, Room};
 use crate::dist;
 use crate::workspace::output;
@@ -25,7 +25,7 @@ pub(super) fn start(
     let directory = directory.join("executor");
     let networks = directory.join("cni");
     fs::create_dir_all(&networks)?;
-    fs::write(networks.join("10-engines.conflist"), network(&directory).to_string())?;
+    fs::write(networks.join("10-engines.conflist"), network(&directory, PODS).to_string())?;
     let configuration = directory.join("executor.toml");
     fs::write(&configuration, settings(&directory, paths, registry))?;
     let executord = directory.join("run/executor.sock");

@@ -16,14 +16,11 @@ use anyhow::ensure;
 use self::cases::{ALONE, TOGETHER};
 use super::Kind;
 use super::cases::CaseOptions;
-use super::node::{self, Node};
-use super::room::Room;
+use super::node::Node;
+use super::site::Site;
 use super::supplies::{self, Supplies};
 use crate::needs;
 use crate::workspace::{Workspace, is_root, step};
-
-/// Name of the node's parent cgroup.
-const CGROUP: &str = "kubelet-test";
 
 /// Builds the kubelet and runs the cases. Fails if one fails.
 pub(crate) fn run_command(workspace: &Workspace, options: &CaseOptions) -> anyhow::Result<ExitCode> {
@@ -34,17 +31,15 @@ pub(crate) fn run_command(workspace: &Workspace, options: &CaseOptions) -> anyho
     let supplies = Supplies::prepare(workspace)?;
     let kubelet = supplies::kubernetes(workspace, "kubelet")?;
     let programs = options.programs(workspace)?;
-    let directory = tempfile::Builder::new().prefix("executor-kubelet-").tempdir()?;
-    let directory = directory.path();
     step("Starting executord, executor-cri and the kubelet");
-    let room = Arc::new(Room::open(directory, node::PREPARE, CGROUP)?);
-    let arguments = standalone::write_configuration(directory)?;
+    let site = Site::first("kubelet")?;
+    let arguments = standalone::write_configuration(&site)?;
     let start = || {
-        let registry = supplies.serve(&room, directory, &[])?;
-        let node = Node::start(workspace, &supplies, &room, programs, registry, (directory, CGROUP), Kind::Executor)?;
+        let registry = supplies.serve(&site.room, &site.directory, &[])?;
+        let node = Node::start(workspace, &supplies, &site, programs, registry, Kind::Executor)?;
         node.set_kubelet(kubelet, arguments)?;
         node.start_alone()?;
         Ok(node)
     };
-    options.run_and_report(start(), selection, directory)
+    options.run_and_report(start(), selection, &[Arc::clone(&site)])
 }

@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Kind;
 use super::cases;
 use super::containerd::{self, REGISTRIES, network};
-use super::room::{self, Room, child_of};
+use super::room::{self, child_of};
+use super::site::Site;
 use super::supplies::{Registry, Supplies};
 use crate::dist;
 use crate::workspace::{Workspace, output};
@@ -20,8 +21,6 @@ use crate::workspace::{Workspace, output};
 const CONFIGURATION: &str = "docs/kubernetes-node.toml";
 /// Time limit of a condition. The kubelet itself is slow: it checks static pods, probes and limits in intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
-/// Name of the node.
-pub(super) const NAME: &str = "node";
 /// Host paths that conformance cases mount.
 const CONFORMANCE_PATHS: [&str; 2] = ["/etc/hosts", "/tmp/job-e2e"];
 /// Directory of the provider of secrets `shelf`.
@@ -29,43 +28,6 @@ pub(super) const SECRETS: &str = "secrets";
 /// Pods may use all secrets.
 const SECRET_RULES: &str =
     "[[cri.secrets]]\nannotations = true\nnamespaces = [\"default\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
-/// Address of the node in the room.
-pub(super) const ADDRESS: &str = "192.0.2.2";
-
-/// Prepares the room. Puts the kubelet's directories and the runtime's images on a disk of 2 GiB, gives ids to the user
-/// `kubelet`, and gives the node an address and a default route. Pods that mount a directory below `/tmp` do not change the
-/// host's. `$1` is the directory of the run, and `$2` the name of the node's parent cgroup.
-pub(super) const PREPARE: &str = r#"exec 3<"$1"
-mount -t tmpfs none /tmp
-mkdir -p "$1" /tmp/job-e2e
-mount --no-canonicalize --bind /proc/self/fd/3 "$1"
-exec 3<&-
-mount --make-rshared /
-for dir in /run/netns /run/containerd /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
-mkdir "$1/disk"
-truncate --size 2G "$1/disk.img"
-mke2fs -q -t ext4 -m 0 "$1/disk.img"
-mount -o loop "$1/disk.img" "$1/disk"
-mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/log/pods
-mount --bind "$1/disk/kubelet" /var/lib/kubelet
-mount --bind "$1/disk/logs" /var/log/pods
-for name in content.v1.content snapshotter.v1.overlayfs; do
-    mkdir -p "$1/disk/$name" "$1/root/io.containerd.$name"
-    mount --bind "$1/disk/$name" "$1/root/io.containerd.$name"
-done
-(cat /etc/passwd; echo kubelet:x:999:999::/:/usr/sbin/nologin) >"$1/passwd"
-mount --bind "$1/passwd" /etc/passwd
-echo kubelet:2013265920:7208960 >"$1/ids"
-for file in /etc/subuid /etc/subgid; do mount --bind "$1/ids" $file; done
-ip link add node0 type veth peer name node1
-ip address add 192.0.2.2/24 dev node0
-for link in node0 node1; do ip link set $link up; done
-ip route add default via 192.0.2.1
-if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir -p "/sys/fs/cgroup/$2"; else
-    for dir in /sys/fs/cgroup/*; do [ ! -e $dir/cgroup.procs ] || mkdir -p "$dir/$2"; done
-    for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$2/$file"; done
-fi
-"#;
 /// Starts the kubelet (`$1` and its arguments). It sets these kernel parameters of the host, which are files here.
 const START_KUBELET: &str = r#"mount --make-rprivate /proc
 for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
@@ -75,7 +37,7 @@ done
 exec "$@""#;
 
 pub(super) struct Node {
-    directory: PathBuf,
+    site: Arc<Site>,
     programs: PathBuf,
     /// The kubelet and its arguments.
     kubelet: OnceLock<(PathBuf, Vec<String>)>,
@@ -87,33 +49,33 @@ pub(super) struct Node {
     executord: Mutex<Option<Child>>,
     cri: Mutex<Option<Child>>,
     running_kubelet: Mutex<Option<Child>>,
-    room: Arc<Room>,
     runtime: Kind,
 }
 
 impl Node {
-    /// Starts the runtime. `cgroup` is the name of the node's parent cgroup.
+    /// Starts the runtime.
     pub(super) fn start(
         workspace: &Workspace,
         supplies: &Supplies,
-        room: &Arc<Room>,
+        site: &Arc<Site>,
         programs: PathBuf,
         registry: Registry,
-        (directory, cgroup): (&Path, &str),
         runtime: Kind,
     ) -> anyhow::Result<Self> {
+        let directory = &site.directory;
         for name in ["executor/cni", "root/paths", "kernel", SECRETS] {
             fs::create_dir_all(directory.join(name))?;
         }
         // Users of the host must not reach set-user-id programs that a container leaves there.
         room::make_private(&directory.join("root"))?;
         let configuration = fs::read_to_string(workspace.root.join(CONFIGURATION)).context(CONFIGURATION)?;
-        fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory).to_string())?;
-        containerd::write_configuration(directory, &registry.address)?;
-        fs::write(directory.join("executor.toml"), settings(&configuration, directory, &registry.address, cgroup)?)?;
+        fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory, &site.pods).to_string())?;
+        containerd::write_configuration(directory, &registry.address, &site.pods)?;
+        let settings = settings(&configuration, directory, &registry.address, &site.cgroup)?;
+        fs::write(directory.join("executor.toml"), settings)?;
         fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
         let node = Self {
-            directory: directory.to_owned(),
+            site: Arc::clone(site),
             programs,
             kubelet: OnceLock::new(),
             streams: supplies.streams(),
@@ -122,7 +84,6 @@ impl Node {
             executord: Mutex::default(),
             cri: Mutex::default(),
             running_kubelet: Mutex::default(),
-            room: Arc::clone(room),
             runtime,
         };
         node.start_runtime()?;
@@ -134,15 +95,35 @@ impl Node {
         self.kubelet.set((program, arguments)).ok().context("the kubelet is already set")
     }
 
-    /// Returns a path in the directory of the run.
+    /// Returns the name of the node's parent cgroup.
+    pub(super) fn cgroup(&self) -> &str {
+        &self.site.cgroup
+    }
+
+    /// Returns the name of the node.
+    pub(super) fn name(&self) -> &str {
+        &self.site.name
+    }
+
+    /// Returns the address of the node.
+    pub(super) fn address(&self) -> &str {
+        &self.site.address
+    }
+
+    /// Ends all programs and containers of the node at once, as a power failure does.
+    pub(super) fn cut_power(&self) -> anyhow::Result<()> {
+        self.site.room.kill()
+    }
+
+    /// Returns a path in the directory of the node.
     pub(super) fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.site.directory.join(name)
     }
 
     /// Starts containerd, or executord and executor-cri.
     pub(super) fn start_runtime(&self) -> anyhow::Result<()> {
         if self.runtime == Kind::Containerd {
-            return set(&self.cri, containerd::serve(&self.room, &self.directory)?);
+            return set(&self.cri, containerd::serve(&self.site.room, &self.site.directory)?);
         }
         self.start_executord()?;
         self.start_cri()
@@ -165,14 +146,14 @@ impl Node {
     }
 
     pub(super) fn start_executord(&self) -> anyhow::Result<()> {
-        let mut command = self.room.command(self.programs.join(dist::DAEMON));
+        let mut command = self.site.room.command(self.programs.join(dist::DAEMON));
         command.arg("--config").arg(self.path("executor.toml"));
         let child = room::serve(command, &self.path("executord.log"), &self.path("executor/run/executor.sock"))?;
         set(&self.executord, child)
     }
 
     pub(super) fn start_cri(&self) -> anyhow::Result<()> {
-        let mut command = self.room.command(self.programs.join(dist::CRI));
+        let mut command = self.site.room.command(self.programs.join(dist::CRI));
         // The launcher's score, which it may lack the privilege to lower.
         let score = fs::read_to_string("/proc/self/oom_score_adj")?;
         command.args(["--oom-score-adj-min", score.trim(), "--socket"]).arg(self.path("cri.sock"));
@@ -186,10 +167,10 @@ impl Node {
     pub(super) fn start_kubelet(&self) -> anyhow::Result<()> {
         let (program, arguments) = self.kubelet.get().context("the kubelet is not set")?;
         let log = fs::File::options().append(true).create(true).open(self.path("kubelet.log"))?;
-        let mut command = self.room.command("unshare");
+        let mut command = self.site.room.command("unshare");
         command.args(["--mount", "--propagation", "unchanged", "sh", "-ec", START_KUBELET]).arg(self.path("kernel"));
         command.arg(program).args(arguments);
-        command.args(["--hostname-override", NAME, "--node-ip", ADDRESS, "--v", "2"]);
+        command.args(["--hostname-override", &self.site.name, "--node-ip", &self.site.address, "--v", "2"]);
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn().context("nsenter")?;
         set(&self.running_kubelet, child)
     }
@@ -215,12 +196,12 @@ impl Node {
         program: &Path,
         arguments: impl IntoIterator<Item = &'a str>,
     ) -> anyhow::Result<String> {
-        output(self.room.command(program).args(arguments))
+        output(self.site.room.command(program).args(arguments))
     }
 
     /// Returns a command in the room.
     pub(super) fn command(&self, program: &Path) -> Command {
-        self.room.command(program)
+        self.site.room.command(program)
     }
 
     /// Runs crictl, and returns its standard output.
@@ -253,6 +234,9 @@ fn set(place: &Mutex<Option<Child>>, child: Child) -> anyhow::Result<()> {
 
 fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
     let mut nsenter = place.lock().ok().context("a case panicked")?.take().context("the program does not run")?;
+    if nsenter.try_wait()?.is_some() {
+        return Ok(()); // it has ended by itself
+    }
     let pid = child_of(nsenter.id()).and_then(|pid| Pid::from_raw(pid.cast_signed())).context("no program")?;
     kill_process(pid, Signal::KILL)?;
     nsenter.wait()?;

@@ -12,6 +12,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::workspace::output;
 
 /// `$1` is the directory of the run, `$2` a script that prepares the namespaces, and `$3` a part of the names of cgroups.
 /// Only cgroups that are newer than the run are removed.
@@ -58,6 +61,20 @@ impl Room {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string(), "--mount", "--net", "--pid"]).arg(program);
         command
+    }
+
+    /// Adds a network interface that is connected with an interface of another room.
+    pub(super) fn connect(&self, interface: &str, other: &Self, peer: &str) -> anyhow::Result<()> {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.init.to_string(), "--net", "ip", "link", "add", interface, "type", "veth"]);
+        command.args(["peer", "name", peer, "netns", &other.init.to_string()]);
+        output(&mut command).map(drop)
+    }
+
+    /// Ends all processes in the namespaces with SIGKILL.
+    pub(super) fn kill(&self) -> anyhow::Result<()> {
+        let init = Pid::from_raw(self.init.cast_signed()).context("the namespaces have no process")?;
+        Ok(kill_process(init, Signal::KILL)?)
     }
 
     /// Returns the directory of the kernel with a directory for each process in the namespaces.

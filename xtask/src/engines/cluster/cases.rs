@@ -2,6 +2,7 @@
 
 mod network;
 mod node;
+mod nodes;
 mod secrets;
 mod streams;
 mod volumes;
@@ -42,4 +43,12 @@ pub(super) const ALONE: &[Case<Cluster>] = &[
     case("secrets: inline volume of a service account", secrets::inline_volume_has_names_only),
     case("secrets: the sanity suite of CSI", secrets::sanity_suite_passes),
     case("node: nothing is left of deleted pods", node::nothing_is_left_of_deleted_pods),
+];
+
+/// Cases for a cluster of several nodes, in this order: the last one ends a node.
+pub(super) const SEVERAL: &[Case<Cluster>] = &[
+    case("nodes: pods of all nodes reach each other and Services", nodes::pods_reach_each_other),
+    case("nodes: a DaemonSet, and logs, exec and port-forward on each node", nodes::daemon_set_is_on_each_node),
+    case("nodes: a drained node's pods move to others", nodes::drained_pods_move),
+    case("nodes: a node dies", nodes::dead_node_is_replaced),
 ];

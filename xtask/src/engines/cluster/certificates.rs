@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
-use crate::engines::node::{ADDRESS, NAME};
 use crate::engines::room;
+use crate::engines::site::{ADDRESS, Site};
 use crate::workspace::run;
 
 /// First address of the range of Services: the address of the API server in pods.
@@ -27,8 +28,9 @@ done
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out accounts.key
 openssl pkey -in accounts.key -pubout -out accounts.pub"#;
 
-/// Makes all keys and certificates in the directory `pki` of the run.
-pub(super) fn make(directory: &Path) -> anyhow::Result<()> {
+/// Makes all keys and certificates in the directory `pki` of the first node, and moves those of each kubelet to such a directory
+/// of its node.
+pub(super) fn make(directory: &Path, sites: &[Arc<Site>]) -> anyhow::Result<()> {
     let pki = directory.join("pki");
     fs::create_dir(&pki)?;
     room::make_private(&pki)?;
@@ -36,20 +38,41 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<()> {
     let api = format!(
         "DNS:kubernetes,DNS:{service},DNS:{service}.svc,DNS:{service}.svc.cluster.local,IP:{API_SERVICE},IP:{ADDRESS}"
     );
+    let node = |site: &Arc<Site>| {
+        let (name, address) = (&site.name, &site.address);
+        format!(
+            "{name}-server ca /CN=kubelet serverAuth DNS:{name},IP:{address}
+{name} ca /O=system:nodes/CN=system:node:{name} clientAuth
+"
+        )
+    };
+    let nodes: String = sites.iter().map(node).collect();
     let list = format!(
         "apiserver ca /CN=kube-apiserver serverAuth {api}
-kubelet-server ca /CN=kubelet serverAuth DNS:{NAME},IP:{ADDRESS}
-kubelet ca /O=system:nodes/CN=system:node:{NAME} clientAuth
 admin ca /O=system:masters/CN=admin clientAuth
 apiserver-kubelet ca /O=system:masters/CN=kube-apiserver-kubelet-client clientAuth
 controller-manager ca /CN=system:kube-controller-manager clientAuth
 scheduler ca /CN=system:kube-scheduler clientAuth
 front-proxy front-proxy-ca /CN=front-proxy-client clientAuth
-"
+{nodes}"
     );
     let (input, log) = (pki.join("list"), fs::File::create(directory.join("openssl.log"))?);
     fs::write(&input, list)?;
     let mut command = Command::new("sh");
     command.args(["-ec", SCRIPT]).current_dir(&pki).stdin(fs::File::open(&input)?);
-    run(command.stdout(log.try_clone()?).stderr(log))
+    run(command.stdout(log.try_clone()?).stderr(log))?;
+    for site in sites {
+        let own = site.directory.join("pki");
+        fs::create_dir_all(&own)?;
+        room::make_private(&own)?;
+        for (from, to) in [("", "kubelet"), ("-server", "kubelet-server")] {
+            for end in ["crt", "key"] {
+                fs::rename(pki.join(format!("{}{from}.{end}", site.name)), own.join(format!("{to}.{end}")))?;
+            }
+        }
+        if own != pki {
+            fs::copy(pki.join("ca.crt"), own.join("ca.crt"))?;
+        }
+    }
+    Ok(())
 }

@@ -7,18 +7,17 @@ mod known;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 
 use anyhow::Context as _;
 
 use self::known::Verdict;
 use super::kubectl::Cluster;
-use super::{CGROUP, build, start};
+use super::{build, start};
+use crate::engines::Kind;
 use crate::engines::cases::programs;
 use crate::engines::report::Report;
-use crate::engines::room::Room;
+use crate::engines::site::{self, MAX_NODES, Site};
 use crate::engines::supplies::{self, Supplies};
-use crate::engines::{Kind, keep_logs, node};
 use crate::workspace::{Workspace, output, run, step};
 
 /// Images besides those of the cluster: the flag of `images` and the name of the file.
@@ -44,6 +43,9 @@ pub(crate) struct Options {
     /// Runtime of the node
     #[arg(long, value_enum, default_value = "executor")]
     runtime: Kind,
+    /// Number of nodes. Some cases need two
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES.into()))]
+    nodes: u8,
     /// Cases that run at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
     processes: u16,
@@ -65,19 +67,17 @@ pub(crate) struct Options {
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, options.runtime)?;
     supplies::conformance(workspace)?;
-    let directory = tempfile::Builder::new().prefix("executor-cluster-").tempdir()?;
-    let directory = directory.path();
     if options.list {
-        list(options, &supplies, directory)?.titles().for_each(|title| println!("{title}"));
+        list(options, &supplies, tempfile::tempdir()?.path())?.titles().for_each(|title| println!("{title}"));
         return Ok(ExitCode::SUCCESS);
     }
     supplies.agnhost()?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let room = Arc::new(Room::open(directory, node::PREPARE, &CGROUP)?);
-    let started = start(workspace, &supplies, &room, programs, directory, options.runtime, &IMAGES);
+    let sites = Site::several("cluster", options.nodes)?;
+    let started = start(workspace, &supplies, &sites, &programs, options.runtime, &IMAGES);
     let report = started.and_then(|cluster| run_cases(options, &supplies, &cluster));
     if let Some(logs) = &options.logs {
-        keep_logs(directory, logs)?;
+        site::keep_logs(&sites, logs)?;
     }
     let report = report?;
     let verdict = Verdict::new(&report, options.runtime);

@@ -3,26 +3,28 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
 use crate::engines::cases::until;
-use crate::engines::node::ADDRESS;
 use crate::engines::room::Room;
+use crate::engines::site::{ADDRESS, Site};
 
 /// Addresses of Services.
 const SERVICES: &str = "10.96.0.0/16";
-/// Clients of the API server that have a kubeconfig.
-const CLIENTS: [&str; 4] = ["admin", "controller-manager", "scheduler", "kubelet"];
+/// Clients of the API server on the first node that have a kubeconfig, besides its kubelet.
+const CLIENTS: [&str; 3] = ["admin", "controller-manager", "scheduler"];
 const ETCD: &str = "http://127.0.0.1:2379";
 /// Time limit for the start of a program on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Writes `NAME.kubeconfig` for each client.
-pub(super) fn write_kubeconfigs(directory: &Path) -> anyhow::Result<()> {
-    for client in CLIENTS {
+pub(super) fn write_kubeconfigs(directory: &Path, sites: &[Arc<Site>]) -> anyhow::Result<()> {
+    let kubelets = sites.iter().map(|site| (&*site.directory, "kubelet"));
+    for (directory, client) in CLIENTS.map(|client| (directory, client)).into_iter().chain(kubelets) {
         let file = |name: String| directory.join("pki").join(name);
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "cluster",

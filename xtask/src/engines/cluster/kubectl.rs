@@ -12,34 +12,46 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use crate::engines::cases::until;
-use crate::engines::node::{NAME, Node};
-use crate::engines::room::Room;
+use crate::engines::node::Node;
+use crate::engines::site::Site;
 
 /// Time limit of a condition. A machine with two processors starts a pod in about a second, and some controllers act
 /// once a minute.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) struct Cluster {
+    /// First node, with the control plane.
     pub(super) node: Node,
+    pub(super) others: Vec<Node>,
     kubectl: PathBuf,
     /// Processes of nsenter.
     _control: Vec<Child>,
-    room: Arc<Room>,
+    site: Arc<Site>,
 }
 
 impl Cluster {
-    pub(super) fn new(node: Node, kubectl: PathBuf, control: Vec<Child>, room: Arc<Room>) -> Self {
-        Self { node, kubectl, _control: control, room }
+    pub(super) fn new(
+        (node, others): (Node, Vec<Node>),
+        kubectl: PathBuf,
+        control: Vec<Child>,
+        site: Arc<Site>,
+    ) -> Self {
+        Self { node, others, kubectl, _control: control, site }
+    }
+
+    /// Returns all nodes.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &Node> {
+        std::iter::once(&self.node).chain(&self.others)
     }
 
     /// Returns a command that runs kubectl as administrator.
     pub(super) fn command(&self) -> Command {
-        self.admin(self.room.command(&self.kubectl))
+        self.admin(self.site.room.command(&self.kubectl))
     }
 
     /// Returns a command that runs a shell command at a terminal, which `script` provides.
     pub(super) fn terminal(&self, line: &str) -> Command {
-        let mut command = self.room.command("script");
+        let mut command = self.site.room.command("script");
         command.args(["--quiet", "--return", "--command", line, "/dev/null"]);
         self.admin(command)
     }
@@ -75,19 +87,36 @@ impl Cluster {
         until(PATIENCE, what, poll)
     }
 
-    /// Waits until the node is ready.
-    pub(super) fn until_node_is_ready(&self) -> anyhow::Result<()> {
-        let is_ready = || {
-            let Ok(node) = self.get(&["node", NAME]) else { return Ok(None) };
-            Ok(condition(&node, "Ready").then_some(()))
-        };
-        self.until("the node is ready", is_ready)
+    /// Waits until all nodes are ready.
+    pub(super) fn until_nodes_are_ready(&self) -> anyhow::Result<()> {
+        for node in self.nodes() {
+            let is_ready = || {
+                let Ok(node) = self.get(&["node", node.name()]) else { return Ok(None) };
+                Ok(condition(&node, "Ready").then_some(()))
+            };
+            self.until(&format!("{} is ready", node.name()), is_ready)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the ids and attempts of the runtime's running containers, for the pods of a namespace with a prefix.
+    pub(super) fn running(&self, namespace: &str, prefix: &str) -> anyhow::Result<Vec<String>> {
+        let list: Value = serde_json::from_str(&self.node.crictl(&["ps", "--output", "json"])?)?;
+        let containers = list["containers"].as_array().context("a list")?.iter().filter(|container| {
+            let labels = &container["labels"];
+            let name = labels["io.kubernetes.pod.name"].as_str().unwrap_or_default();
+            labels["io.kubernetes.pod.namespace"] == namespace && name.starts_with(prefix)
+        });
+        let one = |container: &Value| format!("{} {}", container["id"], container["metadata"]["attempt"]);
+        let mut all: Vec<String> = containers.map(one).collect();
+        all.sort();
+        Ok(all)
     }
 
     /// Writes a script that runs kubectl in the namespaces, and returns its path.
     pub(super) fn write_wrapper(&self) -> anyhow::Result<PathBuf> {
         let path = self.node.path("kubectl");
-        let enter = self.room.command("env");
+        let enter = self.site.room.command("env");
         let enter: Vec<_> = enter.get_args().map(|word| word.display().to_string()).collect();
         let (namespaces, config) = (enter.join(" "), self.node.path("admin.kubeconfig"));
         let script = format!(

@@ -6,30 +6,27 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 
 use super::kubectl::{Cluster, condition};
-use crate::engines::node::{ADDRESS, NAME};
+use crate::engines::site::{ADDRESS, Site};
 
 /// Memory of the node's pods, in KiB. The kubelet evicts pods if they use more.
 const MEMORY: u64 = 2 << 20;
 /// Objects of the system, with placeholders.
 const MANIFEST: &str = include_str!("system.yaml");
 
-/// Writes the kubelet's configuration, and returns the kubelet's arguments.
-pub(super) fn write_kubelet_configuration(
-    directory: &Path,
-    socket: &Path,
-    cgroup: &str,
-) -> anyhow::Result<Vec<String>> {
+/// Writes the configuration of a node's kubelet, and returns its arguments.
+pub(super) fn write_kubelet_configuration(site: &Site, socket: &Path) -> anyhow::Result<Vec<String>> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let total: u64 = total.context("no MemTotal")?.parse()?;
     ensure!(total > MEMORY, "the machine has {total} KiB of memory; the pods may use {MEMORY} KiB");
-    let (file, config) = (directory.join("kubelet.yaml"), directory.join("kubelet.kubeconfig"));
-    fs::write(&file, settings(directory, socket, cgroup, total - MEMORY))?;
+    let (file, config) = (site.directory.join("kubelet.yaml"), site.directory.join("kubelet.kubeconfig"));
+    fs::write(&file, settings(site, socket, total - MEMORY))?;
     Ok(["--config".into(), file.display().to_string(), "--kubeconfig".into(), config.display().to_string()].into())
 }
 
 /// Returns the kubelet's configuration: defaults, but for authentication, and intervals that would make the cases slow.
-fn settings(directory: &Path, socket: &Path, cgroup: &str, reserved: u64) -> String {
+fn settings(site: &Site, socket: &Path, reserved: u64) -> String {
+    let Site { address, cgroup, directory, .. } = site;
     let (directory, socket) = (directory.display(), socket.display());
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
@@ -40,7 +37,7 @@ cgroupRoot: /{cgroup}
 failCgroupV1: false
 failSwapOn: false
 seccompDefault: true
-address: {ADDRESS}
+address: {address}
 readOnlyPort: 0
 tlsCertFile: {directory}/pki/kubelet-server.crt
 tlsPrivateKeyFile: {directory}/pki/kubelet-server.key
@@ -60,7 +57,7 @@ volumeStatsAggPeriod: 10s
 
 /// Starts the pods of the system, and waits until they are ready.
 pub(super) fn start(cluster: &Cluster) -> anyhow::Result<()> {
-    cluster.apply(&MANIFEST.replace("@ADDRESS@", ADDRESS).replace("@NODE@", NAME))?;
+    cluster.apply(&MANIFEST.replace("@ADDRESS@", ADDRESS))?;
     for name in ["daemonset/kube-proxy", "deployment/coredns", "deployment/metrics-server"] {
         cluster.kubectl(&["rollout", "status", "--namespace", "kube-system", name, "--timeout", "180s"])?;
     }

@@ -118,7 +118,7 @@ impl StaticPod<'_> {
         if !directory.join("cgroup.procs").exists() {
             directory.push(controller);
         }
-        directory.push(format!("kubelet-test/kubepods/{class}pod{}", pod.uid()));
+        directory.push(format!("{}/kubepods/{class}pod{}", self.node.cgroup(), pod.uid()));
         if let Some(container) = container {
             let id = pod.status(container)["containerID"].as_str().unwrap_or_default();
             let id = id.trim_start_matches("executor://").to_owned();
@@ -159,9 +159,10 @@ impl StaticPod<'_> {
         self.node.until(&format!("{name} is gone"), is_gone)?;
         let leftovers = || {
             let script = format!(
-                "{}ls -d /var/lib/kubelet/pods/{uid} 2>/dev/null; find /sys/fs/cgroup -path '*/kubelet-test/*pod{uid}*' \
+                "{}ls -d /var/lib/kubelet/pods/{uid} 2>/dev/null; find /sys/fs/cgroup -path '*/{}/*pod{uid}*' \
                  -type d 2>/dev/null || true",
-                more(&uid)
+                more(&uid),
+                self.node.cgroup()
             );
             let rest = self.node.output(std::path::Path::new("sh"), ["-c", &script])?;
             Ok(rest.trim().is_empty().then_some(()))

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::view::Pod;
 use crate::engines::node::Node;
+use crate::engines::site::Site;
 
 impl Node {
     /// Starts the kubelet, and waits until it serves.
@@ -30,15 +31,16 @@ impl Node {
 }
 
 /// Writes the kubelet's configuration, and returns the kubelet's arguments.
-pub(super) fn write_configuration(directory: &Path) -> anyhow::Result<Vec<String>> {
+pub(super) fn write_configuration(site: &Site) -> anyhow::Result<Vec<String>> {
+    let directory = &site.directory;
     fs::create_dir_all(directory.join("pods"))?;
     let file = directory.join("kubelet.yaml");
-    fs::write(&file, settings(directory))?;
+    fs::write(&file, settings(directory, &site.cgroup))?;
     Ok(vec!["--config".into(), file.display().to_string()])
 }
 
 /// Returns the kubelet's configuration: defaults, but for intervals and limits that would make the cases slow.
-fn settings(directory: &Path) -> String {
+fn settings(directory: &Path, cgroup: &str) -> String {
     let directory = directory.display();
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1
@@ -46,7 +48,7 @@ kind: KubeletConfiguration
 staticPodPath: {directory}/pods
 containerRuntimeEndpoint: unix://{directory}/cri.sock
 volumePluginDir: {directory}/plugins
-cgroupRoot: /kubelet-test
+cgroupRoot: /{cgroup}
 failCgroupV1: false
 failSwapOn: false
 seccompDefault: true

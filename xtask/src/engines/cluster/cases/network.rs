@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::Cluster;
 use crate::engines::cluster::space::{SERVE, Space, WAIT, extend, pod, same};
-use crate::engines::node::ADDRESS;
+use crate::engines::site::ADDRESS;
 
 const KUBECTL: &str = "registry.k8s.io/kubectl:v1.37.0";
 

@@ -1,20 +1,12 @@
 //! Cases that run alone: the node is cordoned, drained or full, or its programs end.
 
-use std::path::Path;
-
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::{Cluster, condition};
+use crate::engines::cluster::leftovers;
 use crate::engines::cluster::space::{STAY, Space, WAIT, extend, pod};
-use crate::engines::node::NAME;
-
-/// Places with the uids of pods, and scripts that print the uids.
-const PLACES: [(&str, &str); 3] = [
-    ("the kubelet's directories", "ls /var/lib/kubelet/pods"),
-    ("the logs", "ls /var/log/pods | sed 's/.*_//'"),
-    ("the cgroups", "find /sys/fs/cgroup -path '*/cluster-test/*' -name 'pod*' -type d | sed 's/.*pod//'"),
-];
+use crate::engines::site::NAME;
 
 pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "drain")?;
@@ -111,7 +103,7 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
         all.sort();
         Ok(all)
     };
-    let before = (containers()?, running(cluster, "kills", "web-")?);
+    let before = (containers()?, cluster.running("kills", "web-")?);
     ensure!(before.1.len() == 3, "the runtime runs the containers {:?}", before.1);
     cluster.node.kill_kubelet()?;
     cluster.node.kill_runtime()?;
@@ -119,62 +111,14 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
     cluster.node.start_kubelet()?;
     // A pod that starts shows that all of them work again.
     space.run("next", &pod(WAIT, json!({})))?;
-    cluster.until_node_is_ready()?;
+    cluster.until_nodes_are_ready()?;
     space.until_prints("deployment/web", "echo runs", "runs\n")?;
     // The API server's status can be stale. The runtime's list is not.
-    let after = (containers()?, running(cluster, "kills", "web-")?);
+    let after = (containers()?, cluster.running("kills", "web-")?);
     ensure!(before == after, "the containers were\n{before:?}and are\n{after:?}");
     space.delete()
 }
 
-/// Returns the ids and attempts of the runtime's running containers, for the pods of a namespace with a prefix.
-fn running(cluster: &Cluster, namespace: &str, prefix: &str) -> anyhow::Result<Vec<String>> {
-    let list: Value = serde_json::from_str(&cluster.node.crictl(&["ps", "--output", "json"])?)?;
-    let containers = list["containers"].as_array().context("a list")?.iter().filter(|container| {
-        let labels = &container["labels"];
-        let name = labels["io.kubernetes.pod.name"].as_str().unwrap_or_default();
-        labels["io.kubernetes.pod.namespace"] == namespace && name.starts_with(prefix)
-    });
-    let one = |container: &Value| format!("{} {}", container["id"], container["metadata"]["attempt"]);
-    let mut all: Vec<String> = containers.map(one).collect();
-    all.sort();
-    Ok(all)
-}
-
-/// Only sandboxes, directories, logs and cgroups of pods that the API server has are left. The control: each place has
-/// the running pods of the system.
 pub(super) fn nothing_is_left_of_deleted_pods(cluster: &Cluster) -> anyhow::Result<()> {
-    let rest = || -> anyhow::Result<Vec<String>> {
-        let pods = cluster.get(&["pods", "--all-namespaces"])?;
-        let pods = pods["items"].as_array().context("a list")?;
-        let uid = |pod: &Value| pod["metadata"]["uid"].as_str().map(str::to_owned);
-        let is_of_system = |pod: &&Value| {
-            let metadata = &pod["metadata"];
-            let is_running = pod["status"]["phase"] == "Running" && metadata["deletionTimestamp"].is_null();
-            metadata["namespace"] == "kube-system" && is_running
-        };
-        let uids: Vec<String> = pods.iter().filter_map(uid).collect();
-        let system: Vec<String> = pods.iter().filter(is_of_system).filter_map(uid).collect();
-        ensure!(!system.is_empty(), "no pod of the system runs");
-        let sandboxes: Value = serde_json::from_str(&cluster.node.crictl(&["pods", "--output", "json"])?)?;
-        let sandboxes = sandboxes["items"].as_array().context("a list")?;
-        let mut found: Vec<(&str, Vec<String>)> = vec![("the sandboxes", sandboxes.iter().filter_map(uid).collect())];
-        for (place, script) in PLACES {
-            let printed = cluster.node.output(Path::new("sh"), ["-c", script])?;
-            found.push((place, printed.lines().map(str::to_owned).collect()));
-        }
-        for (place, present) in &found {
-            let missing = system.iter().find(|uid| !present.contains(uid));
-            ensure!(missing.is_none(), "{place} lack the running pod {missing:?}: {present:?}");
-        }
-        let found = found.into_iter().flat_map(|(_, present)| present);
-        Ok(found.filter(|uid| !uids.contains(uid)).collect())
-    };
-    let mut last = Vec::new();
-    let is_clean = || {
-        last = rest()?;
-        Ok(last.is_empty().then_some(()))
-    };
-    let done = cluster.until("nothing is left of deleted pods", is_clean);
-    done.with_context(|| format!("of these pods something is left: {last:?}"))
+    leftovers::until_none(cluster)
 }

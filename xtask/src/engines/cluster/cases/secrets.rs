@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
-use crate::engines::node::{NAME, SECRETS};
+use crate::engines::node::SECRETS;
+use crate::engines::site::NAME;
 
 /// Manifest of the package.
 const DRIVER: &str = include_str!("../../../../../packaging/kubernetes/csi-driver.yaml");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::engines::Kind;
 use crate::engines::cluster::kubectl::Cluster;
 use crate::engines::cluster::space::{IMAGE, SERVE, Space, WAIT, extend, pod, same};
-use crate::engines::node::{ADDRESS, NAME};
+use crate::engines::site::{ADDRESS, NAME};
 
 const REPLICAS: u32 = 30;
 

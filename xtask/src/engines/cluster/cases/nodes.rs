@@ -1,0 +1,189 @@
+//! Cases for a cluster of several nodes: their network, drain, and the death of a node.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
+
+use crate::engines::cluster::kubectl::{Cluster, condition};
+use crate::engines::cluster::space::{IMAGE, STAY, Space, WAIT, extend, pod, same};
+use crate::engines::node::Node;
+
+/// Shell script that serves the host name, and the address of the client at `/cgi-bin/peer`, on port 8080.
+const SERVE: &str = "mkdir -p /w/cgi-bin; cd /w; hostname >index.html; printf '#!/bin/sh\\necho; echo $REMOTE_ADDR' \
+    >cgi-bin/peer; chmod 755 cgi-bin/peer; exec httpd -f -p 8080 -h /w";
+/// Prints a page.
+const GET: &str = "wget -q -T 10 -O -";
+
+pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "reach")?;
+    space.deploy("web", 6, &spread("web", SERVE))?;
+    let pods = space.pods("web")?;
+    let counts = by_node(&pods);
+    ensure!(counts.len() == 3 && counts.values().all(|pods| pods.len() == 2), "the pods are on {counts:?}");
+    for from in counts.values().filter_map(|pods| pods.first()) {
+        let own = address(&pods, from)?;
+        for (to, name) in pods.iter().map(|pod| (text(&pod["status"]["podIP"]), text(&pod["metadata"]["name"]))) {
+            let script = format!("{GET} http://{to}:8080; {GET} http://{to}:8080/cgi-bin/peer");
+            let printed = space.execute(from, &script).with_context(|| format!("{from} to {name}"))?;
+            let (host, peer) = printed.split_once('\n').context("two lines")?;
+            same("the host name", host, name)?;
+            ensure!(peer.contains(own), "{name} sees {from} as {peer:?}, not {own}");
+        }
+    }
+    space.kubectl(&["expose", "deployment", "web", "--port", "80", "--target-port", "8080", "--type", "NodePort"])?;
+    let port = space.get(&["service", "web"])?["spec"]["ports"][0]["nodePort"].to_string();
+    for (node, pods) in &counts {
+        let from = pods.first().context("a pod")?;
+        let script = format!("for i in 1 2 3 4 5 6 7 8; do {GET} http://web || exit; done");
+        // kube-proxy of each node learns of the Service by itself.
+        let answers =
+            cluster.until(&format!("the Service answers on {node}"), || Ok(space.execute(from, &script).ok()))?;
+        ensure!(answers.lines().count() == 8, "{answers:?}");
+        let node = cluster.nodes().find(|one| one.name() == *node).context("a node")?;
+        for to in cluster.nodes() {
+            let served = || Ok(node.http("GET", &format!("http://{}:{port}/", to.address())).ok());
+            cluster.until(&format!("{} reaches the port of {}", node.name(), to.name()), served)?;
+        }
+    }
+    space.delete()
+}
+
+pub(super) fn daemon_set_is_on_each_node(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "daemon")?;
+    let labels = json!({"app": "agent"});
+    let mut spec = pod(&format!("echo started on $NODE; {SERVE}"), json!({}));
+    let name = json!([{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]);
+    extend(&mut spec["containers"][0], json!({"env": name}));
+    let template = json!({"metadata": {"labels": labels}, "spec": spec});
+    let spec = json!({"spec": {"selector": {"matchLabels": labels}, "template": template}});
+    space.apply("apps/v1", "DaemonSet", "agent", spec)?;
+    space.roll_out("daemonset/agent")?;
+    let pods = space.pods("agent")?;
+    let counts = by_node(&pods);
+    for node in cluster.nodes() {
+        let [pod] = &counts.get(node.name()).context("a node without a pod")?[..] else {
+            anyhow::bail!("the pods are on {counts:?}")
+        };
+        same("the log", &space.kubectl(&["logs", pod])?, &format!("started on {}\n", node.name()))?;
+        same("the host name", &space.execute(pod, "hostname")?, &format!("{pod}\n"))?;
+        let url = format!("/api/v1/namespaces/daemon/pods/{pod}:8080/proxy/");
+        same("the page", &cluster.kubectl(&["get", "--raw", &url])?, &format!("{pod}\n"))?;
+    }
+    space.delete()
+}
+
+pub(super) fn drained_pods_move(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "move")?;
+    space.deploy("web", 3, &spread("web", WAIT))?;
+    let budget = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}});
+    space.apply("policy/v1", "PodDisruptionBudget", "web", json!({"spec": budget}))?;
+    let node = other(cluster, 0)?.name();
+    ensure!(by_node(&space.pods("web")?).contains_key(node), "no pod is on {node}");
+    cluster.kubectl(&["drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout", "120s"])?;
+    space.roll_out("deployment/web")?;
+    let pods = space.pods("web")?;
+    let counts = by_node(&pods);
+    ensure!(counts.values().flatten().count() == 3 && !counts.contains_key(node), "the pods are on {counts:?}");
+    cluster.kubectl(&["uncordon", node])?;
+    space.kubectl(&["rollout", "restart", "deployment/web"])?;
+    space.roll_out("deployment/web")?;
+    let is_back = || Ok(by_node(&space.pods("web")?).contains_key(node).then_some(()));
+    cluster.until("a pod is on the node again", is_back)?;
+    space.delete()
+}
+
+/// A Deployment's pods are replaced on other nodes. A StatefulSet's pod is not, since it could still run, until an
+/// administrator says that the node is out of service.
+pub(super) fn dead_node_is_replaced(cluster: &Cluster) -> anyhow::Result<()> {
+    let space = Space::create(cluster, "dead")?;
+    let dead = other(cluster, 1)?;
+    let name = dead.name();
+    let tolerations = ["not-ready", "unreachable"].map(|key| {
+        json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1})
+    });
+    let mut web = spread("web", SERVE);
+    extend(&mut web, json!({"tolerations": tolerations}));
+    space.deploy("web", 3, &web)?;
+    space.kubectl(&["expose", "deployment", "web", "--port", "80", "--target-port", "8080"])?;
+    let mut spec = pod(STAY, json!({}));
+    extend(&mut spec, json!({"tolerations": tolerations, "affinity": {"nodeAffinity": prefer(name)}}));
+    let labels = json!({"app": "data"});
+    let template = json!({"metadata": {"labels": labels}, "spec": spec});
+    let set = json!({"serviceName": "data", "selector": {"matchLabels": labels}, "template": template});
+    space.apply("apps/v1", "StatefulSet", "data", json!({"spec": set}))?;
+    space.roll_out("statefulset/data")?;
+    let data = || space.get(&["pod", "data-0"]);
+    same("the node of the StatefulSet's pod", text(&data()?["spec"]["nodeName"]), name)?;
+    ensure!(by_node(&space.pods("web")?).contains_key(name), "no pod of the Deployment is on {name}");
+    let uid = data()?["metadata"]["uid"].clone();
+
+    dead.cut_power()?;
+    let is_lost = || Ok((!condition(&cluster.get(&["node", name])?, "Ready")).then_some(()));
+    cluster.until("the node is not ready", is_lost)?;
+    let are_replaced = || {
+        let pods = space.pods("web")?;
+        let ready = pods.iter().filter(|pod| condition(pod, "Ready") && pod["spec"]["nodeName"] != name);
+        Ok((ready.count() == 3).then_some(()))
+    };
+    let done = cluster.until("three pods run on the other nodes", are_replaced);
+    space.described(done)?;
+    // The Service no longer has the dead node's pod.
+    space.run("client", &pod(WAIT, json!({})))?;
+    let script = format!("for i in 1 2 3 4 5 6 7 8; do {GET} http://web || exit; done");
+    let answers = || Ok(space.execute("client", &script).ok().filter(|answers| answers.lines().count() == 8));
+    cluster.until("the Service answers each time", answers)?;
+    let is_ending = || Ok((!data()?["metadata"]["deletionTimestamp"].is_null()).then_some(()));
+    cluster.until("the StatefulSet's pod is being deleted", is_ending)?;
+    ensure!(data()?["metadata"]["uid"] == uid, "the StatefulSet's pod was replaced while it could still run");
+
+    cluster.kubectl(&["taint", "node", name, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"])?;
+    let is_replaced = || {
+        let Ok(pod) = data() else { return Ok(None) };
+        Ok((pod["metadata"]["uid"] != uid && condition(&pod, "Ready")).then_some(()))
+    };
+    let done = cluster.until("the StatefulSet's pod runs on another node", is_replaced);
+    space.described(done)?;
+    cluster.kubectl(&["delete", "node", name])?;
+    space.delete()
+}
+
+/// Returns the node after the first with an index.
+fn other(cluster: &Cluster, index: usize) -> anyhow::Result<&Node> {
+    cluster.others.get(index).context("the cluster has too few nodes")
+}
+
+/// Returns a node affinity that prefers a node.
+fn prefer(node: &str) -> Value {
+    let term = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [node]});
+    json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": {"matchExpressions": [term]}}]})
+}
+
+/// Returns the specification of pods that are spread over the nodes.
+fn spread(app: &str, script: &str) -> Value {
+    let mut spec = pod(script, json!({"image": IMAGE}));
+    let constraint = json!({
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": app}},
+    });
+    extend(&mut spec, json!({"topologySpreadConstraints": [constraint]}));
+    spec
+}
+
+/// Returns the names of the pods that are not being deleted, by node.
+fn by_node(pods: &[Value]) -> BTreeMap<&str, Vec<&str>> {
+    let mut nodes = BTreeMap::<_, Vec<_>>::new();
+    for pod in pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()) {
+        nodes.entry(text(&pod["spec"]["nodeName"])).or_default().push(text(&pod["metadata"]["name"]));
+    }
+    nodes
+}
+
+fn address<'a>(pods: &'a [Value], name: &str) -> anyhow::Result<&'a str> {
+    let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name).context("a pod")?;
+    Ok(text(&pod["status"]["podIP"]))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

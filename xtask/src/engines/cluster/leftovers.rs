@@ -1,0 +1,56 @@
+//! The search for what is left of deleted pods on the first node.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use super::kubectl::Cluster;
+
+/// Places with the uids of pods, and scripts that print the uids. `$0` is the name of the node's parent cgroup.
+const PLACES: [(&str, &str); 4] = [
+    ("the kubelet's directories", "ls /var/lib/kubelet/pods"),
+    ("the mounts", "grep -o ' /var/lib/kubelet/pods/[^/]*' /proc/self/mountinfo | sed 's/.*\\///' | sort -u"),
+    ("the logs", "ls /var/log/pods | sed 's/.*_//'"),
+    ("the cgroups", "find /sys/fs/cgroup -path \"*/$0/*\" -name 'pod*' -type d | sed 's/.*pod//' | sort -u"),
+];
+
+/// Waits until only sandboxes, directories, mounts, logs and cgroups of pods that the API server has are left. The control:
+/// each place has the running pods of the system.
+pub(super) fn until_none(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut last = Vec::new();
+    let is_clean = || {
+        last = find(cluster)?;
+        Ok(last.is_empty().then_some(()))
+    };
+    let done = cluster.until("nothing is left of deleted pods", is_clean);
+    done.with_context(|| format!("of these pods something is left: {last:?}"))
+}
+
+/// Returns the uids of which something is left.
+fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+    let pods = cluster.get(&["pods", "--all-namespaces"])?;
+    let pods = pods["items"].as_array().context("a list")?;
+    let uid = |pod: &Value| pod["metadata"]["uid"].as_str().map(str::to_owned);
+    let is_of_system = |pod: &&Value| {
+        let metadata = &pod["metadata"];
+        let is_running = pod["status"]["phase"] == "Running" && metadata["deletionTimestamp"].is_null();
+        metadata["namespace"] == "kube-system" && is_running
+    };
+    let uids: Vec<String> = pods.iter().filter_map(uid).collect();
+    let system: Vec<String> = pods.iter().filter(is_of_system).filter_map(uid).collect();
+    ensure!(!system.is_empty(), "no pod of the system runs");
+    let sandboxes: Value = serde_json::from_str(&cluster.node.crictl(&["pods", "--output", "json"])?)?;
+    let sandboxes = sandboxes["items"].as_array().context("a list")?;
+    let mut found: Vec<(&str, Vec<String>)> = vec![("the sandboxes", sandboxes.iter().filter_map(uid).collect())];
+    for (place, script) in PLACES {
+        let printed = cluster.node.output(Path::new("sh"), ["-c", script, cluster.node.cgroup()])?;
+        found.push((place, printed.lines().map(str::to_owned).collect()));
+    }
+    for (place, present) in &found {
+        let missing = system.iter().find(|uid| !present.contains(uid));
+        ensure!(missing.is_none(), "{place} lack the running pod {missing:?}: {present:?}");
+    }
+    let found = found.into_iter().flat_map(|(_, present)| present);
+    Ok(found.filter(|uid| !uids.contains(uid)).collect())
+}
