@@ -2,12 +2,14 @@
 //!
 //! etcd, the API server, the controller manager, the scheduler and the kubelets are stock programs in namespaces of their
 //! own ([`super::site`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask cluster-test` runs
-//! the cases ([`cases`]), which use kubectl alone, and `cargo xtask conformance` those of Kubernetes ([`conformance`]).
+//! the cases ([`cases`]), which use kubectl alone, `cargo xtask conformance` those of Kubernetes ([`conformance`]), and
+//! `cargo xtask cluster-kill` kills programs ([`kill`]).
 
 mod cases;
 mod certificates;
 pub(crate) mod conformance;
 mod control;
+pub(crate) mod kill;
 mod kubectl;
 mod leftovers;
 mod space;

@@ -180,6 +180,23 @@ impl Node {
         kill(&self.executord)
     }
 
+    /// Kills executord's launcher with SIGKILL.
+    pub(super) fn kill_launcher(&self) -> anyhow::Result<()> {
+        let executord = self.executord.lock().ok().context("a case panicked")?;
+        let nsenter = executord.as_ref().context("executord does not run")?.id();
+        // There is none while executord starts it again.
+        match child_of(nsenter).and_then(child_of).and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+            Some(launcher) => Ok(kill_process(launcher, Signal::KILL)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns true if executord has ended by itself.
+    pub(super) fn executord_has_ended(&self) -> anyhow::Result<bool> {
+        let mut executord = self.executord.lock().ok().context("a case panicked")?;
+        Ok(executord.as_mut().context("executord does not run")?.try_wait()?.is_some())
+    }
+
     /// Kills executor-cri with SIGKILL.
     pub(super) fn kill_cri(&self) -> anyhow::Result<()> {
         kill(&self.cri)

@@ -1,0 +1,305 @@
+//! `cargo xtask cluster-kill`: kills the programs of a node at random while pods come and go.
+//!
+//! Jobs show that no pod runs twice and that no exit is lost: the container of each pod makes a directory, which fails the
+//! second time. Half of the pods stay, and hold a lock that a second container of the pod would lack.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::kubectl::Cluster;
+use super::space::{Space, WAIT, extend, pod};
+use super::{build, leftovers, start};
+use crate::engines::Kind;
+use crate::engines::cases::programs;
+use crate::engines::site::{self, Site};
+use crate::workspace::{Workspace, step};
+
+/// Pods of a Job.
+const PARALLEL: usize = 5;
+/// Interval between updates of the pods that stay.
+const UPDATE: Duration = Duration::from_secs(60);
+/// Longest interval between two kills, and before a killed program is started again, in milliseconds.
+const INTERVAL: u64 = 8_000;
+const PAUSE: u64 = 3_000;
+/// Marks that a container runs for the first time in its pod.
+const ONCE: &str = "mkdir /marks/$UID || touch /marks/$UID.twice; sleep $SECONDS; touch /marks/$UID.done";
+/// Marks that two containers of a pod run at once.
+const LOCKED: &str = "exec 9>/marks/$UID.lock; flock -n 9 || touch /marks/$UID.twice; ";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Minutes of kills
+    #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    minutes: u32,
+    /// Pods that come and go
+    #[arg(long, value_name = "NUMBER", default_value_t = 60, value_parser = clap::value_parser!(u8).range(10..=80))]
+    pods: u8,
+    /// Repeat the kills of an earlier run
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Print only the results on standard output, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Copy the logs of all programs to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    logs: Option<PathBuf>,
+    /// Use the programs of the product in this directory instead of building them
+    #[arg(long, value_name = "DIRECTORY")]
+    programs: Option<PathBuf>,
+}
+
+/// What happened.
+#[derive(Default, Serialize)]
+struct Outcome {
+    seed: u64,
+    /// Kills of each program.
+    kills: BTreeMap<&'static str, u32>,
+    /// Ends of executord because its launcher had been killed before it listened.
+    executord_ended: u32,
+    /// Completed Jobs.
+    jobs: u32,
+    /// Pods of Jobs that succeeded.
+    succeeded: usize,
+    /// Pods of Jobs that failed before their container ran: a kubelet that was killed between CreateContainer and
+    /// StartContainer takes a created container for one that has exited.
+    never_started: usize,
+    /// Updates of the pods that stay.
+    updates: u32,
+}
+
+/// Starts a cluster with one node, and kills its programs. Fails if a container ran twice, an exit or a pod is lost, or
+/// something is left.
+pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let supplies = build(workspace, Kind::Executor)?;
+    let programs = programs(workspace, options.programs.as_deref())?;
+    let sites = Site::several("cluster", 1)?;
+    let started = start(workspace, &supplies, &sites, &programs, Kind::Executor, &[]);
+    let outcome = started.and_then(|cluster| run(&cluster, options));
+    if let Some(logs) = &options.logs {
+        site::keep_logs(&sites, logs)?;
+    }
+    let outcome = outcome?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&outcome)?);
+    } else {
+        println!("{}", outcome.text());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<Outcome> {
+    let marks = cluster.node.path("root/paths/marks");
+    fs::create_dir_all(&marks)?;
+    let space = Space::create(cluster, "churn")?;
+    let half = u32::from(options.pods / 2);
+    space.deploy("stay", half, &marked(&marks, &format!("{LOCKED}{WAIT}"), "0"))?;
+    let seed = options.seed.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| u64::from(since.subsec_nanos()) + 1)
+    });
+    let minutes = options.minutes;
+    step(&format!("{} pods; killing for {minutes} minutes, with --seed {seed}", options.pods));
+    let outcome = Mutex::new(Outcome { seed, ..Outcome::default() });
+    let is_over = AtomicBool::new(false);
+    let churn = Churn { space: &space, marks: &marks, outcome: &outcome, is_over: &is_over };
+    let deadline = Instant::now() + Duration::from_secs(u64::from(minutes) * 60);
+    std::thread::scope(|scope| -> anyhow::Result<()> {
+        let slots = usize::from(options.pods / 2) / PARALLEL;
+        let slots: Vec<_> = (0..slots).map(|slot| scope.spawn(move || churn.jobs(slot))).collect();
+        let updates = scope.spawn(|| churn.updates());
+        let killed = kill(cluster, seed, &outcome, deadline, &is_over);
+        is_over.store(true, Ordering::Relaxed);
+        for thread in slots.into_iter().chain([updates]) {
+            thread.join().map_err(|_panic| anyhow::anyhow!("a thread panicked"))??;
+        }
+        killed
+    })?;
+    step("Comparing the pods that stay");
+    space.roll_out("deployment/stay")?;
+    cluster.until_nodes_are_ready()?;
+    let are_equal = || {
+        let ready = space.pods("stay")?.len();
+        Ok((ready == usize::try_from(half)? && cluster.running("churn", "stay-")?.len() == ready).then_some(()))
+    };
+    let done = cluster.until("the runtime runs the pods that stay, and no other", are_equal);
+    space.described(done)?;
+    let twice: Vec<String> = names(&marks)?.into_iter().filter(|name| name.ends_with(".twice")).collect();
+    ensure!(twice.is_empty(), "containers of these pods ran twice: {twice:?}");
+    step("Searching for what is left");
+    space.delete()?;
+    leftovers::until_none(cluster)?;
+    outcome.into_inner().ok().context("a thread panicked")
+}
+
+/// Kills one program after another until the deadline, and starts it again. Ends early if a thread failed.
+fn kill(
+    cluster: &Cluster,
+    seed: u64,
+    outcome: &Mutex<Outcome>,
+    deadline: Instant,
+    is_over: &AtomicBool,
+) -> anyhow::Result<()> {
+    let node = &cluster.node;
+    let mut random = Random(seed);
+    while Instant::now() < deadline && !is_over.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(random.below(INTERVAL))); // the time of a kill is random
+        let pause = Duration::from_millis(random.below(PAUSE));
+        let name = ["kubelet", "executor-cri", "executord", "executor-launcher"][usize::try_from(random.below(4))?];
+        match name {
+            "kubelet" => node.kill_kubelet()?,
+            "executor-cri" => node.kill_cri()?,
+            "executord" => node.kill_executord()?,
+            _ => node.kill_launcher()?,
+        }
+        std::thread::sleep(pause); // so is the time of its start
+        match name {
+            "kubelet" => node.start_kubelet()?,
+            "executor-cri" => node.start_cri()?,
+            "executord" => node.start_executord()?,
+            _ => {}
+        }
+        let has_ended = node.executord_has_ended()?;
+        if has_ended {
+            node.start_executord()?;
+        }
+        let mut outcome = outcome.lock().ok().context("a thread panicked")?;
+        *outcome.kills.entry(name).or_default() += 1;
+        outcome.executord_ended += u32::from(has_ended);
+    }
+    Ok(())
+}
+
+/// Creates and removes pods until the kills are over.
+#[derive(Clone, Copy)]
+struct Churn<'a> {
+    space: &'a Space<'a>,
+    marks: &'a Path,
+    outcome: &'a Mutex<Outcome>,
+    is_over: &'a AtomicBool,
+}
+
+impl Churn<'_> {
+    /// Runs one Job after another.
+    fn jobs(&self, slot: usize) -> anyhow::Result<()> {
+        for number in 0.. {
+            if self.is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            let done = self.job(&format!("job-{slot}-{number}"), slot + 1);
+            self.end_on_error(done)?;
+        }
+        Ok(())
+    }
+
+    fn job(&self, name: &str, seconds: usize) -> anyhow::Result<()> {
+        let mut spec = marked(self.marks, ONCE, &seconds.to_string());
+        extend(&mut spec, json!({"restartPolicy": "Never"}));
+        let spec = json!({
+            "completions": PARALLEL, "parallelism": PARALLEL, "completionMode": "Indexed", "backoffLimit": 1000,
+            "template": {"spec": spec},
+        });
+        self.space.apply("batch/v1", "Job", name, json!({"spec": spec}))?;
+        let job = format!("job/{name}");
+        let waited = self.space.kubectl(&["wait", &job, "--for", "condition=Complete", "--timeout", "300s"]);
+        self.space.described(waited)?;
+        let pods = self.space.get(&["pods", "--selector", &format!("batch.kubernetes.io/job-name={name}")])?;
+        let pods = pods["items"].as_array().context("a list")?;
+        let (succeeded, failed): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod["status"]["phase"] == "Succeeded");
+        ensure!(succeeded.len() == PARALLEL, "{name}: {} pods succeeded: {pods:?}", succeeded.len());
+        for pod in &succeeded {
+            ensure!(self.has_run(pod), "{name}: a pod succeeded whose container has not run: {pod}");
+        }
+        for pod in &failed {
+            ensure!(!self.has_run(pod), "{name}: a pod failed although its container ran: {pod}");
+        }
+        self.space.kubectl(&["delete", &job, "--wait=false"])?;
+        let mut outcome = self.outcome.lock().ok().context("a thread panicked")?;
+        outcome.jobs += 1;
+        outcome.succeeded += succeeded.len();
+        outcome.never_started += failed.len();
+        Ok(())
+    }
+
+    /// Returns true if the container of a pod has begun to run.
+    fn has_run(&self, pod: &Value) -> bool {
+        pod["metadata"]["uid"].as_str().is_some_and(|uid| self.marks.join(uid).exists())
+    }
+
+    /// Replaces the pods that stay, again and again.
+    fn updates(&self) -> anyhow::Result<()> {
+        let mut next = Instant::now() + UPDATE;
+        while !self.is_over.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(250)); // between two checks
+            if Instant::now() < next {
+                continue;
+            }
+            let update = self.space.kubectl(&["rollout", "restart", "deployment/stay"]);
+            self.end_on_error(update.and_then(|_| self.space.roll_out("deployment/stay")))?;
+            self.outcome.lock().ok().context("a thread panicked")?.updates += 1;
+            next = Instant::now() + UPDATE;
+        }
+        Ok(())
+    }
+
+    fn end_on_error(&self, result: anyhow::Result<()>) -> anyhow::Result<()> {
+        if let Err(error) = &result {
+            step(&format!("FAILED: {error:#}"));
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+/// Returns the specification of a pod whose script marks its run in a directory of the host.
+fn marked(marks: &Path, script: &str, seconds: &str) -> Value {
+    let uid = json!({"name": "UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}});
+    let fields = json!({
+        "env": [uid, {"name": "SECONDS", "value": seconds}],
+        "volumeMounts": [{"name": "marks", "mountPath": "/marks"}],
+    });
+    let mut spec = pod(script, fields);
+    extend(&mut spec, json!({"volumes": [{"name": "marks", "hostPath": {"path": marks, "type": "Directory"}}]}));
+    spec
+}
+
+fn names(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let names = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.collect()
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        let kills: Vec<_> = self.kills.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        format!(
+            "Nothing ran twice, nothing is lost, and nothing is left.\n\
+             Kills: {}. executord ended {} times with its launcher.\n\
+             {} Jobs with {} pods that succeeded, and {} that failed before their container ran; {} updates.",
+            kills.join(", "),
+            self.executord_ended,
+            self.jobs,
+            self.succeeded,
+            self.never_started,
+            self.updates
+        )
+    }
+}
+
+/// Pseudorandom numbers (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
+    }
+}
