@@ -16,6 +16,7 @@ mod report;
 mod room;
 mod site;
 mod supplies;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

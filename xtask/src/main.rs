@@ -73,6 +73,8 @@ enum Command {
     ClusterTest(engines::cluster::TestOptions),
     /// Kill the programs of such a cluster's node at random while pods come and go
     ClusterKill(engines::cluster::kill::Options),
+    /// Measure what 100 pods cost on such a node, beside containerd, and a node at the API server
+    ClusterScale(engines::cluster::scale::Options),
     /// Run Kubernetes' own conformance cases on such a cluster
     Conformance(engines::cluster::conformance::Options),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
@@ -121,6 +123,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::KubeletTest(options) => engines::kubelet::run_command(&workspace, options),
         Command::Cluster(options) => engines::cluster::run_command(&workspace, options),
         Command::ClusterTest(options) => engines::cluster::test_command(&workspace, options),
+        Command::ClusterScale(options) => engines::cluster::scale::run_command(&workspace, options),
         Command::ClusterKill(options) => engines::cluster::kill::run_command(&workspace, options),
         Command::Conformance(options) => engines::cluster::conformance::run_command(&workspace, options),
         Command::Sanitize(options) => sanitize::run(&workspace, options),

@@ -5,13 +5,12 @@ use std::fmt;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::room::Room;
-use super::{Runtime, Stage};
+use super::{Runtime, Stage, usage};
 use crate::workspace::{run, step};
 
 /// Pods and containers of one run of critest's benchmarks.
@@ -22,11 +21,6 @@ const PARALLEL: [usize; 2] = [1, 4];
 const PODS: usize = 110;
 /// Processes in the room that are not the runtime's: the registry, and the client.
 const OWN: [&str; 2] = ["images", "density"];
-/// Share of one processor that the machine may use at rest.
-const REST_MAX: f64 = 0.1;
-/// Maximum time to wait until the machine is at rest.
-const REST_PATIENCE: Duration = Duration::from_secs(60);
-
 /// Times in milliseconds by measured operation.
 type Times = BTreeMap<String, Vec<f64>>;
 
@@ -79,7 +73,7 @@ pub(super) fn measure(contestants: &[(Stage<'_>, Runtime)], rounds: usize) -> an
             let (stage, runtime) = &contestants[index];
             for parallel in PARALLEL {
                 step(&format!("Round {} of {rounds}: {}, {parallel} at once", round + 1, runtime.name));
-                figures.rest = figures.rest.max(rest()?);
+                figures.rest = figures.rest.max(usage::rest()?);
                 let times = critest(stage, runtime, parallel)?;
                 times.into_iter().for_each(|(name, times)| {
                     figures.runtimes[index].times_ms.entry(name).or_default().extend(times);
@@ -89,7 +83,7 @@ pub(super) fn measure(contestants: &[(Stage<'_>, Runtime)], rounds: usize) -> an
     }
     for ((stage, runtime), figure) in contestants.iter().zip(&mut figures.runtimes) {
         step(&format!("Filling {} with {PODS} pods", runtime.name));
-        figures.rest = figures.rest.max(rest()?);
+        figures.rest = figures.rest.max(usage::rest()?);
         density(stage, runtime, figure)?;
     }
     Ok(figures)
@@ -98,7 +92,7 @@ pub(super) fn measure(contestants: &[(Stage<'_>, Runtime)], rounds: usize) -> an
 impl Figures {
     /// Returns false if the machine was busy. The figures then do not count.
     pub(super) fn count(&self) -> bool {
-        self.rest < REST_MAX
+        usage::is_rest(self.rest)
     }
 }
 
@@ -173,47 +167,8 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
 
 /// Returns the proportional set size of all processes in the room except those of this benchmark, in KiB.
 fn memory(room: &Room) -> anyhow::Result<u64> {
-    let mut sum = 0;
-    for entry in fs::read_dir(room.processes())? {
-        let process = entry?.path();
-        // A process may end meanwhile.
-        let (Ok(name), Ok(text)) =
-            (fs::read_to_string(process.join("comm")), fs::read_to_string(process.join("smaps_rollup")))
-        else {
-            continue;
-        };
-        if OWN.contains(&name.trim()) {
-            continue;
-        }
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-        sum += line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or_default();
-    }
-    Ok(sum)
-}
-
-/// Waits until the machine is at rest, for a minute at most. Returns its processor use, as a share of one processor.
-fn rest() -> anyhow::Result<f64> {
-    let deadline = Instant::now() + REST_PATIENCE;
-    loop {
-        let (begin, busy) = (Instant::now(), busy_seconds()?);
-        std::thread::sleep(Duration::from_secs(2)); // the time that is measured
-        let share = (busy_seconds()? - busy) / begin.elapsed().as_secs_f64();
-        if share < REST_MAX || Instant::now() > deadline {
-            return Ok(share);
-        }
-    }
-}
-
-/// Returns the processor time that the machine has used since its start.
-fn busy_seconds() -> anyhow::Result<f64> {
-    let text = fs::read_to_string("/proc/stat")?;
-    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
-    let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    ensure!(ticks.len() > 7, "/proc/stat has another format");
-    // All but idle, and waiting for a disk.
-    let busy: f64 =
-        ticks[..8].iter().enumerate().filter(|(index, _)| ![3, 4].contains(index)).map(|(_, time)| time).sum();
-    Ok(busy / rustix::param::clock_ticks_per_second() as f64)
+    let usage = usage::by_program(&room.processes())?;
+    Ok(usage.iter().filter(|(name, _)| !OWN.contains(&name.as_str())).map(|(_, usage)| usage.memory_kib).sum())
 }
 
 /// Returns the value below which the share of the values is.

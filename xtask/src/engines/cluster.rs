@@ -3,7 +3,7 @@
 //! etcd, the API server, the controller manager, the scheduler and the kubelets are stock programs in namespaces of their
 //! own ([`super::site`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask cluster-test` runs
 //! the cases ([`cases`]), which use kubectl alone, `cargo xtask conformance` those of Kubernetes ([`conformance`]), and
-//! `cargo xtask cluster-kill` kills programs ([`kill`]).
+//! `cargo xtask cluster-kill` kills programs ([`kill`]). `cargo xtask cluster-scale` measures ([`scale`]).
 
 mod cases;
 mod certificates;
@@ -12,6 +12,7 @@ mod control;
 pub(crate) mod kill;
 mod kubectl;
 mod leftovers;
+pub(crate) mod scale;
 mod space;
 mod system;
 

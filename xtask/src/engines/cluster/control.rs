@@ -18,6 +18,16 @@ const SERVICES: &str = "10.96.0.0/16";
 /// Clients of the API server on the first node that have a kubeconfig, besides its kubelet.
 const CLIENTS: [&str; 3] = ["admin", "controller-manager", "scheduler"];
 const ETCD: &str = "http://127.0.0.1:2379";
+/// Name of the API server's log of requests of nodes, without those of the other clients.
+pub(super) const AUDIT: &str = "audit.jsonl";
+/// The nodes are kubelets, and service accounts of pods.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseComplete]
+rules:
+- {level: Metadata, userGroups: [\"system:nodes\", \"system:serviceaccounts:kube-system\"]}
+- {level: None}
+";
 /// Time limit for the start of a program on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -67,6 +77,8 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
         &["--data-dir", &data, "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD, "--unsafe-no-fsync"],
     )?;
     is_ready(&mut etcd, "etcd", &format!("{ETCD}/readyz"))?;
+    let policy = directory.join("audit.yaml");
+    fs::write(&policy, AUDIT_POLICY)?;
     let mut server = start(
         "kube-apiserver",
         &[
@@ -94,6 +106,8 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             &format!("--proxy-client-cert-file={}", pki("front-proxy.crt")),
             &format!("--proxy-client-key-file={}", pki("front-proxy.key")),
+            &format!("--audit-policy-file={}", policy.display()),
+            &format!("--audit-log-path={}", directory.join(AUDIT).display()),
         ],
     )?;
     is_ready(&mut server, "kube-apiserver", &format!("https://{ADDRESS}:6443/readyz"))?;

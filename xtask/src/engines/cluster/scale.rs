@@ -1,0 +1,318 @@
+//! `cargo xtask cluster-scale`: what 100 pods with probes cost on a node, beside containerd in the same run, and what a node
+//! costs the API server. docs/scale.md has the results, and the arithmetic for large clusters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::control::AUDIT;
+use super::kubectl::{Cluster, condition};
+use super::space::{SERVE, Space, extend, pod};
+use super::{build, start};
+use crate::engines::Kind;
+use crate::engines::cases::{programs, until};
+use crate::engines::site::{self, Site};
+use crate::engines::supplies::Supplies;
+use crate::engines::usage::{self, Usage};
+use crate::workspace::{Workspace, output, step};
+
+/// Pods of the measurement. A node has 110 at most, with those of the system.
+const PODS: u32 = 100;
+/// Nodes with which the costs at the API server are measured.
+const NODES: u8 = 3;
+/// Time that is measured.
+const INTERVAL: Duration = Duration::from_secs(120);
+/// Time between the readiness of all pods and the measurement, in which the last updates of their status end.
+const SETTLE: Duration = Duration::from_secs(30);
+/// Time limit for the start of all pods.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Print only the results on standard output, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Copy the logs of all programs to this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    logs: Option<PathBuf>,
+    /// Use the programs of the product in this directory instead of building them
+    #[arg(long, value_name = "DIRECTORY")]
+    programs: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    /// Highest processor use of the machine before a run, as a share of one processor.
+    rest: f64,
+    nodes: Vec<NodeFigure>,
+    api: ApiFigure,
+}
+
+/// Costs of the pods of a node.
+#[derive(Serialize)]
+struct NodeFigure {
+    runtime: String,
+    /// Seconds until all pods were ready.
+    start_seconds: f64,
+    /// Milliseconds of processor time a second that the machine uses, without and with the pods.
+    machine_ms: [f64; 2],
+    programs: BTreeMap<String, ProgramFigure>,
+}
+
+/// What the processes of a program use while all pods run, with the processes that they wait for.
+#[derive(Default, Serialize)]
+struct ProgramFigure {
+    processes: u32,
+    /// Milliseconds of processor time a second.
+    ms: f64,
+    memory_kib: u64,
+}
+
+/// Costs of a node at the API server while nothing changes, as the mean of the nodes without the control plane.
+#[derive(Default, Serialize)]
+struct ApiFigure {
+    pods_per_node: f64,
+    /// Requests a second, by the program of the node, the verb and the resource.
+    requests: BTreeMap<String, f64>,
+    /// Watches, by the program of the node.
+    watches: BTreeMap<String, f64>,
+    /// Bytes a second from and to the node.
+    bytes: [f64; 2],
+}
+
+/// Measures both runtimes and three nodes. Fails if the machine is busy.
+pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let supplies = build(workspace, Kind::Containerd)?;
+    let programs = programs(workspace, options.programs.as_deref())?;
+    let mut rest: f64 = 0.0;
+    let mut nodes = Vec::new();
+    for runtime in [Kind::Executor, Kind::Containerd] {
+        rest = rest.max(usage::rest()?);
+        let node = with_cluster(workspace, options, &supplies, &programs, (runtime, 1), |cluster, sites| {
+            node_figure(cluster, sites)
+        });
+        nodes.push(node?);
+    }
+    rest = rest.max(usage::rest()?);
+    let kind = (Kind::Executor, NODES);
+    let api =
+        with_cluster(workspace, options, &supplies, &programs, kind, |cluster, sites| api_figure(cluster, sites))?;
+    let figures = Figures { rest, nodes, api };
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&figures)?);
+    } else {
+        print!("{figures}");
+    }
+    Ok(if usage::is_rest(rest) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Starts a cluster, and returns what `measure` returns for it.
+fn with_cluster<T>(
+    workspace: &Workspace,
+    options: &Options,
+    supplies: &Supplies,
+    programs: &Path,
+    (runtime, nodes): (Kind, u8),
+    measure: impl FnOnce(&Cluster, &[Arc<Site>]) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let sites = Site::several("cluster", nodes)?;
+    let started = start(workspace, supplies, &sites, programs, runtime, &[]);
+    let result = started.and_then(|cluster| measure(&cluster, &sites));
+    if let Some(logs) = &options.logs {
+        site::keep_logs(&sites, logs)?;
+    }
+    result
+}
+
+fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFigure> {
+    let runtime = cluster.get(&["nodes"])?["items"][0]["status"]["nodeInfo"]["containerRuntimeVersion"].take();
+    let runtime = runtime.as_str().unwrap_or_default().replace("://", " ");
+    let processes = sites[0].room.processes();
+    step(&format!("{runtime}: measuring without pods"));
+    std::thread::sleep(SETTLE);
+    let without = machine()?;
+    let space = Space::create(cluster, "scale")?;
+    let start_seconds = start_pods(&space)?;
+    step(&format!("{runtime}: measuring with {PODS} pods, which were ready after {start_seconds:.0} s"));
+    std::thread::sleep(SETTLE);
+    let before = usage::by_program(&processes)?;
+    let with = machine()?;
+    let after = usage::by_program(&processes)?;
+    let figure = |(name, used): (&String, &Usage)| {
+        let earlier = before.get(name).copied().unwrap_or_default();
+        let ms = (used.seconds - earlier.seconds).max(0.0) * 1000.0 / INTERVAL.as_secs_f64();
+        (name.clone(), ProgramFigure { processes: used.processes, ms, memory_kib: used.memory_kib })
+    };
+    let programs = after.iter().map(figure).collect();
+    space.delete()?;
+    Ok(NodeFigure { runtime, start_seconds, machine_ms: [without, with], programs })
+}
+
+/// Returns the milliseconds of processor time a second that the machine uses, measured for [`INTERVAL`].
+fn machine() -> anyhow::Result<f64> {
+    let (begin, busy) = (Instant::now(), usage::busy_seconds()?);
+    std::thread::sleep(INTERVAL); // the time that is measured
+    Ok((usage::busy_seconds()? - busy) * 1000.0 / begin.elapsed().as_secs_f64())
+}
+
+/// Creates pods with a readiness and a liveness probe, and returns the seconds until all are ready.
+fn start_pods(space: &Space<'_>) -> anyhow::Result<f64> {
+    let probes = json!({
+        "readinessProbe": {"httpGet": {"path": "/", "port": 8080}},
+        "livenessProbe": {"exec": {"command": ["true"]}},
+    });
+    let mut spec = pod(SERVE, probes);
+    extend(
+        &mut spec,
+        json!({"topologySpreadConstraints": [{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }]}),
+    );
+    let labels = json!({"app": "web"});
+    let template = json!({"metadata": {"labels": labels}, "spec": spec});
+    let begin = Instant::now();
+    let fields = json!({"replicas": PODS, "selector": {"matchLabels": labels}, "template": template});
+    space.apply("apps/v1", "Deployment", "web", json!({"spec": fields}))?;
+    let are_ready = || {
+        let ready = space.pods("web")?.iter().filter(|pod| condition(pod, "Ready")).count();
+        Ok((ready == usize::try_from(PODS)?).then_some(()))
+    };
+    let ready = until(PATIENCE, "all pods are ready", are_ready);
+    space.described(ready)?;
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigure> {
+    let space = Space::create(cluster, "scale")?;
+    start_pods(&space)?;
+    step(&format!("Measuring the requests of {NODES} nodes"));
+    std::thread::sleep(SETTLE);
+    let (first, others) = sites.split_first().context("no node")?;
+    let log = first.directory.join(AUDIT);
+    // The interface of the first node that is connected with the other node receives what that node sends.
+    let bytes = || -> anyhow::Result<[f64; 2]> {
+        let mut sum = [0.0; 2];
+        for site in others {
+            let printed =
+                output(first.room.command("ip").args(["-json", "-stats", "link", "show", "dev", &site.name]))?;
+            let statistics = &serde_json::from_str::<Value>(&printed)?[0]["stats64"];
+            for (index, direction) in ["rx", "tx"].into_iter().enumerate() {
+                sum[index] += statistics[direction]["bytes"].as_f64().context("ip has another format")?;
+            }
+        }
+        Ok(sum)
+    };
+    let (from, before) = (fs::metadata(&log)?.len(), bytes()?);
+    std::thread::sleep(INTERVAL); // the time that is measured
+    let after = bytes()?;
+    let mut figure = ApiFigure::default();
+    let (count, seconds) = (others.len() as f64, INTERVAL.as_secs_f64());
+    figure.bytes = [0, 1].map(|index| (after[index] - before[index]) / count / seconds);
+    let pods = space.pods("web")?;
+    let on_others = pods.iter().filter(|pod| pod["spec"]["nodeName"] != *first.name).count();
+    figure.pods_per_node = on_others as f64 / count;
+    let mut watches = BTreeSet::new();
+    for request in requests(&log)? {
+        let Request { program, node, verb, resource, key, at } = request;
+        if !others.iter().any(|site| site.name == node) {
+            continue;
+        }
+        if verb == "watch" {
+            watches.insert((program, node, key));
+        } else if at >= from {
+            *figure.requests.entry(format!("{program} {verb} {resource}")).or_default() += 1.0 / count / seconds;
+        }
+    }
+    for (program, ..) in watches {
+        *figure.watches.entry(program).or_default() += 1.0 / count;
+    }
+    space.delete()?;
+    Ok(figure)
+}
+
+/// A request of a node's program in the API server's log.
+struct Request {
+    program: String,
+    node: String,
+    verb: String,
+    resource: String,
+    /// Path and query without what differs between repetitions.
+    key: String,
+    /// Position in the log.
+    at: u64,
+}
+
+fn requests(log: &Path) -> anyhow::Result<Vec<Request>> {
+    let mut file = BufReader::new(fs::File::open(log).with_context(|| log.display().to_string())?);
+    let (mut line, mut all) = (String::new(), Vec::new());
+    loop {
+        let at = file.seek(SeekFrom::Current(0))?;
+        line.clear();
+        if file.read_line(&mut line)? == 0 || !line.ends_with('\n') {
+            return Ok(all);
+        }
+        let entry: Value = serde_json::from_str(&line).context("a line of the log")?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let user = text(&entry["user"]["username"]);
+        let (program, node) = match user.strip_prefix("system:node:") {
+            Some(node) => ("kubelet".to_owned(), node.to_owned()),
+            None => {
+                let name = &entry["user"]["extra"]["authentication.kubernetes.io/node-name"][0];
+                (user.rsplit(':').next().unwrap_or_default().to_owned(), text(name))
+            }
+        };
+        let (verb, uri) = (text(&entry["verb"]), text(&entry["requestURI"]));
+        let reference = &entry["objectRef"];
+        let resource = match text(&reference["subresource"]) {
+            sub if sub.is_empty() => text(&reference["resource"]),
+            sub => format!("{}/{sub}", text(&reference["resource"])),
+        };
+        let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
+        let selector = query.split('&').find(|part| part.starts_with("fieldSelector=")).unwrap_or_default();
+        all.push(Request { program, node, verb, resource, key: format!("{path}?{selector}"), at });
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !usage::is_rest(self.rest) {
+            writeln!(f, "The machine was busy: these figures do not count.\n")?;
+        }
+        writeln!(f, "At rest the machine used at most {:.0} ms of processor time a second.\n", self.rest * 1000.0)?;
+        for node in &self.nodes {
+            writeln!(
+                f,
+                "{}: {PODS} pods were ready after {:.1} s. The machine uses {:.0} ms a second without them, {:.0} with them.\n",
+                node.runtime, node.start_seconds, node.machine_ms[0], node.machine_ms[1]
+            )?;
+            writeln!(f, "| program | processes | processor time, ms a second | memory, MiB |\n|---|---|---|---|")?;
+            for (name, ProgramFigure { processes, ms, memory_kib }) in &node.programs {
+                writeln!(f, "| {name} | {processes} | {ms:.1} | {:.1} |", *memory_kib as f64 / 1024.0)?;
+            }
+            writeln!(f)?;
+        }
+        let ApiFigure { pods_per_node, requests, watches, bytes } = &self.api;
+        let sum: f64 = requests.values().sum();
+        writeln!(f, "A node with {pods_per_node:.0} pods sends the API server {sum:.2} requests a second.\n")?;
+        writeln!(f, "| request | a second |\n|---|---|")?;
+        requests.iter().try_for_each(|(name, rate)| writeln!(f, "| {name} | {rate:.3} |"))?;
+        let watches: Vec<_> = watches.iter().map(|(name, count)| format!("{name} {count:.0}")).collect();
+        writeln!(
+            f,
+            "\nWatches: {}. Bytes a second from the node {:.0}, to it {:.0}.",
+            watches.join(", "),
+            bytes[0],
+            bytes[1]
+        )
+    }
+}
