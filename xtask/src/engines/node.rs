@@ -25,9 +25,22 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 const CONFORMANCE_PATHS: [&str; 2] = ["/etc/hosts", "/tmp/job-e2e"];
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
-/// Pods may use all secrets.
-const SECRET_RULES: &str =
-    "[[cri.secrets]]\nannotations = true\nnamespaces = [\"default\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
+/// Pods of these namespaces may use all secrets.
+const SECRET_RULES: &str = "[[cri.secrets]]
+annotations = true
+namespaces = [\"default\"]
+provider = \"shelf\"
+paths = [\"/\"]
+[[cri.secrets]]
+annotations = true
+namespaces = [\"away\"]
+provider = \"vault\"
+paths = [\"/\"]
+";
+/// File with the token for the provider `vault`.
+const TOKEN: &str = "vault-token";
+/// Port of the node's loopback where the provider `vault` is expected.
+pub(super) const VAULT_PORT: u16 = 8200;
 /// Starts the kubelet (`$1` and its arguments). It sets these kernel parameters of the host, which are files here.
 const START_KUBELET: &str = r#"mount --make-rprivate /proc
 for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
@@ -74,6 +87,8 @@ impl Node {
         let settings = settings(&configuration, directory, &registry.address, &site.cgroup)?;
         fs::write(directory.join("executor.toml"), settings)?;
         fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
+        fs::write(directory.join(TOKEN), "token")?;
+        room::make_private(&directory.join(TOKEN))?;
         let node = Self {
             site: Arc::clone(site),
             programs,
@@ -260,6 +275,9 @@ fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// executor-cri may use all secrets of a provider.
+const ALLOW: &str = "allow = [{ uid = 0, paths = [\"/\"] }]\n";
+
 /// Returns the configuration of a node, with the places of this run.
 fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str) -> anyhow::Result<String> {
     let directory = directory.display();
@@ -280,7 +298,8 @@ fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str)
         "{settings}cni_conf_dir = \"{directory}/executor/cni\"\ncni_bin_dirs = [\"/usr/lib/cni\"]\n\
          [launcher]\ncgroup_parent = \"executor-{cgroup}\"\n[[secret_providers]]\nname = \"shelf\"\n\
          type = \"directory\"\npath = \"{directory}/{SECRETS}\"\npoll_seconds = 1\n\
-         allow = [{{ uid = 0, paths = [\"/\"] }}]\n{}",
+         {ALLOW}[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"http://127.0.0.1:{VAULT_PORT}\"\n\
+         token_file = \"{directory}/{TOKEN}\"\n{ALLOW}{}",
         mirrors.concat()
     ))
 }

@@ -1,4 +1,4 @@
-//! Secrets by reference in an inline volume: rules C52 to C55.
+//! Secrets by reference in annotations and in an inline volume: rules C51 to C55.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
-use crate::engines::node::SECRETS;
+use crate::engines::node::{SECRETS, VAULT_PORT};
 use crate::engines::site::NAME;
 
 /// Manifest of the package.
@@ -157,5 +157,44 @@ pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result
         ensure!(described.contains(word), "{word} is missing: {described}");
     }
     space.run("control", &pod(WAIT, json!({})))?;
+    space.delete()
+}
+
+/// Pods whose provider is unreachable do not start, and their events say why. Other pods start meanwhile. When the provider
+/// is reachable, all of them start without any action.
+pub(super) fn unreachable_provider_is_waited_for(cluster: &Cluster) -> anyhow::Result<()> {
+    const PODS: usize = 30;
+    let space = Space::create(cluster, "away")?;
+    let reference = "- {file: /run/password, provider: vault, path: secret/app, key: password}\n";
+    let labels = json!({"app": "waiting"});
+    let metadata = json!({"labels": labels, "annotations": {"secrets.executor.v1/a": reference}});
+    let template = json!({"metadata": metadata, "spec": pod(WAIT, json!({}))});
+    let spec = json!({"replicas": PODS, "selector": {"matchLabels": labels}, "template": template});
+    space.apply("apps/v1", "Deployment", "waiting", json!({"spec": spec}))?;
+    let reasons = || {
+        let pods = space.pods("waiting")?;
+        let waiting = pods.iter().filter(|pod| {
+            let reason = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+            reason["message"].as_str().is_some_and(|message| message.contains("vault"))
+        });
+        Ok((waiting.count() == PODS).then_some(()))
+    };
+    let done = cluster.until("the status of each pod names the provider", reasons);
+    space.described(done)?;
+    let described = space.kubectl(&["describe", "pods", "--selector", "app=waiting"])?;
+    for word in ["Failed", "http://127.0.0.1:8200: ", "onnection refused"] {
+        ensure!(described.contains(word), "{word} is missing: {described}");
+    }
+    space.run("control", &pod(WAIT, json!({})))?;
+    let serve = format!(
+        "mkdir -p /w/v1/auth/token /w/v1/secret/data; cd /w/v1; echo '{{\"data\":{{\"ttl\":0}}}}' >auth/token/lookup-self; \
+         echo '{{\"data\":{{\"data\":{{\"password\":\"{FIRST}\"}},\"metadata\":{{\"version\":1}}}}}}' >secret/data/app; \
+         exec httpd -f -p 127.0.0.1:{VAULT_PORT} -h /w"
+    );
+    let mut vault = pod(&serve, json!({}));
+    extend(&mut vault, json!({"hostNetwork": true}));
+    space.run("vault", &vault)?;
+    space.roll_out("deployment/waiting")?;
+    same("the secret", &space.execute("deployment/waiting", "cat /run/password")?, FIRST)?;
     space.delete()
 }
