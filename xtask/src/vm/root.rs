@@ -35,6 +35,7 @@ const PACKAGES: &[&str] = &[
     "skopeo",      // copies images
     "systemd",
     "systemd-sysv",
+    "uidmap",   // the kubelet asks getsubids for ids
     "umoci",    // makes images
     "xfsprogs", // a file system with project quotas, in addition to ext4
     "zstd",
