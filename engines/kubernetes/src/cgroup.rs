@@ -7,24 +7,24 @@ use executor_client::v1;
 
 use crate::store::Container;
 
-/// Mount of the hierarchies.
+/// Mount point of the cgroup hierarchies.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
-/// Largest limit on memory in bytes. The kernel shows a larger number without a limit.
+/// Largest memory limit in bytes. The kernel shows a larger number if there is no limit.
 const LIMIT_MAX: u64 = 1 << 62;
-/// Processes whose descriptors are counted.
+/// Maximum number of processes whose descriptors are counted.
 const PROCESSES_MAX: usize = 1000;
 
-/// Counters of a container. What cannot be read is 0: the container may have ended meanwhile.
+/// Counters of a container. A counter that cannot be read is 0: the container may have ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupCounters {
     pub(crate) processes: u64,
-    /// Open files of all processes.
+    /// Number of open files of all processes.
     pub(crate) descriptors: u64,
-    /// Open files that are sockets.
+    /// Number of open files that are sockets.
     pub(crate) sockets: u64,
     /// Bytes of mapped files.
     pub(crate) mapped_bytes: u64,
-    /// Times that the memory limit was reached.
+    /// Number of times that the memory limit was reached.
     pub(crate) limit_reached: u64,
     /// Bytes of memory that are reserved for the container; 0 without a reservation.
     pub(crate) reserved_bytes: u64,
@@ -103,12 +103,12 @@ fn files_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the value of a line `NAME VALUE`.
+/// Returns the value of the line `NAME VALUE` with this name.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Returns the directory of a controller, or of cgroup v2, from /proc/PID/cgroup.
+/// Returns the cgroup directory of a controller, or else of cgroup v2, from /proc/PID/cgroup.
 fn cgroup(text: &str, controller: &str) -> Option<PathBuf> {
     let of_v1 = text.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(CgroupCounters::read(directory.path()).reserved_bytes, 0, "there is no limit");
     }
 
-    /// Rule C41.
+    /// Rule C41: huge pages of every size are reported.
     #[test]
     fn huge_pages_of_all_sizes_are_read() {
         let directory = tempfile::tempdir().unwrap();

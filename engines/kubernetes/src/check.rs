@@ -1,8 +1,8 @@
-//! `executor-cri --check`: what the host, executord's policy and the kubelet's configuration lack, each with the line to
-//! write.
+//! `executor-cri --check`: finds the missing settings of the host, executord's policy and the kubelet's configuration,
+//! each with the line to add.
 //!
-//! executord judges requests without any effect (Validate): those of an ordinary pod, and of a system pod, which uses all
-//! that Kubernetes has.
+//! executord validates the requests of an ordinary pod, of a privileged pod in the host's namespaces, and of pods with
+//! the ids of the kubelet, without any effect (Validate).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,13 +24,13 @@ use crate::lower::sandbox::{self, Host};
 use crate::options::Options;
 use crate::secrets::RequestSecrets;
 
-/// Ids of a pod's users.
+/// Number of ids of a pod's user namespace.
 const IDS_OF_A_POD: u32 = 65_536;
-/// Largest configuration of a kubelet, in bytes.
+/// Maximum size of a file of the kubelet's configuration, in bytes.
 const KUBELET_MAX: u64 = 1 << 20;
-/// Id for the requests that are only judged.
+/// Id of the requests, which are only validated.
 const ID: &str = "check";
-/// Fields of requests to executord, and the line of `[policy]` that allows each.
+/// Fields of requests to executord, each with the line of `[policy]` that allows the field.
 const LINES: [(&str, &str); 23] = [
     ("pod.user_namespace", "allow_host_userns = true"),
     ("run.user_namespace", "allow_host_userns = true"),
@@ -68,21 +68,21 @@ const UNIFIED: [(&str, &str); 5] = [
     ("memory.oom.group", "1"),
     ("memory.swap.max", "0"),
 ];
-/// File with the ids that the kubelet gives to pods with `hostUsers: false`.
+/// Files with the ids that the kubelet gives to pods with `hostUsers: false`.
 const IDS: [&str; 2] = ["/etc/subuid", "/etc/subgid"];
 /// Line of [`IDS`] for 110 pods, above the pool of executord.
 const IDS_LINE: &str = "kubelet:2013265920:7208960";
 /// `oom_score_adj` of the QoS class Guaranteed and of critical pods.
 const GUARANTEED: i64 = -997;
 
-/// Something that is missing.
+/// A missing setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Lack {
-    /// What cannot be done, and why.
+pub(crate) struct MissingSetting {
+    /// Description of the problem.
     pub(crate) what: String,
-    /// The line to write; empty if no line helps.
+    /// The line to add; empty if no single line corrects the problem.
     pub(crate) line: String,
-    /// False if only some pods need it: system pods, and those with `hostUsers: false`.
+    /// False if only some pods need the setting: system pods, pods with `hostUsers: false`, and pods with secrets.
     pub(crate) is_needed: bool,
 }
 
@@ -104,7 +104,7 @@ impl Kubelet {
         parse(text, 1, &Limits::OBJECT).ok().and_then(|parsed| decode::<Self>(&parsed.root).value)
     }
 
-    /// Returns the cgroup below which the kubelet creates those of pods.
+    /// Returns the parent of the cgroups that the kubelet creates for pods.
     fn pod_cgroups(&self) -> String {
         match self.cgroup_root.trim_matches('/') {
             "" => "/kubepods".to_owned(),
@@ -133,28 +133,28 @@ impl Kubelet {
     }
 }
 
-/// Returns what is missing for a kubelet with this configuration that connects to `socket`.
+/// Returns the missing settings for the kubelet of `options.kubelet_config` and the server on `options.socket`.
 ///
 /// # Errors
 /// Returns an error if executord does not answer.
-pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -> Result<Vec<Lack>, Error> {
+pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -> Result<Vec<MissingSetting>, Error> {
     let (socket, kubelet) = (&options.socket, &options.kubelet_config);
     let info = client.info().await?;
-    let mut lacks = Vec::new();
+    let mut missing = Vec::new();
     let mut add = |what: &str, line: &str| {
-        lacks.push(Lack { what: what.to_owned(), line: line.to_owned(), is_needed: true });
+        missing.push(MissingSetting { what: what.to_owned(), line: line.to_owned(), is_needed: true });
     };
     if !info.launcher_connected {
-        add("executord has no launcher", "systemctl enable --now executor-launcher");
+        add("no launcher is connected to executord", "systemctl enable --now executor-launcher");
     } else if !client.networks(&[]).await?.networks.iter().any(|network| network.driver == "cni") {
         add("there is no CNI configuration in policy.cni_conf_dir", "");
     }
     if info.image_policy.as_ref().is_some_and(|policy| policy.set && policy.allow.is_empty()) {
-        add("executord fetches no image: images.allow is empty", "[images] with allow = [\"*\"]");
+        add("executord pulls no images: images.allow is empty", "[images] with allow = [\"*\"]");
     }
     for provider in config.providers() {
         if !info.secret_providers.iter().any(|known| known.name == provider) {
-            lacks.push(Lack {
+            missing.push(MissingSetting {
                 what: format!("cri.secrets names the provider {provider:?}, which executord does not have"),
                 line: format!("[[secret_providers]] with name = {provider:?}"),
                 is_needed: false,
@@ -164,14 +164,14 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     let mut settings = Kubelet::default();
     let mut ids_of_pods = Vec::new();
     if let Some(text) = read(kubelet) {
-        lacks.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
+        missing.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
         settings = Kubelet::from_yaml(&text).unwrap_or_default();
         let [users, groups] = IDS.map(|file| ids_of_kubelet(&read(Path::new(file)).unwrap_or_default()));
         match users.filter(|_| users == groups) {
             Some(first_and_last) => ids_of_pods.extend(first_and_last),
-            None => lacks.push(Lack {
+            None => missing.push(MissingSetting {
                 what: format!(
-                    "{} have no equal ids for the user kubelet: the kubelet then uses ids of others",
+                    "{} do not assign the same id range to the user kubelet; ids of pods may overlap with other users' ids",
                     IDS.join(" and ")
                 ),
                 line: IDS_LINE.to_owned(),
@@ -195,16 +195,16 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
             let found = match client.validate(&Wiped::new(request)).await {
                 Ok(()) => continue,
                 Err(error) if error.violations().is_empty() => return Err(error),
-                Err(error) => lacks_of(kubelet, error.violations(), is_needed),
+                Err(error) => to_missing(kubelet, error.violations(), is_needed),
             };
-            for lack in found {
-                if lack.line.is_empty() || lacks.iter().all(|known| known.line != lack.line) {
-                    lacks.push(lack);
+            for setting in found {
+                if setting.line.is_empty() || missing.iter().all(|known| known.line != setting.line) {
+                    missing.push(setting);
                 }
             }
         }
     }
-    Ok(lacks)
+    Ok(missing)
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -212,13 +212,14 @@ fn read(path: &Path) -> Option<String> {
     is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
 }
 
-/// Checks a kubelet's configuration. Settings that it does not contain have the kubelet's defaults.
-fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<Lack> {
-    let mut lacks = Vec::new();
-    let mut add = |what: String, line: &str| lacks.push(Lack { what, line: line.to_owned(), is_needed: true });
+/// Returns the missing settings of a kubelet's configuration. Unset keys have the kubelet's defaults.
+fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<MissingSetting> {
+    let mut missing = Vec::new();
+    let mut add =
+        |what: String, line: &str| missing.push(MissingSetting { what, line: line.to_owned(), is_needed: true });
     let Some(kubelet) = Kubelet::from_yaml(text) else {
         add("the kubelet's configuration is not YAML".to_owned(), "");
-        return lacks;
+        return missing;
     };
     let endpoint = format!("unix://{}", socket.display());
     if kubelet.container_runtime_endpoint != endpoint {
@@ -226,15 +227,16 @@ fn check_kubelet(text: &str, socket: &Path, has_v1: bool) -> Vec<Lack> {
         add(format!("the kubelet uses the runtime at {now:?}"), &format!("containerRuntimeEndpoint: {endpoint}"));
     }
     if kubelet.cgroup_driver == "systemd" {
-        add("a kubelet before 1.36 uses its own cgroup driver".to_owned(), "cgroupDriver: cgroupfs");
+        add("a kubelet before 1.36 would use the cgroup driver systemd".to_owned(), "cgroupDriver: cgroupfs");
     }
     if has_v1 && kubelet.fail_cgroup_v1 != Some(false) {
         add("the kubelet does not start on a host with cgroup version 1".to_owned(), "failCgroupV1: false");
     }
-    lacks
+    missing
 }
 
-/// Returns the first ids of the first and of the last pod.
+/// Returns the first id of the first pod and the first id of the last pod, or `None` if the file has no valid range for
+/// the kubelet.
 fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
     let line = text.lines().find_map(|line| line.strip_prefix("kubelet:"))?;
     let (first, length) = line.split_once(':')?;
@@ -243,29 +245,29 @@ fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
     Some([first, end.checked_sub(IDS_OF_A_POD).filter(|&last| last >= first)?])
 }
 
-/// Joins the violations that one line corrects.
-fn lacks_of(kubelet: &Kubelet, violations: &[Violation], is_needed: bool) -> Vec<Lack> {
+/// Converts violations to missing settings. Violations that the same line corrects are joined.
+fn to_missing(kubelet: &Kubelet, violations: &[Violation], is_needed: bool) -> Vec<MissingSetting> {
     let mut by_line: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut others = Vec::new();
     for violation in violations {
         let what = format!("{}: {}", violation.field, violation.description);
         match kubelet.line_for(&violation.field) {
             Some(line) => by_line.entry(line).or_default().push(what),
-            None => others.push(Lack { what, line: String::new(), is_needed }),
+            None => others.push(MissingSetting { what, line: String::new(), is_needed }),
         }
     }
-    let named = by_line.into_iter().map(|(line, whats)| Lack { what: whats.join("; "), line, is_needed });
+    let named = by_line.into_iter().map(|(line, whats)| MissingSetting { what: whats.join("; "), line, is_needed });
     named.chain(others).collect()
 }
 
-/// A sandbox and its container.
+/// Requests of a sandbox and its container.
 type Pod = (PodSandboxConfig, ContainerConfig);
 
 fn metadata() -> Option<PodSandboxMetadata> {
     Some(PodSandboxMetadata { name: ID.into(), uid: ID.into(), namespace: ID.into(), attempt: 0 })
 }
 
-/// A pod without any setting, as the kubelet asks for it.
+/// Returns a pod without special settings, as the kubelet requests it.
 fn ordinary(kubelet: &Kubelet) -> Pod {
     let cgroup_parent = format!("{}/besteffort/podcheck", kubelet.pod_cgroups());
     let linux = LinuxPodSandboxConfig { cgroup_parent, ..LinuxPodSandboxConfig::default() };
@@ -281,7 +283,7 @@ fn ordinary(kubelet: &Kubelet) -> Pod {
     (sandbox, ContainerConfig { command, mounts, linux: Some(linux), ..ContainerConfig::default() })
 }
 
-/// A pod with `hostUsers: false`.
+/// Returns a pod with `hostUsers: false`, whose ids begin with `host_id` on the host.
 fn with_ids(kubelet: &Kubelet, host_id: u32) -> Pod {
     let (mut sandbox, container) = ordinary(kubelet);
     let mapping = vec![IdMapping { host_id, container_id: 0, length: IDS_OF_A_POD }];
@@ -292,7 +294,7 @@ fn with_ids(kubelet: &Kubelet, host_id: u32) -> Pod {
     (sandbox, container)
 }
 
-/// A privileged pod in the host's namespaces.
+/// Returns a privileged pod in the host's namespaces.
 fn system(kubelet: &Kubelet) -> Pod {
     let node = NamespaceMode::Node.into();
     let options = NamespaceOption { network: node, pid: node, ipc: node, ..NamespaceOption::default() };
@@ -334,7 +336,7 @@ fn requests(
         allows_all_devices: true,
     };
     let run = container::lower(&origin, container.clone())?;
-    // Alone, because the container of a pod that is refused is not judged.
+    // Without the pod, because executord does not validate the container of a refused pod.
     let user_namespace = pod.user_namespace;
     let id_map = pod.id_map;
     Ok((pod, RunRequest { id: "check-container".into(), pod: String::new(), user_namespace, id_map, ..run }))
@@ -348,8 +350,8 @@ mod tests {
     fn kubelets_settings_are_compared() {
         let socket = Path::new("/run/executor-cri/cri.sock");
         let lines = |text: &str, has_v1| {
-            let lacks = check_kubelet(text, socket, has_v1);
-            lacks.into_iter().map(|lack| lack.line).collect::<Vec<_>>()
+            let missing = check_kubelet(text, socket, has_v1);
+            missing.into_iter().map(|setting| setting.line).collect::<Vec<_>>()
         };
         let good = "kind: KubeletConfiguration\ncontainerRuntimeEndpoint: unix:///run/executor-cri/cri.sock\n";
         assert_eq!(lines(good, false), Vec::<String>::new());
@@ -375,8 +377,8 @@ mod tests {
         let violation =
             |field: &str| Violation { field: field.into(), description: "why".into(), reason: "NOT_ALLOWED".into() };
         let fields = ["run.limits.unlimited_pids", "run.limits.unlimited_memory", "run.volumes[0].host_path", "run.x"];
-        let lacks = lacks_of(&Kubelet::default(), &fields.map(violation), true);
-        let lines: Vec<&str> = lacks.iter().map(|lack| &*lack.line).collect();
+        let missing = to_missing(&Kubelet::default(), &fields.map(violation), true);
+        let lines: Vec<&str> = missing.iter().map(|setting| &*setting.line).collect();
         assert_eq!(lines.len(), 3);
         assert_eq!((lines[0], lines[2]), ("allow_no_limits = true", ""));
         assert!(lines[1].starts_with("host_paths"));
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn kubelets_directories_are_judged() {
+    fn kubelet_directories_are_read() {
         for (text, cgroups, logs) in [
             ("", "/kubepods", "/var/log/pods"),
             ("cgroupRoot: /\npodLogsDir: ''", "/kubepods", "/var/log/pods"),

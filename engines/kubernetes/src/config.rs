@@ -12,33 +12,34 @@ use executor_core::reference::{check_provider_name, check_reference_path, covers
 use executor_core::validate::is_host_label;
 use serde::Deserialize;
 
-/// File that is read if the command line names none. It may be missing.
+/// Default path of the configuration file, which may be missing.
 const DEFAULT: &str = "/etc/executor/executor-cri.toml";
 /// Default prefix of annotations with references to secrets.
 const ANNOTATION: &str = "secrets.executor.v1";
-/// Longest prefix of an annotation in bytes: Kubernetes' limit.
+/// Maximum length of an annotation's prefix in bytes: the limit of Kubernetes.
 const ANNOTATION_MAX: usize = 253;
-/// Default name of the CSI plugin: that of the CSIDriver.
+/// Default name of the CSI plugin and of the CSIDriver.
 const DRIVER: &str = "secrets.executor.v1";
-/// Longest name of a CSI plugin, in bytes.
+/// Maximum length of a CSI plugin's name, in bytes.
 const DRIVER_MAX: usize = 63;
 /// Default directory of a kubelet.
 const KUBELET: &str = "/var/lib/kubelet";
-/// Largest file, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 /// Maximum number of rules, and of entries of each list of a rule.
 const LIST_MAX: usize = 1000;
-/// Entry of a rule for all namespaces, or for all service accounts.
+/// Entry of a rule that matches all namespaces or all service accounts.
 const ALL: &str = "*";
 
-/// Pods with users of their own on the host (rule C56).
+/// Selects the pods that have their own user namespace (rule C56).
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum UserNamespaces {
-    /// Those with `hostUsers: false`.
+    /// Pods with `hostUsers: false`.
     #[default]
     Requested,
-    /// All but privileged ones, those in a namespace of the host, and those of the RuntimeClass handler `executor-host`.
+    /// All pods, except privileged pods, pods in a namespace of the host, and pods with the RuntimeClass handler
+    /// `executor-host`.
     All,
 }
 
@@ -46,7 +47,7 @@ pub(crate) enum UserNamespaces {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// Pods with users of their own on the host.
+    /// Pods that have their own user namespace.
     pub(crate) user_namespaces: UserNamespaces,
     /// Prefix of the annotations with references to secrets, before the `/` and the container's name.
     pub(crate) secrets_annotation: String,
@@ -60,7 +61,7 @@ pub(crate) struct Config {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Csi {
-    /// Name of the plugin, which a pod's volume and the CSIDriver have.
+    /// Name of the plugin, as in the volumes of pods and in the CSIDriver.
     pub(crate) driver: String,
     /// Directory of the kubelet.
     pub(crate) kubelet_directory: PathBuf,
@@ -94,11 +95,11 @@ pub(crate) struct Rule {
     /// Namespaces of the pods; [`ALL`] for all.
     namespaces: Vec<String>,
     provider: String,
-    /// Paths at the provider, each with everything below. `/` is every path.
+    /// Paths at the provider. A path includes all paths below; `/` includes every path.
     paths: Vec<String>,
 }
 
-/// Place of a reference, which decides the rules that can allow it.
+/// Place of a reference. Only rules for this place can allow the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceOrigin<'a> {
     /// An annotation, which any user who creates pods can write.
@@ -117,7 +118,7 @@ struct Document {
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigFile {
     path: PathBuf,
-    /// True if the command line names the file, which must exist then.
+    /// True if the command line names the file. Such a file must exist.
     is_required: bool,
 }
 
@@ -129,8 +130,8 @@ impl ConfigFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is not TOML, or has an unknown key or an impossible value. It names every
-    /// impossible value.
+    /// Returns an error if the file cannot be read, is not TOML, or has an unknown key or an invalid value. The error
+    /// names every invalid value.
     pub(crate) fn read(&self) -> Result<Config, String> {
         let shown = self.path.display();
         let mut text = String::new();
@@ -169,7 +170,7 @@ impl Config {
         self.secrets.iter().map(|rule| &*rule.provider)
     }
 
-    /// Returns every impossible value with its key.
+    /// Returns every invalid value with its key and the reason.
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if !is_subdomain(&self.secrets_annotation) {
@@ -189,7 +190,7 @@ impl Config {
             }
         }
         if self.secrets.len() > LIST_MAX {
-            faults.push(format!("cri.secrets: has {} rules; at most {LIST_MAX}", self.secrets.len()));
+            faults.push(format!("cri.secrets: has {} rules; at most {LIST_MAX} are allowed", self.secrets.len()));
         }
         for (index, rule) in self.secrets.iter().enumerate() {
             faults.extend(rule.faults().into_iter().map(|fault| format!("cri.secrets[{index}].{fault}")));
@@ -244,12 +245,12 @@ impl Rule {
     }
 }
 
-/// Returns true for a name of a namespace or a container: an RFC 1123 label in lower case.
+/// Returns true if a name is valid for a namespace or a container: an RFC 1123 label in lower case.
 pub(crate) fn is_label(name: &str) -> bool {
     is_host_label(name) && !name.contains(|c: char| c.is_ascii_uppercase())
 }
 
-/// Returns true for an absolute path that has one spelling.
+/// Returns true if a path is absolute and has no empty, `.` or `..` component.
 pub(crate) fn is_plain(path: &Path) -> bool {
     let text = path.to_str().unwrap_or_default();
     let names = text.strip_prefix('/').map(|rest| rest.split('/'));
@@ -268,7 +269,7 @@ mod tests {
     const RULE: &str =
         "[[cri.secrets]]\nannotations = true\nnamespaces = [\"shop\"]\nprovider = \"vault\"\npaths = [\"kv/shop/\"]\n";
 
-    /// Rule C55: closed by default, and each rule has its own namespaces, provider and paths.
+    /// Rule C55: without a rule nothing is allowed, and each rule has its own namespaces, provider and paths.
     #[test]
     fn rules_allow_their_own_paths() {
         let config = parse(RULE).unwrap();

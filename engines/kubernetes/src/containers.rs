@@ -27,12 +27,13 @@ use crate::stats;
 use crate::status::{has_labels, start_error, state};
 use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
 
-/// Creates a container, and returns its id. The same request again returns the same id.
+/// Creates a container, and returns its id. A repeated equal request returns the same id.
 ///
 /// # Errors
-/// INVALID_ARGUMENT (every field that cannot be honoured), FAILED_PRECONDITION (no such sandbox or image; the sandbox is not
-/// ready), PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS (another request with this name), or an error of
-/// executord. Never NOT_FOUND, for which the kubelet would skip the pod (rule C5).
+/// Returns INVALID_ARGUMENT with every violation if a field is invalid or not supported, FAILED_PRECONDITION if the
+/// sandbox or the image does not exist or the sandbox is not ready, PERMISSION_DENIED if no rule allows a secret,
+/// ALREADY_EXISTS if another request has used the name, or an error if a call to executord fails. Never returns
+/// NOT_FOUND, for which the kubelet would skip the pod (rule C5).
 pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) -> Result<String, Status> {
     let CreateContainerRequest { pod_sandbox_id, config, .. } = request;
     let mut config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
@@ -79,7 +80,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         oom_score_adj_min: node.oom_score_adj_min,
         allows_all_devices: is_privileged(&config) && allows_all_devices(node).await?,
     };
-    // Nothing is recorded of a request that cannot be lowered.
+    // Lower the request first, so that no record is written for an invalid request.
     let request = lower(&origin, config)?;
     let image_fields = failure::image_fields(&request.volumes);
     let mut run = Run::from(request);
@@ -99,13 +100,14 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
             node.store.insert_container(record)?;
         }
     }
-    // The rules are for new containers: a retry finds its container also after a rule was removed (rule C8).
+    // The rules apply to new containers only: a retry finds its container even if a rule was removed (rule C8).
     if !is_created && let Err(denied) = allowed {
         node.store.containers.remove(&id);
         return Err(denied);
     }
     run = run.id(&id);
-    // Variables are in buffers of this connection, which ends with the call. executord compares those of a retry.
+    // The buffers of this connection hold variables, so the connection ends with the call. executord compares the
+    // variables of a retry.
     match node.own_client().await?.run(&run).await {
         Ok(started) => {
             if !node.store.containers.created(&id, started.container)? {
@@ -138,10 +140,11 @@ async fn allows_all_devices(node: &Node) -> Result<bool, Status> {
     Ok(info.device_paths.iter().any(|path| path == DEV))
 }
 
-/// Notes the ids of the images that are mounted, and returns the references of their manifests by these ids.
+/// Records the ids of the mounted images in the request's mounts, and returns the references of the images' manifests
+/// by image id.
 ///
 /// # Errors
-/// FAILED_PRECONDITION if one is missing.
+/// Returns FAILED_PRECONDITION if an image is missing, or an error if a call to executord fails.
 async fn image_volumes(node: &Node, config: &mut ContainerConfig) -> Result<BTreeMap<String, String>, Status> {
     let mut volumes = BTreeMap::new();
     for (index, mount) in config.mounts.iter_mut().enumerate() {
@@ -159,7 +162,7 @@ async fn image_volumes(node: &Node, config: &mut ContainerConfig) -> Result<BTre
     Ok(volumes)
 }
 
-/// Returns the absolute path of a log: rule C31. Without both parts there is no log.
+/// Returns the absolute path of a log (rule C31), or an empty path if the directory or the relative path is empty.
 fn log_path(directory: &str, path: &str) -> Result<String, Status> {
     if directory.is_empty() || path.is_empty() {
         return Ok(String::new());
@@ -170,11 +173,11 @@ fn log_path(directory: &str, path: &str) -> Result<String, Status> {
     Ok(format!("{}/{}", directory.trim_end_matches('/'), path.trim_start_matches('/')))
 }
 
-/// Starts a container. Returns when its program is executed.
+/// Starts a container, and returns when its program has been executed.
 ///
 /// # Errors
-/// NOT_FOUND, FAILED_PRECONDITION (not created, or its sandbox is not ready), UNKNOWN (the program cannot be executed),
-/// or an error of executord.
+/// Returns NOT_FOUND if the container does not exist, FAILED_PRECONDITION if the container is not in the state CREATED
+/// or its sandbox is not ready, UNKNOWN if the program cannot be executed, or an error if a call to executord fails.
 pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let container = node.container(id)?;
     let id = &container.record.id;
@@ -188,13 +191,13 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         )));
     }
     let run = node.client.start(id).await.map_err(failure::status)?;
-    events::learn(node, run);
+    events::record_container(node, run);
     // If the program cannot be executed, the container is about to complete.
     let container = node.container(id)?;
     let failed = container.state.as_ref().is_some_and(|run| run.started_at.is_none());
     if failed {
         let run = within(END, node.client.wait(id)).await?.map_err(failure::status)?;
-        events::learn(node, run);
+        events::record_container(node, run);
         if let Some(why) = start_error(&node.container(id)?) {
             return Err(Status::unknown(format!("cannot start the container: {why}")));
         }
@@ -202,10 +205,10 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Stops a container, and returns when it has ended. A missing container is stopped (rule C5).
+/// Stops a container, and returns when the container has ended. Succeeds if the container does not exist (rule C5).
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn stop(node: &Arc<Node>, request: &StopContainerRequest) -> Result<(), Status> {
     let Some(container) = node.store.containers.get(&request.container_id) else { return Ok(()) };
     if state(&container) == ContainerState::ContainerExited {
@@ -217,14 +220,14 @@ pub(crate) async fn stop(node: &Arc<Node>, request: &StopContainerRequest) -> Re
 /// Returns the grace period of a stop. An error would leave the container running, so a period that executord does not
 /// allow is shortened, with a warning.
 fn grace(id: &str, seconds: i64) -> Duration {
-    let asked = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    if asked > GRACE_MAX {
-        tracing::warn!(id, "the grace period of {seconds} s is shortened to the longest, {} s", GRACE_MAX.as_secs());
+    let requested = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    if requested > GRACE_MAX {
+        tracing::warn!(id, "the grace period of {seconds} s is too long; it is shortened to {} s", GRACE_MAX.as_secs());
     }
-    asked.min(GRACE_MAX)
+    requested.min(GRACE_MAX)
 }
 
-/// Time for a container to end after SIGKILL. A process that waits for a dead file system takes longer.
+/// Time limit for a container to end after SIGKILL. A process that waits for a dead file system takes longer.
 const END: Duration = Duration::from_secs(60);
 
 async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> {
@@ -233,8 +236,8 @@ async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> 
         node.client.wait(id).await
     };
     match within(grace + END, ended).await? {
-        Ok(run) => events::learn(node, run),
-        Err(error) if error.code() == Some(Code::NotFound) => events::lose_run(node, id),
+        Ok(run) => events::record_container(node, run),
+        Err(error) if error.code() == Some(Code::NotFound) => events::record_container_lost(node, id),
         Err(error) => return Err(failure::status(error)),
     }
     Ok(())
@@ -245,10 +248,11 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T
     tokio::time::timeout(limit, future).await.map_err(late)
 }
 
-/// Removes a container; a running one is killed. Its log file stays. A missing container is removed (rule C5).
+/// Removes a container, and kills the container first if it is running. The log file stays. Succeeds if the container
+/// does not exist (rule C5).
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let unfinished = || node.store.containers.everything().into_iter().find(|container| container.record.id == id);
     let Some(container) = node.store.containers.get(id).or_else(unfinished) else { return Ok(()) };
@@ -263,23 +267,24 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         false => stats::usages(node, std::slice::from_ref(&container)).await.unwrap_or_default(),
     };
     let used = usages.get(id).and_then(|usage| usage.cpu).map_or(0, |cpu| cpu.total_ns);
-    let note = |record: &mut SandboxRecord| record.note_removal(id, used);
-    if let Err(error) = node.store.sandboxes.change(&container.record.sandbox, note) {
+    let record_removal = |record: &mut SandboxRecord| record.record_removal(id, used);
+    if let Err(error) = node.store.sandboxes.change(&container.record.sandbox, record_removal) {
         tracing::warn!(sandbox = container.record.sandbox, "cannot record the processor time: {}", error.message());
     }
     forgiving(node.client.delete(id, true).await).map_err(failure::status)?;
     if node.store.containers.remove(id) {
-        // Commands that wait for their client hold arguments.
+        // Drop registered commands, which hold arguments while they wait for their clients.
         node.streams.revoke(id);
         events::publish(node, EventKind::ContainerDeletedEvent, id, &container.record.sandbox);
     }
     Ok(())
 }
 
-/// Changes the resources of a container, all or nothing (rule C15).
+/// Changes the resources of a container. If a resource is refused, none is changed (rule C15).
 ///
 /// # Errors
-/// FAILED_PRECONDITION (no such container), INVALID_ARGUMENT, or an error of executord.
+/// Returns FAILED_PRECONDITION if the container does not exist, INVALID_ARGUMENT if a resource is invalid, or an error
+/// if a call to executord fails.
 pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxContainerResources>) -> Result<(), Status> {
     let container = node.container(id).map_err(failure::precondition)?;
     let Some(changed) = changed else { return Ok(()) };
@@ -291,13 +296,13 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
     if limits != Limits::default() {
         let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
         let run = node.client.update_limits(request).await.map_err(failure::status)?;
-        events::learn(node, run);
+        events::record_container(node, run);
     }
-    let note = |record: &mut ContainerRecord| {
+    let merge = |record: &mut ContainerRecord| {
         record.resources = resources::merged(&record.resources, &changed);
         true
     };
-    node.store.containers.change(&record.id, note).map(drop)
+    node.store.containers.change(&record.id, merge).map(drop)
 }
 
 /// Returns the containers that a filter selects.
@@ -316,7 +321,7 @@ pub(crate) fn list(node: &Node, filter: Option<ContainerFilter>) -> Vec<Containe
 mod tests {
     use super::*;
 
-    /// Rule C11.
+    /// Rule C11: grace periods of up to 7 days are accepted, and longer ones are shortened.
     #[test]
     fn grace_periods_of_days_are_kept() {
         for (seconds, expected) in [(-1, 0), (0, 0), (30, 30), (86_400, 86_400), (i64::MAX, 604_800)] {
@@ -324,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Rule C31.
+    /// Rule C31: a log is below the log directory of its sandbox.
     #[test]
     fn logs_are_below_their_directory() {
         assert_eq!(log_path("/var/log/pods/a/", "c/0.log").unwrap(), "/var/log/pods/a/c/0.log");

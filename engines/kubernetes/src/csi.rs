@@ -1,11 +1,11 @@
-//! A plugin of the kubelet for inline volumes of secrets: `csi.v1` and `pluginregistration` (rule C52).
+//! CSI plugin for inline volumes of secrets: `csi.v1` and `pluginregistration` (rule C52).
 //!
 //! ```text
 //!  kubelet ──pluginregistration──> DIRECTORY/plugins_registry/NAME-reg.sock: name and socket of the plugin
 //!     └────────────csi.v1────────> DIRECTORY/plugins/NAME/csi.sock: publish ──> volumes
 //! ```
-//! The plugin has no capability of the interface. It publishes the inline volume of a pod before RunPodSandbox; the
-//! containers get its secrets in CreateContainer.
+//! The plugin has no optional capabilities. It publishes the inline volumes of a pod before RunPodSandbox; the
+//! containers get the secrets in CreateContainer.
 
 mod publish;
 
@@ -23,20 +23,20 @@ use tonic::{Request, Response, Status};
 use crate::config::Csi;
 use crate::node::Node;
 
-/// Type of the plugin for the kubelet.
+/// Plugin type in the registration with the kubelet.
 const KIND: &str = "CSIPlugin";
-/// Version of the interface.
+/// Supported version of CSI.
 const VERSION: &str = "1.0.0";
-/// Largest message, in bytes.
+/// Maximum size of a message, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
 
-/// Returns the paths of the plugin's sockets: that of the plugin, and that of its registration.
+/// Returns the path of the plugin's socket and the path of the registration socket.
 pub(crate) fn sockets(Csi { driver, kubelet_directory }: &Csi) -> [PathBuf; 2] {
     let plugin = kubelet_directory.join("plugins").join(driver).join("csi.sock");
     [plugin, kubelet_directory.join("plugins_registry").join(format!("{driver}-reg.sock"))]
 }
 
-/// Returns the services of the plugin, and that of its registration.
+/// Returns the routes of the plugin's services and the routes of the registration service.
 pub(crate) fn routes(node: &Arc<Node>, settings: &Csi) -> [Routes; 2] {
     let plugin = Plugin { node: Arc::clone(node), settings: Arc::new(settings.clone()) };
     let services = Routes::new(IdentityServer::new(plugin.clone()))
@@ -44,7 +44,6 @@ pub(crate) fn routes(node: &Arc<Node>, settings: &Csi) -> [Routes; 2] {
     [services, Routes::new(RegistrationServer::new(plugin))]
 }
 
-/// The plugin.
 #[derive(Clone)]
 struct Plugin {
     node: Arc<Node>,
@@ -179,5 +178,5 @@ fn empty<T: Default>() -> Result<Response<T>, Status> {
 }
 
 fn unimplemented(call: &str) -> Status {
-    Status::unimplemented(format!("{call}: the plugin has inline volumes only"))
+    Status::unimplemented(format!("{call}: the plugin supports only inline volumes"))
 }

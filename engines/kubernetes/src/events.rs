@@ -1,4 +1,4 @@
-//! States that executord reports: notes them, and publishes events of the CRI to watchers (rule C42).
+//! Records the states that executord reports, and publishes CRI events to watchers (rule C42).
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ pub(crate) use executor_cri_api::v1::ContainerEventType as EventKind;
 use crate::node::{Node, now};
 use crate::status;
 
-/// Asks executord for the state of a container.
+/// Reads the state of a container from executord, and records the state.
 ///
 /// # Errors
-/// Returns an error of executord. NOT_FOUND is not an error: the container's end is then unknown.
+/// Returns an error if the call to executord fails, except for NOT_FOUND, which is recorded as a lost container.
 pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
     match node.client.get(id).await {
-        Ok(run) => learn(node, run),
-        Err(error) if error.code() == Some(Code::NotFound) => lose_run(node, id),
+        Ok(run) => record_container(node, run),
+        Err(error) if error.code() == Some(Code::NotFound) => record_container_lost(node, id),
         Err(error) => return Err(error),
     }
     Ok(())
 }
 
-/// Notes the state of a container, and publishes an event if it has started or ended.
-pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
+/// Records the state of a container, and publishes an event if the container has started or ended.
+pub(crate) fn record_container(node: &Arc<Node>, run: v1::Container) {
     let (id, after) = (run.id.clone(), run.state());
     let has_started = run.started_at.is_some();
     let Some([before, _]) = node.store.containers.advance(&id, run) else { return };
@@ -38,17 +38,17 @@ pub(crate) fn learn(node: &Arc<Node>, run: v1::Container) {
     }
 }
 
-/// Notes that executord does not have a container, and publishes its end.
-pub(crate) fn lose_run(node: &Arc<Node>, id: &str) {
-    if node.store.containers.lose(id, |run| run.state() == State::Completed)
+/// Records that executord has lost a container, and publishes the end of the container.
+pub(crate) fn record_container_lost(node: &Arc<Node>, id: &str) {
+    if node.store.containers.clear_state(id, |run| run.state() == State::Completed)
         && let Some(container) = node.store.containers.get(id)
     {
         publish(node, EventKind::ContainerStoppedEvent, id, &container.record.sandbox);
     }
 }
 
-/// Notes the state of a pod, and publishes an event if its sandbox has ended.
-pub(crate) fn learn_pod(node: &Arc<Node>, pod: v1::Pod) {
+/// Records the state of a pod, and publishes an event if the sandbox has ended.
+pub(crate) fn record_pod(node: &Arc<Node>, pod: v1::Pod) {
     let id = pod.id.clone();
     let changed = node.store.sandboxes.advance(&id, pod);
     if changed.is_some_and(|[before, after]| before.is_ready() && !after.is_ready()) {
@@ -56,10 +56,10 @@ pub(crate) fn learn_pod(node: &Arc<Node>, pod: v1::Pod) {
     }
 }
 
-/// Notes that executord does not have a pod, and publishes the end of its sandbox.
-pub(crate) fn lose_pod(node: &Arc<Node>, id: &str) {
+/// Records that executord has lost a pod, and publishes the end of the sandbox.
+pub(crate) fn record_pod_lost(node: &Arc<Node>, id: &str) {
     let was_ready = node.store.sandboxes.get(id).is_some_and(|sandbox| sandbox.is_ready());
-    if node.store.sandboxes.lose(id, |_| false) && was_ready {
+    if node.store.sandboxes.clear_state(id, |_| false) && was_ready {
         publish(node, EventKind::ContainerStoppedEvent, id, id);
     }
 }
@@ -77,5 +77,5 @@ pub(crate) fn publish(node: &Arc<Node>, kind: EventKind, id: &str, sandbox: &str
         pod_sandbox_status: node.sandbox(sandbox).ok().map(|sandbox| status::sandbox(&sandbox)),
         containers_statuses: members.map(|container| status::container(&container)).collect(),
     };
-    let _ = node.events.send(Arc::new(event)); // there are no watchers
+    let _ = node.events.send(Arc::new(event)); // fails if there are no watchers
 }

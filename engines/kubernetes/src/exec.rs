@@ -1,4 +1,4 @@
-//! Processes in containers whose output is returned at once: rule C36.
+//! ExecSync: executes a command in a container, and returns its output and exit code (rule C36).
 
 use executor_client::v1::exit_status::Status as Exit;
 use executor_client::v1::{ExecStart, ExitStatus};
@@ -11,28 +11,29 @@ use tonic::Status;
 use crate::failure;
 use crate::node::Node;
 
-/// Output that is returned of each stream, in bytes. The rest is discarded.
+/// Maximum output of each stream, in bytes. Further output is discarded.
 const OUTPUT_MAX: usize = 16 << 20;
 
 /// Executes a command and returns its output and exit code.
 ///
 /// # Errors
-/// NOT_FOUND, INVALID_ARGUMENT (no command), DEADLINE_EXCEEDED (`timeout`; the process and its descendants are killed),
-/// UNKNOWN (the program cannot be executed), or an error of executord.
+/// Returns NOT_FOUND if the container does not exist, INVALID_ARGUMENT if the command is empty or the time limit is too
+/// long, DEADLINE_EXCEEDED if the command runs longer than `timeout` (the process and its descendants are then killed),
+/// UNKNOWN if the program cannot be executed, or an error if a call to executord fails.
 pub(crate) async fn sync(node: &Node, request: ExecSyncRequest) -> Result<ExecSyncResponse, Status> {
     let container = node.container(&request.container_id)?;
     let mut start = start(container.record.id.clone(), request.cmd)?;
     start.timeout = timeout(request.timeout)?;
-    // Arguments and output are in buffers of this connection, which ends with the call.
+    // The buffers of this connection hold arguments and output, so the connection ends with the call.
     let client = node.own_client().await?;
     execute(&client, start).await
 }
 
-/// Returns the request for a command in a container, with the container's environment. Processes that the command leaves
-/// behind run on, as a daemon that a hook starts.
+/// Returns the request for a command in a container, with the container's environment. Processes that outlive the
+/// command keep running, such as a daemon that a hook starts.
 ///
 /// # Errors
-/// INVALID_ARGUMENT without a command.
+/// Returns INVALID_ARGUMENT if the command is empty.
 pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
     let mut words = cmd.into_iter();
     let path = words.next().filter(|path| !path.is_empty()).ok_or_else(|| Status::invalid_argument("cmd: required"))?;
@@ -46,7 +47,7 @@ pub(crate) fn start(id: String, cmd: Vec<String>) -> Result<ExecStart, Status> {
     })
 }
 
-/// Converts a time limit in seconds. A limit of 0 means that there is no limit.
+/// Converts a time limit in seconds; 0 means no limit.
 fn timeout(seconds: i64) -> Result<Option<Duration>, Status> {
     let longest = i64::try_from(GRACE_MAX.as_secs()).unwrap_or(i64::MAX);
     if seconds > longest {
@@ -79,7 +80,7 @@ fn append(output: &mut Vec<u8>, bytes: &[u8]) {
     output.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// Returns the exit code of a process; 128 and its number for a signal.
+/// Returns the exit code of a process; 128 plus the number of the signal if a signal killed the process.
 pub(crate) fn exit_code(exit: ExitStatus) -> i32 {
     match exit.status {
         Some(Exit::Code(code)) => code,

@@ -1,10 +1,10 @@
-//! Errors of calls: one sentence with the field, never a value (rule C6).
+//! Converts errors of calls to one sentence with the field and without values (rule C6).
 
 use executor_client::v1::{VolumeMount, volume_mount};
 use executor_client::{Code, Error, Violation};
 use tonic::Status;
 
-/// Longest message of a status, in bytes.
+/// Maximum length of a status message, in bytes.
 const MESSAGE_MAX: usize = 4096;
 
 /// Converts an error of executord to the status of a call. A request that executord's configuration does not allow is
@@ -26,20 +26,21 @@ pub(crate) fn status(error: Error) -> Status {
     }
 }
 
-/// Converts an error of a call that creates an object. The kubelet would skip the pod for NOT_FOUND (rule C5).
+/// Converts an error of a call that creates an object. NOT_FOUND is replaced, because the kubelet would skip the pod
+/// (rule C5).
 pub(crate) fn new_object(error: Error) -> Status {
     precondition(status(error))
 }
 
-/// Returns the prefixes of the fields of volumes that are images.
+/// Returns the field prefixes of the volumes whose source is an image.
 pub(crate) fn image_fields(volumes: &[VolumeMount]) -> Vec<String> {
     let is_image = |volume: &VolumeMount| matches!(volume.source, Some(volume_mount::Source::Image(_)));
     let indices = volumes.iter().enumerate().filter(|(_, volume)| is_image(volume));
     indices.map(|(index, _)| format!("volumes[{index}].")).collect()
 }
 
-/// Converts an error of CreateContainer. It begins with the word by which the kubelet recognizes a volume that cannot be
-/// mounted (rule C6). `image_fields` are those of [`image_fields`].
+/// Converts an error of CreateContainer. If a volume cannot be mounted, the message begins with a word that the kubelet
+/// recognizes (rule C6). `image_fields` is the result of [`image_fields`].
 pub(crate) fn new_container(error: Error, image_fields: &[String]) -> Status {
     let is_of_image = |violation: &Violation| image_fields.iter().any(|field| violation.field.starts_with(field));
     let is_read_only = |violation: &Violation| {
@@ -66,7 +67,8 @@ pub(crate) fn pull(error: Error) -> Status {
     Status::unknown(format!("{word}: {}", status(error).message()))
 }
 
-/// Replaces NOT_FOUND, which is the code for missing sandboxes and containers of reading calls only (rule C5).
+/// Replaces NOT_FOUND with FAILED_PRECONDITION. Only read calls return NOT_FOUND for missing sandboxes and containers
+/// (rule C5).
 pub(crate) fn precondition(status: Status) -> Status {
     match status.code() {
         Code::NotFound => Status::failed_precondition(status.message()),
@@ -77,7 +79,7 @@ pub(crate) fn precondition(status: Status) -> Status {
 /// Returns both results.
 ///
 /// # Errors
-/// Returns the error of one, or INVALID_ARGUMENT with the messages of both.
+/// Returns the error if one result is an error, or INVALID_ARGUMENT with both messages if both results are errors.
 pub(crate) fn both<A, B>(a: Result<A, Status>, b: Result<B, Status>) -> Result<(A, B), Status> {
     match (a, b) {
         (Ok(a), Ok(b)) => Ok((a, b)),
@@ -86,10 +88,10 @@ pub(crate) fn both<A, B>(a: Result<A, Status>, b: Result<B, Status>) -> Result<(
     }
 }
 
-/// Lets a deletion succeed if there is nothing to delete.
+/// Converts NOT_FOUND from a deletion to success.
 ///
 /// # Errors
-/// Returns any other error.
+/// Returns the error if it is not NOT_FOUND.
 pub(crate) fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
     match deleted {
         Err(error) if error.code() == Some(Code::NotFound) => Ok(()),
@@ -101,7 +103,7 @@ fn sentence(violation: &Violation) -> String {
     format!("{}: {}", violation.field, violation.description)
 }
 
-/// Shortens a message of a status.
+/// Shortens a status message to at most [`MESSAGE_MAX`].
 pub(crate) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_MAX {
         let end = (0..=MESSAGE_MAX).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
@@ -120,10 +122,10 @@ impl Violations {
         self.0.push(format!("{field}: {reason}"));
     }
 
-    /// Returns the status of the call if there is a violation.
+    /// Checks that there are no violations.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT with every violation.
+    /// Returns INVALID_ARGUMENT with every violation if there is one.
     pub(crate) fn check(self) -> Result<(), Status> {
         match self.0.is_empty() {
             true => Ok(()),
@@ -132,7 +134,7 @@ impl Violations {
     }
 }
 
-/// Returns an error of executord; with a violation unless the field is empty.
+/// Returns an error of executord, which has a violation unless the field is empty.
 #[cfg(test)]
 pub(crate) fn refused(code: Code, field: &str, reason: &str) -> Error {
     let violation = Violation { field: field.into(), description: "why".into(), reason: reason.into() };
@@ -156,7 +158,7 @@ mod tests {
         assert!(Violations::default().check().is_ok());
     }
 
-    /// Rule C6.
+    /// Rule C6: errors of pulls begin with a word that the kubelet recognizes, and have the code UNKNOWN.
     #[test]
     fn pull_errors_begin_with_words() {
         for (code, field, reason, expected) in [
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!((launcher.code(), launcher.message()), (Code::Unavailable, "why"));
     }
 
-    /// Rule C6.
+    /// Rule C6: errors of mounts begin with a word that the kubelet recognizes.
     #[test]
     fn mount_errors_begin_with_words() {
         let image = VolumeMount { source: Some(volume_mount::Source::Image(Default::default())), ..Default::default() };

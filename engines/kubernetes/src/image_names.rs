@@ -2,10 +2,10 @@
 
 /// Scheme of references to registries.
 const SCHEME: &str = "docker://";
-/// Docker's registry, which names without a host mean.
+/// Docker's registry: the default for names without a host.
 const DOCKER: &str = "docker.io";
 
-/// Tags, and names with digests, of an image.
+/// Names of an image, with tags and with digests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Names {
     /// `registry/repository:tag`
@@ -15,7 +15,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Returns the names of an image with this manifest, and of the index it was chosen from, if any.
+    /// Returns the names of an image. `manifest` and `index` are digests; `index` is empty if the image was not chosen
+    /// from an index.
     pub(crate) fn new<'a>(references: impl IntoIterator<Item = &'a String>, manifest: &str, index: &str) -> Self {
         let mut names = Self::default();
         for reference in references {
@@ -51,8 +52,8 @@ fn repository(name: &str) -> &str {
     }
 }
 
-/// Returns the reference of a manifest, by which executord finds it whatever its tags are; or one of the references if
-/// the image is from no registry.
+/// Returns a reference with the digest of the manifest, which is independent of tags; or the first reference if the
+/// image is not from a registry.
 pub(crate) fn rootfs(references: &[String], manifest: &str) -> Option<String> {
     let of_registry = references.iter().find_map(|reference| reference.strip_prefix(SCHEME));
     match of_registry {
@@ -61,7 +62,7 @@ pub(crate) fn rootfs(references: &[String], manifest: &str) -> Option<String> {
     }
 }
 
-/// Returns the host and port of the registry that an image's name begins with.
+/// Returns the host and port of the registry in an image's name.
 fn registry(image: &str) -> &str {
     let image = image.strip_prefix(SCHEME).unwrap_or(image);
     match image.split_once('/') {
@@ -70,8 +71,8 @@ fn registry(image: &str) -> &str {
     }
 }
 
-/// Returns true if credentials for the server may be sent for an image (rule C39): the server is the image's registry, or
-/// none is named.
+/// Returns true if credentials for a server may be used for an image (rule C39): `server` is empty or the image's
+/// registry.
 pub(crate) fn is_server_of(server: &str, image: &str) -> bool {
     let server = server.trim();
     server.is_empty() || executor_registry_auth::is_registry(server, registry(image))
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(names.digests.len(), 2);
     }
 
-    /// Rule C39.
+    /// Rule C39: credentials are used only for images of their server.
     #[test]
     fn credentials_stay_with_their_server() {
         for (server, image, expected) in [

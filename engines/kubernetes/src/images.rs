@@ -25,7 +25,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Returns the name with the digest of the manifest; the id if the image has no such name.
+    /// Returns the name with the digest of the manifest, or the id if the image has no such name.
     pub(crate) fn digest_name(&self) -> String {
         self.names.digests.last().unwrap_or(&self.id).clone()
     }
@@ -34,7 +34,8 @@ impl Found {
 /// Finds an image by id, tag, digest or short name.
 ///
 /// # Errors
-/// Returns an error of executord. NOT_FOUND is not an error.
+/// Returns INVALID_ARGUMENT if the name is empty, FAILED_PRECONDITION if the image has no reference, or an error if the
+/// call to executord fails, except for NOT_FOUND.
 pub(crate) async fn find(node: &Node, name: &str) -> Result<Option<Found>, Status> {
     let Some(stored) = inspect(node, name).await?.and_then(|answer| answer.image) else { return Ok(None) };
     let names = Names::new(&stored.references, &stored.digest, &stored.index_digest);
@@ -54,11 +55,12 @@ async fn inspect(node: &Node, name: &str) -> Result<Option<InspectImageResponse>
     }
 }
 
-/// Pulls an image, and returns its id. A tag is asked for at the registry each time.
+/// Pulls an image, and returns its id. A tag is resolved at the registry on each call.
 ///
 /// # Errors
-/// UNKNOWN, beginning with `RegistryUnavailable` or `SignatureValidationFailed`, if the registry does not answer or the
-/// image has no signature that executord requires; or an error of executord.
+/// Returns INVALID_ARGUMENT if the name is empty, UNKNOWN with `RegistryUnavailable` if the registry does not answer,
+/// UNKNOWN with `SignatureValidationFailed` if the image lacks a required signature, or another error if a call to
+/// executord fails.
 pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<AuthConfig>) -> Result<String, Status> {
     let reference = image.unwrap_or_default().image;
     if reference.is_empty() {
@@ -69,7 +71,7 @@ pub(crate) async fn pull(node: &Node, image: Option<ImageSpec>, auth: Option<Aut
         _ => None,
     };
     let request = PullImageRequest { reference, credentials, ..PullImageRequest::default() };
-    // The credentials are in buffers of this connection, which ends with the call.
+    // The buffers of this connection hold the credentials, so the connection ends with the call.
     let client = node.own_client().await?;
     let pulled = async { client.images().pull(&Wiped::new(request)).await?.image().await };
     match pulled.await {
@@ -94,7 +96,7 @@ fn credentials(auth: AuthConfig) -> Result<Option<RegistryCredentials>, Status> 
 /// Lists the images, one entry for each id.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<Image>, Status> {
     let filter = filter.unwrap_or_default();
     if !filter.image.is_empty() {
@@ -105,20 +107,20 @@ pub(crate) async fn list(node: &Node, filter: Option<ImageSpec>) -> Result<Vec<I
     for image in stored {
         by_id.entry(image.config_digest.clone()).or_default().push(image);
     }
-    node.keep_image_users(|id| by_id.contains_key(id));
+    node.retain_image_users(|id| by_id.contains_key(id));
     let mut images = Vec::new();
     for (id, stored) in by_id {
         let Some(first) = stored.first() else { continue };
         match node.image_user(&id, &first.digest).await {
             Ok(user) => images.push(describe(node, id, &stored, &user)),
-            Err(error) if error.code() == Some(Code::NotFound) => {} // removed meanwhile
+            Err(error) if error.code() == Some(Code::NotFound) => {} // removed after the list was read
             Err(error) => return Err(failure::status(error)),
         }
     }
     Ok(images)
 }
 
-/// Describes an image with this id, which executord has from these manifests.
+/// Returns the description of an image. `stored` has the image's manifests at executord.
 fn describe(node: &Node, id: String, stored: &[Stored], user: &str) -> Image {
     let mut names = Names::default();
     for image in stored {
@@ -144,7 +146,7 @@ fn describe(node: &Node, id: String, stored: &[Stored], user: &str) -> Image {
     }
 }
 
-/// Returns the id, or else the name, of an image's `USER`, without its group (rule C40).
+/// Returns the user id or the user name of an image's `USER`, without the group (rule C40).
 fn owner(user: &str) -> (Option<i64>, String) {
     let user = user.split(':').next().unwrap_or(user);
     match user.parse::<u32>() {
@@ -156,7 +158,7 @@ fn owner(user: &str) -> (Option<i64>, String) {
 /// Returns an image by id, tag, digest or short name; `None` if it is missing.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn status(node: &Node, image: Option<ImageSpec>) -> Result<Option<Image>, Status> {
     let Some(answer) = inspect(node, &image.unwrap_or_default().image).await? else { return Ok(None) };
     let user = answer.config.unwrap_or_default().user;
@@ -165,10 +167,10 @@ pub(crate) async fn status(node: &Node, image: Option<ImageSpec>) -> Result<Opti
     Ok(id.map(|id| describe(node, id, &stored, &user)))
 }
 
-/// Removes an image with all its names. A missing image is removed (rule C5).
+/// Removes an image with all its names. Succeeds if the image does not exist (rule C5).
 ///
 /// # Errors
-/// FAILED_PRECONDITION if a container uses the image, or another error of executord.
+/// Returns FAILED_PRECONDITION if a container uses the image, or an error if a call to executord fails.
 pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), Status> {
     let name = image.unwrap_or_default().image;
     let Some(stored) = inspect(node, &name).await?.and_then(|answer| answer.image) else { return Ok(()) };
@@ -182,10 +184,10 @@ pub(crate) async fn remove(node: &Node, image: Option<ImageSpec>) -> Result<(), 
     }
 }
 
-/// Returns the use of the file system that holds images and containers.
+/// Returns the usage of the file system that holds images and containers.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn filesystem(node: &Node) -> Result<ImageFsInfoResponse, Status> {
     let used = node.client.images().store_usage().await.map_err(failure::status)?;
     let usage = |bytes: u64, inodes: u64| FilesystemUsage {
@@ -194,7 +196,7 @@ pub(crate) async fn filesystem(node: &Node) -> Result<ImageFsInfoResponse, Statu
         used_bytes: Some(UInt64Value { value: bytes }),
         inodes_used: Some(UInt64Value { value: inodes }),
     };
-    // Writable layers are on the same file system; each container's statistics have its own.
+    // Writable layers are on the same file system; the statistics of a container contain the usage of its layer.
     Ok(ImageFsInfoResponse {
         image_filesystems: vec![usage(used.used_bytes, used.used_inodes)],
         container_filesystems: vec![usage(0, 0)],
@@ -205,7 +207,7 @@ pub(crate) async fn filesystem(node: &Node) -> Result<ImageFsInfoResponse, Statu
 mod tests {
     use super::*;
 
-    /// Rule C39.
+    /// Rule C39: `auth` contains a user name and a password.
     #[test]
     fn credentials_are_decoded() {
         let auth = AuthConfig { auth: "dXNlcjpwYTpzcw==".into(), ..AuthConfig::default() };
@@ -218,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Rule C40.
+    /// Rule C40: `USER` is reported as an id or a name, without the group.
     #[test]
     fn users_are_ids_or_names() {
         assert_eq!(owner("1002:users"), (Some(1002), String::new()));

@@ -8,8 +8,8 @@
 //!                          status: answers                 └──> store: records on disk
 //! ```
 //! A sandbox is a pod of executord, and a container is a held container (`RunRequest.hold`) in this pod, with the same
-//! id. What executord does not know about them, such as their names and annotations, is in records on disk, which contain
-//! no environment. Lists are answered from memory.
+//! id. Data that executord does not store, such as the kubelet's names and annotations, is in records on disk, which
+//! contain no environment. List calls are answered from memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Lowers sandboxes and containers of the CRI to requests of executor.v1.
 //!
-//! A field is honoured, refused by name, or ignored because a rule says so (rule C7): settings of Windows, the overhead and
-//! the seccomp filter of a sandbox, SELinux where the host has none.
+//! Each field is supported, refused by name, or ignored (rule C7). Ignored fields are settings of Windows, the overhead
+//! and the seccomp filter of a sandbox, and SELinux options.
 
 pub(crate) mod container;
 mod mounts;
@@ -18,14 +18,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::failure::Violations;
 
-/// Largest labels, and largest annotations, of an object in bytes. They are in every list, whose size the kubelet limits to
-/// 16 MiB. Kubernetes allows 256 KiB of annotations.
+/// Maximum size of an object's labels, and of its annotations, in bytes. Every list contains labels and annotations,
+/// and the kubelet limits lists to 16 MiB. Kubernetes allows 256 KiB of annotations.
 const TEXTS_MAX: usize = 1 << 20;
 
 /// Label of all pods and containers of executord that executor-cri has created.
 pub(crate) const LABEL: &str = "executor-cri/config";
 
-/// Returns the digest of a request without secrets, by which executord compares two requests with the same id
+/// Returns the digest of a request without secrets. executord compares the digests of two requests with the same id
 /// (rule C8).
 pub(crate) fn digest(message: &impl Message) -> String {
     hex::encode(Sha256::digest(message.encode_to_vec()))

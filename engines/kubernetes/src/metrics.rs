@@ -1,7 +1,7 @@
 //! Metrics of pods and containers with the names of cAdvisor, which the kubelet republishes: rule C41.
 //!
-//! What a host does not count is left out, such as pressure without PSI. Values are whole numbers, so times are in whole
-//! seconds.
+//! Metrics that a host does not support are omitted, such as pressure without PSI. Values are whole numbers, so times
+//! are in whole seconds.
 
 use executor_client::v1::{NetworkUsage, PressureStall, Usage};
 use executor_cri_api::v1::{
@@ -17,16 +17,16 @@ use crate::stats;
 use crate::status::{nanoseconds, state};
 use crate::store::{Container, Sandbox};
 
-/// Nanoseconds of a second.
+/// Number of nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 /// Default of `cpu.cfs_period_us`.
 const PERIOD_US: i64 = 100_000;
 /// Default of `cpu.shares`.
 const SHARES: i64 = 1024;
-/// Largest number of processes that the kernel allows, if a container has no limit.
+/// Maximum number of threads that the kernel allows. Containers have no other limit.
 const PIDS_MAX: u64 = 4_194_304;
 
-/// Kind, name, help and labels beside those of every metric.
+/// Kind, name, help text, and labels in addition to [`LABELS`].
 type Description = (MetricType, &'static str, &'static str, &'static [&'static str]);
 
 /// Labels of every metric.
@@ -39,27 +39,27 @@ const DEVICE: &[&str] = &["device"];
 /// Metrics of containers.
 const CONTAINER: [Description; 48] = [
     (COUNTER, "container_blkio_device_usage_total", "Bytes transferred from and to disks", &["device", "operation"]),
-    (COUNTER, "container_cpu_cfs_periods_total", "Periods in which the container ran", &[]),
-    (COUNTER, "container_cpu_cfs_throttled_periods_total", "Periods in which the container was throttled", &[]),
+    (COUNTER, "container_cpu_cfs_periods_total", "Number of periods in which the container ran", &[]),
+    (COUNTER, "container_cpu_cfs_throttled_periods_total", "Number of throttled periods", &[]),
     (COUNTER, "container_cpu_cfs_throttled_seconds_total", "Time for which the container was throttled", &[]),
     (COUNTER, "container_cpu_system_seconds_total", "Processor time in the kernel", &[]),
     (COUNTER, "container_cpu_usage_seconds_total", "Processor time", &["cpu"]),
     (COUNTER, "container_cpu_user_seconds_total", "Processor time in user mode", &[]),
-    (GAUGE, "container_file_descriptors", "Open files of the container's processes", &[]),
-    (GAUGE, "container_fs_inodes_free", "Free inodes of the file system", DEVICE),
-    (GAUGE, "container_fs_inodes_total", "Inodes of the file system", DEVICE),
+    (GAUGE, "container_file_descriptors", "Number of open files of the container's processes", &[]),
+    (GAUGE, "container_fs_inodes_free", "Number of free inodes of the file system", DEVICE),
+    (GAUGE, "container_fs_inodes_total", "Number of inodes of the file system", DEVICE),
     (GAUGE, "container_fs_limit_bytes", "Size of the file system in bytes", DEVICE),
     (COUNTER, "container_fs_reads_bytes_total", "Bytes read from disks", DEVICE),
-    (COUNTER, "container_fs_reads_total", "Reads from disks", DEVICE),
+    (COUNTER, "container_fs_reads_total", "Number of reads from disks", DEVICE),
     (GAUGE, "container_fs_usage_bytes", "Bytes of the writable layer", DEVICE),
     (COUNTER, "container_fs_writes_bytes_total", "Bytes written to disks", DEVICE),
-    (COUNTER, "container_fs_writes_total", "Writes to disks", DEVICE),
+    (COUNTER, "container_fs_writes_total", "Number of writes to disks", DEVICE),
     (GAUGE, "container_hugetlb_max_usage_bytes", "Largest use of huge pages in bytes", &["pagesize"]),
     (GAUGE, "container_hugetlb_usage_bytes", "Bytes of huge pages", &["pagesize"]),
     (GAUGE, "container_last_seen", "Time of the reading", &[]),
     (GAUGE, "container_memory_cache", "Bytes of page cache", &[]),
-    (COUNTER, "container_memory_failcnt", "Times that the memory limit was reached", &[]),
-    (COUNTER, "container_memory_failures_total", "Page faults", &["failure_type", "scope"]),
+    (COUNTER, "container_memory_failcnt", "Number of times that the memory limit was reached", &[]),
+    (COUNTER, "container_memory_failures_total", "Number of page faults", &["failure_type", "scope"]),
     (GAUGE, "container_memory_kernel_usage", "Bytes of kernel memory", &[]),
     (GAUGE, "container_memory_mapped_file", "Bytes of mapped files", &[]),
     (GAUGE, "container_memory_max_usage_bytes", "Largest use of memory in bytes", &[]),
@@ -67,7 +67,7 @@ const CONTAINER: [Description; 48] = [
     (GAUGE, "container_memory_swap", "Bytes of swap", &[]),
     (GAUGE, "container_memory_usage_bytes", "Bytes of memory, page cache included", &[]),
     (GAUGE, "container_memory_working_set_bytes", "Bytes of memory in active use", &[]),
-    (COUNTER, "container_oom_events_total", "Processes that were killed because the limit was reached", &[]),
+    (COUNTER, "container_oom_events_total", "Number of processes that were killed at the memory limit", &[]),
     (
         COUNTER,
         "container_pressure_cpu_stalled_seconds_total",
@@ -79,8 +79,8 @@ const CONTAINER: [Description; 48] = [
     (COUNTER, "container_pressure_io_waiting_seconds_total", "Time for which a process waited for disks", &[]),
     (COUNTER, "container_pressure_memory_stalled_seconds_total", "Time for which all processes waited for memory", &[]),
     (COUNTER, "container_pressure_memory_waiting_seconds_total", "Time for which a process waited for memory", &[]),
-    (GAUGE, "container_processes", "Processes", &[]),
-    (GAUGE, "container_sockets", "Open sockets of the container's processes", &[]),
+    (GAUGE, "container_processes", "Number of processes", &[]),
+    (GAUGE, "container_sockets", "Number of open sockets of the container's processes", &[]),
     (GAUGE, "container_spec_cpu_period", "Period of the processor quota in microseconds", &[]),
     (GAUGE, "container_spec_cpu_quota", "Processor time in each period, in microseconds", &[]),
     (GAUGE, "container_spec_cpu_shares", "Share of processor time", &[]),
@@ -88,12 +88,12 @@ const CONTAINER: [Description; 48] = [
     (GAUGE, "container_spec_memory_reservation_limit_bytes", "Bytes of memory that are reserved", &[]),
     (GAUGE, "container_spec_memory_swap_limit_bytes", "Limit on memory and swap in bytes", &[]),
     (GAUGE, "container_start_time_seconds", "Start time in seconds since 1970", &[]),
-    (GAUGE, "container_threads", "Threads", &[]),
-    (GAUGE, "container_threads_max", "Limit on threads", &[]),
+    (GAUGE, "container_threads", "Number of threads", &[]),
+    (GAUGE, "container_threads_max", "Maximum number of threads", &[]),
     (GAUGE, "container_ulimits_soft", "Soft limit of the container's first process", &["ulimit"]),
 ];
 
-/// Metrics of pods: those of their network.
+/// Network metrics of pods.
 const POD: [Description; 8] = [
     (COUNTER, "container_network_receive_bytes_total", "Bytes received", NETWORK),
     (COUNTER, "container_network_receive_errors_total", "Errors while receiving", NETWORK),
@@ -130,7 +130,7 @@ pub(crate) async fn list(node: &Node) -> Result<Vec<PodSandboxMetrics>, Status> 
         let members: Vec<&Container> = members.collect();
         let usage = stats::of_sandbox(&sandbox, &members, &usages);
         let labels_of_pod = labels(&sandbox, None);
-        // Without a cgroup of the pod only sums of some counters are known.
+        // Without a cgroup of the pod, only sums of some counters are available.
         let has_cgroup = pod_cgroup::has_parent(&sandbox.record.config);
         let values = if has_cgroup { of_cgroup(&usage) } else { Vec::new() };
         let mut metrics: Vec<Metric> = values
@@ -170,7 +170,7 @@ impl Disk {
     }
 }
 
-/// Returns the values of [`LABELS`]; for the pod's own metrics those of a container are empty.
+/// Returns the values of [`LABELS`]. Without a container, the values of `image` and `container` are empty.
 fn labels(sandbox: &Sandbox, container: Option<&Container>) -> Vec<String> {
     let metadata = sandbox.record.config.metadata.clone().unwrap_or_default();
     let record = container.map(|container| &container.record);
@@ -206,10 +206,10 @@ fn of_network(labels: &[String], network: &NetworkUsage) -> Vec<Metric> {
     names.zip(values).map(|(name, value)| metric(&POD, name, labels, &[stats::INTERFACE], value)).collect()
 }
 
-/// A metric's name, its labels beside [`LABELS`], and its value.
+/// Name of a metric, its label values in addition to [`LABELS`], and its value.
 type Value<'a> = (&'static str, Vec<&'a str>, u64);
 
-/// Returns the counters that a cgroup has, of a pod or of a container.
+/// Returns the cgroup counters of a pod or a container.
 fn of_cgroup(usage: &Usage) -> Vec<Value<'static>> {
     let (cpu, memory) = (usage.cpu.unwrap_or_default(), usage.memory.unwrap_or_default());
     let mut values: Vec<Value<'_>> = vec![
@@ -323,7 +323,7 @@ mod tests {
 
     use crate::store::ContainerRecord;
 
-    /// Rule C41: each metric has as many values of labels as its description has labels.
+    /// Rule C41: each metric has as many label values as its description has labels.
     #[test]
     fn labels_match_descriptions() {
         let usage = Usage {

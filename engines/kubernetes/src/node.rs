@@ -1,4 +1,4 @@
-//! What all calls share: the connection to executord, the records, and the watchers of events.
+//! State that all calls share: the connection to executord, the records, and the watchers of events.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::store::{Container, Sandbox, Store};
 use crate::volumes::Volumes;
 
-/// Events that a watcher may be behind before it is disconnected.
+/// Maximum number of events that a watcher can lag behind before it is disconnected.
 const EVENTS: usize = 1024;
 
 /// State of the process.
@@ -31,7 +31,7 @@ pub(crate) struct Node {
     /// Events for watchers (rule C42).
     pub(crate) events: broadcast::Sender<Arc<ContainerEventResponse>>,
     pub(crate) pinned_images: Vec<String>,
-    /// Least `oom_score_adj` of containers.
+    /// Minimum `oom_score_adj` of containers.
     pub(crate) oom_score_adj_min: i32,
     pub(crate) user_namespaces: UserNamespaces,
     /// Prefix of annotations with references to secrets.
@@ -40,9 +40,9 @@ pub(crate) struct Node {
     pub(crate) config_file: ConfigFile,
     /// URLs of exec, attach and port-forward.
     pub(crate) streams: Streams,
-    /// Locks of names that are being created.
+    /// Locks of names that calls use.
     names: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// `USER` of images, by their ids: an image does not change.
+    /// Cached `USER` of images by image id. The configuration of an id never changes.
     image_users: Mutex<HashMap<String, String>>,
 }
 
@@ -78,7 +78,7 @@ impl Node {
         self.lock_of(name).lock_owned().await
     }
 
-    /// Locks a name unless a call has it.
+    /// Locks a name, or returns `None` if a call holds the lock.
     pub(crate) fn try_lock_name(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
         self.lock_of(name).try_lock_owned().ok()
     }
@@ -89,28 +89,28 @@ impl Node {
         Arc::clone(names.entry(name.to_owned()).or_default())
     }
 
-    /// Returns a client with a connection of its own, for a call with secrets: when the call has ended, nothing of it is
-    /// in the buffers of a connection.
+    /// Returns a client with its own connection, for a call with secrets. The buffers of the connection are freed after
+    /// the call.
     ///
     /// # Errors
-    /// UNAVAILABLE if executord does not listen.
+    /// Returns UNAVAILABLE if executord does not listen.
     pub(crate) async fn own_client(&self) -> Result<Client, Status> {
         let client = Client::connect_with_keepalive(&self.executor).await;
         client.map_err(|error| Status::unavailable(error.to_string()))
     }
 
-    /// Returns a sandbox by its id or a prefix of it.
+    /// Returns a sandbox by its id or a unique prefix of the id.
     ///
     /// # Errors
-    /// NOT_FOUND.
+    /// Returns NOT_FOUND if no sandbox has the id.
     pub(crate) fn sandbox(&self, id: &str) -> Result<Sandbox, Status> {
         self.store.sandboxes.get(id).ok_or_else(|| Status::not_found(format!("there is no sandbox with the id {id:?}")))
     }
 
-    /// Returns a container by its id or a prefix of it.
+    /// Returns a container by its id or a unique prefix of the id.
     ///
     /// # Errors
-    /// NOT_FOUND.
+    /// Returns NOT_FOUND if no container has the id.
     pub(crate) fn container(&self, id: &str) -> Result<Container, Status> {
         self.store
             .containers
@@ -118,10 +118,10 @@ impl Node {
             .ok_or_else(|| Status::not_found(format!("there is no container with the id {id:?}")))
     }
 
-    /// Returns the `USER` of an image, which is asked for once.
+    /// Returns the `USER` of an image, and caches it.
     ///
     /// # Errors
-    /// Returns an error if executord does not have the image.
+    /// Returns an error if executord does not have the image, or the call fails.
     pub(crate) async fn image_user(&self, id: &str, digest: &str) -> Result<String, executor_client::Error> {
         if let Some(user) = locked(&self.image_users).get(id) {
             return Ok(user.clone());
@@ -131,8 +131,8 @@ impl Node {
         Ok(user)
     }
 
-    /// Forgets the users of images that are not listed.
-    pub(crate) fn keep_image_users(&self, is_listed: impl Fn(&str) -> bool) {
+    /// Deletes the cached users of images that are not listed.
+    pub(crate) fn retain_image_users(&self, is_listed: impl Fn(&str) -> bool) {
         locked(&self.image_users).retain(|id, _| is_listed(id));
     }
 }

@@ -18,16 +18,17 @@ pub(crate) struct Options {
     /// Directory for the records of sandboxes and containers
     #[arg(long, env = "EXECUTOR_CRI_STATE_DIR", value_name = "DIRECTORY", default_value = "/var/lib/executor-cri")]
     pub(crate) state_dir: PathBuf,
-    /// Port of 127.0.0.1 for the streams of exec, attach and port-forward, which a URL with a token opens; 0 is any
+    /// Port on 127.0.0.1 for exec, attach and port-forward, which clients open by a URL with a token; 0 selects a free
+    /// port
     #[arg(long, env = "EXECUTOR_CRI_STREAMING_PORT", value_name = "PORT", default_value_t = 0)]
     pub(crate) streaming_port: u16,
     /// Images that the kubelet must not remove, by reference
     #[arg(long = "pinned-image", value_name = "REFERENCE")]
     pub(crate) pinned_images: Vec<String>,
-    /// Lowest `oom_score_adj` of a container: that of a launcher without CAP_SYS_RESOURCE
+    /// Minimum `oom_score_adj` of containers, for a launcher without CAP_SYS_RESOURCE
     ///
-    /// Lower scores are raised to it. Such a launcher refuses them: those of containers of the QoS class Guaranteed, and of
-    /// critical pods.
+    /// Lower scores are raised to the minimum. Without it, such a launcher refuses containers of the QoS class
+    /// Guaranteed and of critical pods.
     #[arg(
         long,
         env = "EXECUTOR_CRI_OOM_SCORE_ADJ_MIN",
@@ -37,15 +38,16 @@ pub(crate) struct Options {
         allow_negative_numbers = true
     )]
     pub(crate) oom_score_adj_min: i32,
-    /// Configuration file with the users of pods and the rules for their secrets; /etc/executor/executor-cri.toml if it exists
+    /// Configuration file for user namespaces and secrets of pods; by default /etc/executor/executor-cri.toml if it
+    /// exists
     #[arg(long, env = "EXECUTOR_CRI_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Messages to log: `error`, `warn`, `info`, `debug` or `trace`
     #[arg(long, env = "EXECUTOR_CRI_LOG", value_name = "LEVEL", default_value = "info")]
     pub(crate) log: tracing_subscriber::filter::LevelFilter,
-    /// Print what this host, executord's policy and the kubelet's configuration lack for a node, each with the line to write
+    /// Print the missing settings of this host, executord's policy and the kubelet, each with the line to add
     ///
-    /// Exits with 1 if something is missing that every pod needs.
+    /// Exits with 1 if a setting that every pod needs is missing.
     #[arg(long)]
     pub(crate) check: bool,
     /// Configuration of the kubelet, for `--check`

@@ -1,4 +1,4 @@
-//! Counters of a pod's cgroup, which the kubelet creates: containers that have ended or were removed are counted, too.
+//! Counters of a pod's cgroup, which the kubelet creates. They include containers that have ended or were removed.
 
 use std::path::{Component, Path};
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ pub(crate) fn usage(config: &PodSandboxConfig) -> Option<v1::Usage> {
 fn read(root: &Path, cgroup: &Path) -> Option<v1::Usage> {
     let is_below = cgroup.components().all(|part| matches!(part, Component::Normal(_)));
     if !is_below || cgroup.as_os_str().is_empty() {
-        return None; // the counters of the root cgroup are those of the node
+        return None; // the root cgroup counts the whole node
     }
     let usage = match root.join("cgroup.controllers").exists() {
         true => cgroup_usage::of_v2(&root.join(cgroup))?,
@@ -86,7 +86,7 @@ mod tests {
         files.iter().for_each(|(name, text)| fs::write(dir.join(name), text).unwrap());
     }
 
-    /// Rule C41.
+    /// Rule C41: the counters of cgroup versions 1 and 2 are read.
     #[test]
     fn counters_of_both_versions_are_read() {
         let v1 = tempfile::tempdir().unwrap();

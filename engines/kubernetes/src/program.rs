@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
             Err(error) => fail(&format!("cannot write the manual page: {error}")),
         };
     }
-    // Libraries log the frames of connections.
+    // Log this crate only: libraries log the frames of connections.
     let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(std::io::stderr);
     let filter = Targets::new().with_target(env!("CARGO_CRATE_NAME"), options.log);
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
@@ -63,25 +63,25 @@ fn fail(problem: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Prints what a node lacks. Returns true if every pod has what it needs.
+/// Prints the missing settings of a node. Returns true if no missing setting affects every pod.
 async fn check(options: &Options) -> Result<bool, String> {
     let client = Client::connect(&options.executor).await.map_err(|error| error.to_string())?;
     let config = ConfigFile::new(options.config.as_deref()).read()?;
-    let lacks = check::check(&client, options, &config).await;
-    let lacks = lacks.map_err(|error| error.to_string())?;
+    let missing = check::check(&client, options, &config).await;
+    let missing = missing.map_err(|error| error.to_string())?;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&lacks).map_err(|error| error.to_string())?);
-    } else if lacks.is_empty() {
-        println!("nothing is missing for ordinary pods, system pods and pods with ids of their own");
+        println!("{}", serde_json::to_string_pretty(&missing).map_err(|error| error.to_string())?);
+    } else if missing.is_empty() {
+        println!("no settings are missing for ordinary pods, system pods and pods with their own ids");
     }
-    for lack in lacks.iter().filter(|_| !options.json) {
-        let pods = if lack.is_needed { "every pod" } else { "some pods" };
-        println!("{pods}: {}", lack.what);
-        if !lack.line.is_empty() {
-            println!("    {}", lack.line);
+    for setting in missing.iter().filter(|_| !options.json) {
+        let pods = if setting.is_needed { "every pod" } else { "some pods" };
+        println!("{pods}: {}", setting.what);
+        if !setting.line.is_empty() {
+            println!("    {}", setting.line);
         }
     }
-    Ok(!lacks.iter().any(|lack| lack.is_needed))
+    Ok(!missing.iter().any(|setting| setting.is_needed))
 }
 
 async fn run(options: Options) -> Result<(), String> {
@@ -95,7 +95,7 @@ async fn run(options: Options) -> Result<(), String> {
     let (streams, streaming) =
         bound.map_err(|error| format!("cannot listen on port {} of 127.0.0.1: {error}", options.streaming_port))?;
     let node = Node::new(client, store, volumes, streams, &options, config, config_file);
-    // The state of executord is known before the first call is served.
+    // Read the state of executord before the first call is served.
     let cursor = follow::recover(&node).await.map_err(|error| error.to_string())?;
     let socket = Socket::bind(&options.socket)?;
     tokio::spawn(streaming.run());
@@ -123,7 +123,7 @@ async fn run(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Serves the plugin for volumes, and its registration after it.
+/// Serves the plugin for volumes and the registration of the plugin.
 ///
 /// # Errors
 /// Returns an error if this process cannot mount volumes, or cannot create a socket.

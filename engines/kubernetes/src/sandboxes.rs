@@ -17,16 +17,16 @@ use crate::secrets;
 use crate::status::{has_labels, sandbox_state};
 use crate::store::{Record as _, Sandbox, SandboxRecord};
 
-/// Runs a sandbox, and returns its id. The same request again returns the same id.
+/// Runs a sandbox, and returns its id. A repeated equal request returns the same id.
 ///
 /// # Errors
-/// INVALID_ARGUMENT (every field that cannot be honoured), PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS
-/// (another request with this name), or an error of executord.
+/// Returns INVALID_ARGUMENT with every violation if a field is invalid or not supported, PERMISSION_DENIED if no rule
+/// allows a secret, ALREADY_EXISTS if another request has used the name, or an error if a call to executord fails.
 pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Result<String, Status> {
     let RunPodSandboxRequest { config, runtime_handler } = request;
     let config = config.ok_or_else(|| Status::invalid_argument("config: required"))?;
     let id = ids::new()?;
-    // Nothing is recorded of a request that cannot be lowered.
+    // Lower the request first, so that no record is written for an invalid request.
     let request = lower(&id, &config, &runtime_handler, &Host::read(), node.user_namespaces);
     let (request, secrets) = failure::both(request, secrets::read(&node.secrets_annotation, &config.annotations))?;
     let allowed = secrets::check_rules(&node.config_file, &config, secrets.values());
@@ -55,7 +55,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
             node.store.insert_sandbox(record)?;
         }
     }
-    // The rules are for new sandboxes: a retry finds its sandbox also after a rule was removed (rule C8).
+    // The rules apply to new sandboxes only: a retry finds its sandbox even if a rule was removed (rule C8).
     if let Err(denied) = allowed {
         node.store.sandboxes.remove(&id);
         return Err(denied);
@@ -80,16 +80,16 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
     }
 }
 
-/// Stops a sandbox: its members are killed, and its addresses freed. A missing sandbox is stopped (rule C5).
+/// Stops a sandbox: kills its containers and frees its addresses. Succeeds if the sandbox does not exist (rule C5).
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let Some(sandbox) = node.store.sandboxes.get(id) else { return Ok(()) };
     let id = &sandbox.record.id;
     match node.client.pods().stop(id, Some(Duration::ZERO)).await {
-        Ok(pod) => events::learn_pod(node, pod),
-        Err(error) if error.code() == Some(Code::NotFound) => events::lose_pod(node, id),
+        Ok(pod) => events::record_pod(node, pod),
+        Err(error) if error.code() == Some(Code::NotFound) => events::record_pod_lost(node, id),
         Err(error) => return Err(failure::status(error)),
     }
     for container in node.store.containers.all().into_iter().filter(|container| container.record.sandbox == *id) {
@@ -98,10 +98,10 @@ pub(crate) async fn stop(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Removes a sandbox with its members. A missing sandbox is removed (rule C5).
+/// Removes a sandbox with its containers. Succeeds if the sandbox does not exist (rule C5).
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     let Some(sandbox) = node.store.sandboxes.get(id) else { return Ok(()) };
     let id = &sandbox.record.id;
@@ -111,7 +111,7 @@ pub(crate) async fn remove(node: &Arc<Node>, id: &str) -> Result<(), Status> {
         containers::remove(node, &container.record.id).await?;
     }
     forgiving(node.client.pods().delete(id, true).await).map_err(failure::status)?;
-    // The event has the last status.
+    // Published before the removal, so that the event has the last status.
     events::publish(node, EventKind::ContainerDeletedEvent, id, id);
     node.store.sandboxes.remove(id);
     node.streams.revoke(id);

@@ -1,4 +1,4 @@
-//! The server: one unix socket for root, and a connection for each client.
+//! Server on a unix socket that only root can connect to.
 //!
 //! Requests hold environments and passwords, so their content stays out of the HTTP/2 library
 //! ([`executor_transport::wire`]).
@@ -26,11 +26,12 @@ use tonic::codegen::Service as _;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::service::Routes;
 
-/// Largest message, in bytes (rule C1).
+/// Maximum size of a message, in bytes (rule C1).
 const MESSAGE_MAX: usize = 16 << 20;
-/// Connections at once. For a further one the oldest idle one is closed, whose client connects again by itself.
+/// Limits on simultaneous connections. At the limit, the oldest idle connection is closed for a new one, and its client
+/// reconnects.
 const LIMITS: Limits = Limits { all: 512, each: 512, users: 512, spare: 0, few: 0, few_of_root: 0 };
-/// Calls of a connection at once: a kubelet has a few for each of its pods.
+/// Maximum number of simultaneous calls of a connection. A kubelet makes a few calls for each pod.
 const STREAMS: u32 = 1024;
 /// Maximum size of buffered responses of a stream whose client does not read, in bytes.
 const SEND_BUFFER: usize = 32 << 10;
@@ -38,9 +39,9 @@ const SEND_BUFFER: usize = 32 << 10;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// Pause after a failed accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time limit of a call whose caller sets none: that of the kubelet for RunPodSandbox.
+/// Time limit of a call without a limit from the caller: the kubelet's limit for RunPodSandbox.
 const CALL_MAX: Duration = Duration::from_secs(240);
-/// Time for calls to end when the process stops.
+/// Time limit for calls to end when the process stops.
 const STOP: Duration = Duration::from_secs(10);
 
 /// The listening socket. It is removed when this value is dropped.
@@ -54,7 +55,7 @@ impl Socket {
     /// Creates the socket with mode 0600. The socket of a process that has ended is replaced.
     ///
     /// # Errors
-    /// Returns an error if another process listens on it, or it cannot be created.
+    /// Returns an error if another process listens on the socket, or the socket cannot be created.
     pub(crate) fn bind(path: &Path) -> Result<Self, String> {
         let at = |error: io::Error| format!("cannot listen on {}: {error}", path.display());
         if let Some(directory) = path.parent() {
@@ -62,7 +63,7 @@ impl Socket {
         }
         if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(format!("cannot listen on {}: another process does", path.display()));
+                return Err(format!("cannot listen on {}: another process listens on this socket", path.display()));
             }
             std::fs::remove_file(path).map_err(at)?;
         }
@@ -80,7 +81,7 @@ impl Drop for Socket {
     }
 }
 
-/// Serves until the process stops, and then until every call has ended, at most [`STOP`].
+/// Serves calls until the process stops, and then waits for calls to end, at most [`STOP`].
 pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::Receiver<bool>) {
     let routes = routes.prepare();
     let slots = Slots::new(LIMITS);
@@ -99,7 +100,7 @@ pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::R
         };
         let calls = Calls::new(STREAMS);
         let Some(slot) = slots.take(Owner::User(0), &calls) else {
-            tracing::warn!(all = LIMITS.all, "refused a connection: calls are in progress on all others");
+            tracing::warn!(all = LIMITS.all, "refused a connection: all connections have calls in progress");
             continue;
         };
         let (routes, stopping, alive) = (routes.clone(), stopping.clone(), alive.clone());
@@ -111,7 +112,7 @@ pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::R
         });
     }
     drop((socket, alive));
-    let _ = timeout(STOP, ended.recv()).await; // nothing is sent: it ends with the last connection
+    let _ = timeout(STOP, ended.recv()).await; // the channel closes with the last connection
 }
 
 async fn connection(
@@ -141,7 +142,7 @@ async fn connection(
         () = until_stopping(&mut stopping) => {}
         () = slot.lost() => {
             if !calls.has_called() {
-                return Ok(()); // its client has not begun HTTP/2
+                return Ok(()); // the client has not started HTTP/2
             }
         }
     }
@@ -161,7 +162,7 @@ fn call(
 ) -> impl Future<Output = Result<http::Response<ResponseBody<Unobserved>>, Status>> + use<> {
     let call = Call::new(calls, shadow);
     async move {
-        // If there is no call, the library has ended the stream, or rejects it.
+        // Without a call, the library has ended the stream or rejects it.
         let call = call.ok_or_else(|| Status::resource_exhausted("the stream has ended"))?;
         if call.request.size > FIELDS_MAX {
             let why = format!("the metadata has {} bytes; at most {FIELDS_MAX} are allowed", call.request.size);
@@ -184,8 +185,8 @@ fn call(
     }
 }
 
-/// Returns the time limit of a call: the caller's, or else our own, so that an executord that does not answer holds no call
-/// forever. Calls whose duration the caller or the container decides have none of our own.
+/// Returns the time limit of a call: the caller's, or else [`CALL_MAX`], so that a call ends even if executord does not
+/// answer. Calls whose duration depends on the caller or the container have no default limit.
 fn limit(path: &str, headers: &HeaderMap) -> Option<Duration> {
     let given = headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?));
     let method = path.rsplit('/').next().unwrap_or(path);
@@ -193,7 +194,7 @@ fn limit(path: &str, headers: &HeaderMap) -> Option<Duration> {
     given.or((!is_unlimited).then_some(CALL_MAX))
 }
 
-/// Parses a time limit of gRPC: at most 8 digits and a unit.
+/// Parses the header `grpc-timeout`: at most 8 digits and a unit.
 fn parse_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 =
@@ -209,7 +210,7 @@ fn parse_timeout(text: &str) -> Option<Duration> {
     })
 }
 
-/// Root may send any message.
+/// Accepts every message, because only root can connect.
 #[derive(Debug)]
 struct Unchecked;
 
@@ -230,7 +231,7 @@ impl CallObserver for Unobserved {
 mod tests {
     use super::*;
 
-    /// Rule C16.
+    /// Rule C16: the caller's time limit takes precedence over the default.
     #[test]
     fn callers_limits_come_first() {
         let given = |text: &'static str| {

@@ -1,7 +1,7 @@
 //! The services of `runtime.v1`.
 //!
-//! A call that changes something runs to its end even if its client leaves: the client's retry joins it, or finds what it
-//! did (rule C8).
+//! A call that changes state runs to its end even if its client disconnects. A retry of the client waits for the first
+//! call, or finds its result (rule C8).
 
 mod image;
 mod runtime;
@@ -16,12 +16,12 @@ use tonic::{Response, Status};
 
 use crate::node::Node;
 
-/// Largest message, in bytes (rule C1).
+/// Maximum size of a message, in bytes (rule C1).
 const MESSAGE_MAX: usize = 16 << 20;
-/// Largest response: that of ExecSync has two outputs.
+/// Maximum size of a response, in bytes. The response of ExecSync contains two outputs.
 const RESPONSE_MAX: usize = 33 << 20;
 
-/// Returns both services.
+/// Returns the routes of the runtime service and the image service.
 pub(crate) fn routes(node: &Arc<Node>) -> Routes {
     let runtime = RuntimeServiceServer::new(runtime::Runtime(Arc::clone(node)));
     let image = ImageServiceServer::new(image::Images(Arc::clone(node)));
@@ -29,27 +29,29 @@ pub(crate) fn routes(node: &Arc<Node>) -> Routes {
         .add_service(image.max_decoding_message_size(MESSAGE_MAX))
 }
 
-/// Time limit of a call that continues without its client, if executord does not answer.
+/// Time limit of a call that changes state, in case executord does not answer.
 const CHANGE_MAX: Duration = Duration::from_secs(600);
 
-/// Runs a call to its end, also if its client leaves.
+/// Runs a call to its end, even if the client disconnects.
 async fn to_end<T: Send + 'static>(
     call: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
     to_end_within(CHANGE_MAX, call).await
 }
 
-/// Runs a call to its end, as [`to_end`] does, with a time limit of its own.
+/// Runs a call to its end, even if the client disconnects, with a time limit.
 async fn to_end_within<T: Send + 'static>(
     limit: Duration,
     call: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
     let late = move |_| Status::deadline_exceeded(format!("executord has not answered within {} s", limit.as_secs()));
     let limited = async move { tokio::time::timeout(limit, call).await.map_err(late)? };
-    tokio::spawn(limited).await.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+    tokio::spawn(limited)
+        .await
+        .unwrap_or_else(|_| Err(Status::internal("the task of the call panicked or was cancelled")))
 }
 
-/// Wraps a message as an answer.
+/// Wraps a message in a response.
 fn answer<T>(message: T) -> Result<Response<T>, Status> {
     Ok(Response::new(message))
 }

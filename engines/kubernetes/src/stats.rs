@@ -1,4 +1,4 @@
-//! Use of resources by containers and sandboxes: rule C41.
+//! Resource usage of containers and sandboxes: rule C41.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use crate::pod_cgroup;
 use crate::status::{has_labels, nanoseconds, state};
 use crate::store::{Container, Sandbox};
 
-/// Containers in one request to executord.
+/// Maximum number of containers in a request to executord.
 const BATCH: usize = 1000;
 /// Name of the network interface of a pod (rule C22).
 pub(crate) const INTERFACE: &str = "eth0";
 
-/// Returns the use by the containers that a filter selects; without a filter, by all that run.
+/// Returns the resource usage of the containers that a filter selects; without a filter, of all running containers.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn list(node: &Node, filter: Option<ContainerStatsFilter>) -> Result<Vec<ContainerStats>, Status> {
     let only_running = filter.is_none();
     let filter = filter.unwrap_or_default();
@@ -37,10 +37,10 @@ pub(crate) async fn list(node: &Node, filter: Option<ContainerStatsFilter>) -> R
     of_containers(node, node.store.containers.all().into_iter().filter(is_selected).collect()).await
 }
 
-/// Returns the use by containers.
+/// Returns the resource usage of containers.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn of_containers(node: &Node, containers: Vec<Container>) -> Result<Vec<ContainerStats>, Status> {
     let usages = usages(node, &containers).await?;
     let usage = |container: &Container| usages.get(&container.record.id).cloned().unwrap_or_default();
@@ -50,7 +50,7 @@ pub(crate) async fn of_containers(node: &Node, containers: Vec<Container>) -> Re
 /// Returns the counters of containers by their ids.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn usages(node: &Node, containers: &[Container]) -> Result<BTreeMap<String, Usage>, Status> {
     let ids: Vec<String> = containers
         .iter()
@@ -64,7 +64,7 @@ pub(crate) async fn usages(node: &Node, containers: &[Container]) -> Result<BTre
             Ok(stats) => {
                 usages.extend(stats.into_iter().filter_map(|stats| Some((stats.id, stats.usage?))));
             }
-            // One was removed meanwhile: the others are asked for one by one.
+            // A container was removed: request the others one by one.
             Err(error) if error.code() == Some(executor_client::Code::NotFound) => {
                 for id in ids {
                     let request = StatsRequest { ids: vec![id.clone()], ..StatsRequest::default() };
@@ -82,7 +82,7 @@ fn value(value: u64) -> Option<UInt64Value> {
     Some(UInt64Value { value })
 }
 
-/// Time of a reading in nanoseconds; never 0.
+/// Returns the time of a reading in nanoseconds, or the current time if the reading has no time.
 fn timestamp(usage: &Usage) -> i64 {
     match nanoseconds(usage.time.as_ref()) {
         0 => now(),
@@ -113,7 +113,7 @@ fn container_stats(container: &Container, usage: &Usage) -> ContainerStats {
     }
 }
 
-/// Returns the use by a container's writable layer. It is 0 until executord has measured the layer.
+/// Returns the disk usage of a container's writable layer, which is 0 until executord has measured the layer.
 fn writable_layer(usage: &Usage) -> FilesystemUsage {
     let layer = usage.writable_layer.unwrap_or_default();
     FilesystemUsage {
@@ -150,7 +150,7 @@ fn memory(usage: &Usage, limit: u64) -> MemoryUsage {
     }
 }
 
-/// Pressure of executord is in microseconds and hundredths of a percent.
+/// Converts the pressure of executord, which is in microseconds and hundredths of a percent.
 fn pressure(pressure: Option<&v1::Pressure>) -> Option<PsiStats> {
     let data = |stall: &v1::PressureStall| PsiData {
         total: stall.total_us.saturating_mul(1000),
@@ -161,10 +161,10 @@ fn pressure(pressure: Option<&v1::Pressure>) -> Option<PsiStats> {
     pressure.map(|pressure| PsiStats { full: pressure.full.as_ref().map(data), some: pressure.some.as_ref().map(data) })
 }
 
-/// Returns the use by the sandboxes that a filter selects.
+/// Returns the resource usage of the sandboxes that a filter selects.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn list_sandboxes(
     node: &Node,
     filter: Option<PodSandboxStatsFilter>,
@@ -178,8 +178,8 @@ pub(crate) async fn list_sandboxes(
     of_sandboxes(node, node.store.sandboxes.all().into_iter().filter(is_selected).collect()).await
 }
 
-/// Returns the counters of a sandbox, whose members have these: those of its parent cgroup, or else the sums of its
-/// members. Either way containers that have ended are counted.
+/// Returns the counters of a sandbox: the counters of its parent cgroup, or else the sums of the counters of its
+/// members in `usages`. The result includes the processor time of containers that have ended.
 pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTreeMap<String, Usage>) -> Usage {
     let read = |only_running: bool| -> Vec<&Usage> {
         let members =
@@ -193,23 +193,23 @@ pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTr
         let total_ns = total.fold(sandbox.record.removed_cpu_ns(is_counted), u64::saturating_add);
         Usage { cpu: Some(v1::CpuUsage { total_ns, ..v1::CpuUsage::default() }), ..sum(&read(true)) }
     });
-    // All members of a pod have one network: its counters are those of the last reading.
+    // All members of a pod share one network: use the counters of the newest reading.
     let newest = all.into_iter().filter(|usage| usage.network.is_some());
     usage.network = newest.max_by_key(|usage| nanoseconds(usage.time.as_ref())).and_then(|usage| usage.network);
     usage
 }
 
-/// Returns the use by sandboxes.
+/// Returns the resource usage of sandboxes.
 ///
 /// # Errors
-/// Returns an error of executord.
+/// Returns an error if a call to executord fails.
 pub(crate) async fn of_sandboxes(node: &Node, sandboxes: Vec<Sandbox>) -> Result<Vec<PodSandboxStats>, Status> {
     let ids: std::collections::BTreeSet<_> = sandboxes.iter().map(|sandbox| sandbox.record.id.clone()).collect();
     let mut containers = node.store.containers.all();
     containers.retain(|container| ids.contains(&container.record.sandbox));
     let usages = usages(node, &containers).await?;
     let stats = |sandbox: &Sandbox| {
-        // A container that was removed meanwhile is in the newest record.
+        // Read the record again: it contains containers that were removed after the list was read.
         let sandbox = &node.store.sandboxes.get(&sandbox.record.id).unwrap_or_else(|| sandbox.clone());
         let members: Vec<&Container> =
             containers.iter().filter(|container| container.record.sandbox == sandbox.record.id).collect();
@@ -310,8 +310,8 @@ mod tests {
         assert!(memory.timestamp > 0);
     }
 
-    /// Rule C41: without a cgroup of its own, a sandbox has the processor time of all its containers, also of removed
-    /// ones, the memory of those that run, and the newest counters of its network.
+    /// Rule C41: a sandbox without its own cgroup has the processor time of all its containers, including removed ones,
+    /// the memory of the running ones, and the newest counters of its network.
     #[test]
     fn ended_containers_count() {
         let record = SandboxRecord { removed_cpu_ns: 100, ..SandboxRecord::default() };
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!((found.cpu.unwrap().total_ns, found.memory), (120, None));
         // A kill between two steps of the removal of "e" neither loses its time nor counts it twice.
         let mut record = SandboxRecord::clone(&sandbox.record);
-        record.note_removal("e", 20);
+        record.record_removal("e", 20);
         let removing = Sandbox { record: Arc::new(record), state: None };
         let only_running = [("r".into(), usages["r"])].into();
         for (members, usages) in

@@ -1,4 +1,4 @@
-//! Answers about sandboxes and containers, from their records and the state of executord: rules C10, C12, C13 and C17.
+//! Status of sandboxes and containers, from their records and the state of executord: rules C10, C12, C13 and C17.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ use crate::store::{Container, Sandbox};
 
 /// Exit code of a program that could not be started.
 const NOT_STARTED: i32 = 128;
-/// Exit code of a process that was killed, or whose end is unknown.
+/// Exit code of a process that was killed, or whose exit status is unknown.
 const KILLED: i32 = 137;
-/// Longest message of a container, in bytes.
+/// Maximum length of a container's message, in characters.
 const MESSAGE_MAX: usize = 4096;
 
-/// How a container ended.
+/// Result of a container: exit code, reason and message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) exit_code: i32,
@@ -34,7 +34,7 @@ pub(crate) struct End {
 /// Returns the state of a container.
 pub(crate) fn state(container: &Container) -> ContainerState {
     match container.state.as_ref().map(|run| run.state()) {
-        None => ContainerState::ContainerExited, // executord lost it
+        None => ContainerState::ContainerExited, // executord has no record of the container
         Some(State::Unspecified | State::Reserved | State::Initializing | State::Created) => {
             ContainerState::ContainerCreated
         }
@@ -43,7 +43,7 @@ pub(crate) fn state(container: &Container) -> ContainerState {
     }
 }
 
-/// Returns how a container ended: rule C13.
+/// Returns the result of a container (rule C13).
 fn end(container: &Container) -> End {
     let unknown = |message: &str| End { exit_code: KILLED, reason: "ContainerStatusUnknown", message: message.into() };
     let Some(run) = &container.state else { return unknown("executord has no record of the container") };
@@ -104,7 +104,7 @@ pub(crate) fn container(container: &Container) -> ContainerStatus {
     status
 }
 
-/// The groups of a process contain its own group, as the kernel lists them for other runtimes.
+/// Returns the user of a container. The supplementary groups include the primary group, as with other runtimes.
 fn user(uid: u32, gid: u32, groups: &[u32]) -> ContainerUser {
     let mut supplemental_groups: Vec<i64> = groups.iter().chain([&gid]).map(|&group| group.into()).collect();
     supplemental_groups.sort_unstable();
@@ -112,10 +112,15 @@ fn user(uid: u32, gid: u32, groups: &[u32]) -> ContainerUser {
     ContainerUser { linux: Some(LinuxContainerUser { uid: uid.into(), gid: gid.into(), supplemental_groups }) }
 }
 
-/// Returns the reason why a container that has ended was never started.
+/// Returns the reason if a container has ended without a start.
 pub(crate) fn start_error(container: &Container) -> Option<String> {
     let result = container.state.as_ref().filter(|run| run.started_at.is_none())?.result.as_ref()?;
-    Some(result.failure.as_ref().map_or_else(|| "it was stopped".to_owned(), |failure| failure.message.clone()))
+    Some(
+        result
+            .failure
+            .as_ref()
+            .map_or_else(|| "the container was stopped".to_owned(), |failure| failure.message.clone()),
+    )
 }
 
 fn image(container: &Container) -> ImageSpec {
@@ -170,7 +175,7 @@ pub(crate) fn sandbox(sandbox: &Sandbox) -> PodSandboxStatus {
     }
 }
 
-/// The first IPv4 address is the pod's, the others are additional (rule C22).
+/// Returns the addresses: the first IPv4 address is the pod's, and the others are additional (rule C22).
 fn addresses(network: &v1::NetworkStatus) -> PodSandboxNetworkStatus {
     let address = |text: &String| text.split('/').next().unwrap_or(text).to_owned();
     let mut all: Vec<String> = network.addresses.iter().map(address).collect();
@@ -196,12 +201,12 @@ pub(crate) fn listed_sandbox(sandbox: &Sandbox) -> PodSandbox {
     }
 }
 
-/// Returns true if an object has all of these labels.
+/// Returns true if an object has all wanted labels.
 pub(crate) fn has_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(name, value)| labels.get(name) == Some(value))
 }
 
-/// Converts a time to nanoseconds since 1970; 0 for none.
+/// Converts a time to nanoseconds since 1970; 0 if unset.
 pub(crate) fn nanoseconds(time: Option<&Timestamp>) -> i64 {
     time.map_or(0, |time| time.seconds.saturating_mul(1_000_000_000).saturating_add(time.nanos.into()))
 }
@@ -224,7 +229,7 @@ mod tests {
         Container { record: Arc::new(record), state: Some(Arc::new(run)) }
     }
 
-    /// Rule C13; complaint X5.
+    /// Rule C13: each kind of result has its exit code and reason.
     #[test]
     fn reasons_of_ends() {
         let reason = |exit, oom_killed, failure| {
@@ -244,7 +249,7 @@ mod tests {
         assert_eq!(start_error(&ended(None, false, Some(Kind::Exec))), Some("why".into()));
     }
 
-    /// Rule C12.
+    /// Rule C12: the supplementary groups include the primary group.
     #[test]
     fn own_group_is_listed() {
         let groups = |groups: &[u32]| user(1000, 1000, groups).linux.unwrap().supplemental_groups;
@@ -252,7 +257,7 @@ mod tests {
         assert_eq!(groups(&[1000]), [1000]);
     }
 
-    /// Rule C22.
+    /// Rule C22: the first IPv4 address is the address of the pod.
     #[test]
     fn first_ipv4_address_is_the_pods() {
         let list = ["fd00::2/64", "10.1.0.2/24", "10.1.0.3/24"].map(String::from).to_vec();

@@ -1,8 +1,8 @@
 //! Records of sandboxes and containers: in memory, and on disk with mode 0600.
 //!
-//! A record is on disk before executord is asked to create anything, and again once it is created. It contains the
-//! request without its environment (rule C43). Names are unique: a name belongs to one id until that is removed, or until
-//! its creation fails (rule C8).
+//! A record is written before executord creates an object, and again after the creation. The record contains the
+//! request without the environment (rule C43). Names are unique: a name belongs to one id until the object is removed
+//! or its creation fails (rule C8).
 
 mod records;
 
@@ -20,13 +20,13 @@ use tonic::Status;
 
 pub(crate) use self::records::{ContainerRecord, Record, SandboxRecord};
 
-/// Largest record that is read, in bytes. A request has at most 16 MiB.
+/// Maximum size of a record, in bytes. A request has at most 16 MiB.
 const RECORD_MAX: u64 = 16 << 20;
 
-/// Largest list, in bytes. The kubelet reads messages of up to 16 MiB.
+/// Maximum size of a list, in bytes. The kubelet reads messages of up to 16 MiB.
 const LISTS_MAX: usize = (16 << 20) - (64 << 10);
 
-/// A state of executord's. Its number only grows in the life of an object.
+/// A state from executord. Its number never decreases during the life of an object.
 pub(crate) trait State {
     fn number(&self) -> i32;
 }
@@ -89,25 +89,25 @@ impl Store {
         })
     }
 
-    /// Begins a sandbox, as [`Objects::insert_or_find`].
+    /// Inserts the record of a new sandbox, as [`Objects::insert_or_find`].
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the kubelet's lists would become too large, or the record cannot be written.
+    /// Returns RESOURCE_EXHAUSTED if the kubelet's lists would become too large, or the record cannot be written.
     pub(crate) fn insert_sandbox(&self, record: SandboxRecord) -> Result<Option<Arc<SandboxRecord>>, Status> {
         let bytes = record.listed_bytes();
         self.insert_one(|| self.sandboxes.insert_or_find(record, || self.check_lists(bytes)))
     }
 
-    /// Begins a container, as [`Objects::insert_or_find`].
+    /// Inserts the record of a new container, as [`Objects::insert_or_find`].
     ///
     /// # Errors
-    /// As [`Self::insert_sandbox`].
+    /// Returns an error if [`Self::insert_sandbox`] would return one.
     pub(crate) fn insert_container(&self, record: ContainerRecord) -> Result<Option<Arc<ContainerRecord>>, Status> {
         let bytes = record.listed_bytes();
         self.insert_one(|| self.containers.insert_or_find(record, || self.check_lists(bytes)))
     }
 
-    /// Inserts one object at a time, outside of the tasks of the runtime.
+    /// Inserts one object at a time. Insertions may block.
     fn insert_one<T>(&self, insert: impl FnOnce() -> T) -> T {
         tokio::task::block_in_place(|| {
             let _one = locked(&self.inserting);
@@ -115,8 +115,9 @@ impl Store {
         })
     }
 
-    /// Checks that the largest list, the statistics of all sandboxes with their containers, still fits into a message after
-    /// another object is added (rule C14). Otherwise the kubelet would read no list, and the node would become NotReady.
+    /// Checks that the largest list, the statistics of all sandboxes with their containers, still fits into a message
+    /// after another object is added (rule C14). Otherwise the kubelet could not read the list, and the node would
+    /// become NotReady.
     fn check_lists(&self, added: usize) -> Result<(), Status> {
         let bytes = self.sandboxes.listed_bytes() + self.containers.listed_bytes() + added;
         if bytes <= LISTS_MAX {
@@ -124,7 +125,7 @@ impl Store {
         }
         Err(Status::resource_exhausted(format!(
             "the kubelet's list of all sandboxes and containers would have {bytes} bytes with their labels and annotations; \
-             at most {LISTS_MAX}: remove pods or shorten annotations"
+             at most {LISTS_MAX} are allowed: remove pods or shorten annotations"
         )))
     }
 }
@@ -134,7 +135,7 @@ impl Store {
 pub(crate) struct Objects<R, S> {
     directory: PathBuf,
     known: Mutex<BTreeMap<String, Object<R, S>>>,
-    /// Held while records change, so that reading calls wait for no disk.
+    /// Held while records are written. Readers lock only `known`, so they do not wait for the disk.
     writing: Mutex<()>,
 }
 
@@ -152,8 +153,7 @@ impl<R: Record, S: State> Objects<R, S> {
         locked(&self.known).values().map(|object| object.record.listed_bytes()).sum()
     }
 
-    /// Begins an object: writes its record. If the name is in use, nothing is written, and the earlier record is
-    /// returned.
+    /// Inserts an object and writes its record. If the name is in use, returns the earlier record and writes nothing.
     ///
     /// # Errors
     /// Returns the error of `check`, which is called before a record is written, or an error if the record cannot be
@@ -171,7 +171,7 @@ impl<R: Record, S: State> Objects<R, S> {
         })
     }
 
-    /// Notes that executord has created an object. Returns false if it was removed meanwhile.
+    /// Records that executord has created an object. Returns false if the object has been removed.
     ///
     /// # Errors
     /// Returns an error if the record cannot be written.
@@ -203,8 +203,8 @@ impl<R: Record, S: State> Objects<R, S> {
         })
     }
 
-    /// Sets a state, unless a later one is known: a response that was sent before an event can arrive after it. Returns the
-    /// object before and after the change, or `None` if the object does not exist.
+    /// Sets a state, unless a later state is known: a response that was sent before an event can arrive after it.
+    /// Returns the object before and after the change, or `None` if the object does not exist.
     pub(crate) fn advance(&self, id: &str, state: S) -> Option<[Object<R, S>; 2]> {
         let mut known = locked(&self.known);
         let object = known.get_mut(id)?;
@@ -215,8 +215,9 @@ impl<R: Record, S: State> Objects<R, S> {
         Some([before, object.clone()])
     }
 
-    /// Notes that executord does not have an object, unless its state is final. Returns true if it had a state.
-    pub(crate) fn lose(&self, id: &str, is_final: impl FnOnce(&S) -> bool) -> bool {
+    /// Clears the state of an object that executord does not have, unless the state is final. Returns true if there was
+    /// a state.
+    pub(crate) fn clear_state(&self, id: &str, is_final: impl FnOnce(&S) -> bool) -> bool {
         let mut known = locked(&self.known);
         known.get_mut(id).is_some_and(|object| object.state.take_if(|state| !is_final(state)).is_some())
     }
@@ -232,22 +233,22 @@ impl<R: Record, S: State> Objects<R, S> {
         })
     }
 
-    /// Returns all objects that are created.
+    /// Returns all objects whose creation has finished.
     pub(crate) fn all(&self) -> Vec<Object<R, S>> {
         self.everything().into_iter().filter(|object| object.record.is_created()).collect()
     }
 
-    /// Returns all objects, also those whose creation has not ended.
+    /// Returns all objects, including objects whose creation has not finished.
     pub(crate) fn everything(&self) -> Vec<Object<R, S>> {
         locked(&self.known).values().cloned().collect()
     }
 
-    /// Returns the created object with an id, or with a prefix of an id that only one has.
+    /// Returns the created object with an id or with a unique prefix of an id.
     pub(crate) fn get(&self, id: &str) -> Option<Object<R, S>> {
         only(&locked(&self.known), id).filter(|object| object.record.is_created())
     }
 
-    /// Runs one change at a time, outside of the tasks of the runtime.
+    /// Runs one change at a time. Changes may block.
     fn write_with<T>(&self, change: impl FnOnce() -> T) -> T {
         tokio::task::block_in_place(|| {
             let _one = locked(&self.writing);
@@ -270,7 +271,7 @@ impl<R: Record, S: State> Objects<R, S> {
     }
 }
 
-/// Replaces a file in one step.
+/// Replaces a file atomically.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -288,8 +289,7 @@ pub(crate) fn remove_file(path: &Path) {
     }
 }
 
-/// Reads all records in a directory. A record that cannot be read is left out, with a message: what it describes is
-/// then ended.
+/// Reads all records in a directory. Logs and skips a record that cannot be read.
 pub(crate) fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, String> {
     let entries = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let mut records = Vec::new();
@@ -314,12 +314,12 @@ pub(crate) fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, 
 fn read<R: DeserializeOwned>(path: &Path) -> Result<R, std::io::Error> {
     let file = fs::File::open(path)?;
     if file.metadata()?.len() > RECORD_MAX {
-        return Err(std::io::Error::other(format!("it has more than {RECORD_MAX} bytes")));
+        return Err(std::io::Error::other(format!("the record has more than {RECORD_MAX} bytes")));
     }
     Ok(serde_json::from_reader(std::io::BufReader::new(file))?)
 }
 
-/// Returns the object with an id, or with a prefix of an id that only one has.
+/// Returns the object with an id or with a unique prefix of an id.
 fn only<T: Clone>(all: &BTreeMap<String, T>, id: &str) -> Option<T> {
     if id.is_empty() {
         return None;
@@ -350,7 +350,7 @@ mod tests {
         assert!(!unfinished.exists() && store.sandboxes.everything().is_empty());
     }
 
-    /// Rules C4, C8: a name has one id until it is removed.
+    /// Rules C4, C8: a name has one id until the object is removed.
     #[test]
     fn names_are_unique_until_removed() {
         let directory = tempfile::tempdir().unwrap();
@@ -386,7 +386,7 @@ mod tests {
         assert!(store.sandboxes.remove("3") && store.insert_sandbox(large("15")).unwrap().is_none());
     }
 
-    /// Rule C14: states only advance, and reading calls see each at once.
+    /// Rule C14: states only advance, and readers see each state immediately.
     #[test]
     fn states_only_advance() {
         let directory = tempfile::tempdir().unwrap();
@@ -398,11 +398,11 @@ mod tests {
         assert!(before.is_ready() && !after.is_ready());
         store.sandboxes.advance("1", pod(v1::pod::State::Ready));
         assert!(!store.sandboxes.get("1").unwrap().is_ready());
-        assert!(!store.sandboxes.lose("1", |_| true) && store.sandboxes.lose("1", |_| false));
+        assert!(!store.sandboxes.clear_state("1", |_| true) && store.sandboxes.clear_state("1", |_| false));
         assert!(store.sandboxes.advance("2", pod(v1::pod::State::Ready)).is_none());
     }
 
-    /// Rule C43: records are read again, and no value of an environment is in one.
+    /// Rule C43: records are read again after a restart, and contain no values of environments.
     #[test]
     fn records_survive_without_environments() {
         let directory = tempfile::tempdir().unwrap();
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(reopened.containers.get("12").unwrap().record, store.containers.get("1234").unwrap().record);
     }
 
-    /// Rule C4: a prefix that two ids have names neither.
+    /// Rule C4: a prefix that two ids have selects neither.
     #[test]
     fn only_unique_prefixes_are_taken() {
         let all = BTreeMap::from([("ab1".to_owned(), 1), ("ab2".to_owned(), 2), ("ab".to_owned(), 3)]);

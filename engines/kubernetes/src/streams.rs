@@ -1,7 +1,7 @@
 //! Exec, attach and port-forward: connects the streams of executor-streams to executord (rules C33 to C37).
 //!
-//! A call returns a URL that a client opens. Streamed bytes are in the buffers of a connection for this client alone, which
-//! ends with it.
+//! A call returns a URL that a client opens. Each client has its own connection to executord, whose buffers hold the
+//! streamed bytes and are freed when the client disconnects.
 
 use std::io;
 use std::pin::Pin;
@@ -26,14 +26,15 @@ use crate::node::Node;
 use crate::status::state;
 use crate::store::Container;
 
-/// Bytes between a client and a port that are buffered in each direction.
+/// Size of the buffer between a client and a port in each direction, in bytes.
 const BUFFER: usize = 64 << 10;
 
 /// Registers a command for a client, and returns its URL.
 ///
 /// # Errors
-/// NOT_FOUND, FAILED_PRECONDITION (not running), INVALID_ARGUMENT (no command, no stream, or a terminal with stderr),
-/// RESOURCE_EXHAUSTED (too many requests wait for their client).
+/// Returns NOT_FOUND if the container does not exist, FAILED_PRECONDITION if the container is not running,
+/// INVALID_ARGUMENT if there is no command, no stream, or a terminal with stderr, or RESOURCE_EXHAUSTED if too many
+/// requests wait for their clients.
 pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Status> {
     let container = running(node, &request.container_id)?;
     let ExecRequest { cmd, tty, stdin, stdout, stderr, .. } = request;
@@ -47,8 +48,8 @@ pub(crate) fn exec(node: &Arc<Node>, request: ExecRequest) -> Result<String, Sta
     valid(&streams, &request.container_id, url, || running(node, &request.container_id).map(drop))
 }
 
-/// Returns the URL if its object still exists. An object that was removed before the request was registered has revoked
-/// nothing.
+/// Returns the URL, or revokes it if its object no longer exists. The removal of an object does not revoke URLs that
+/// are registered later.
 fn valid(
     streams: &Streams,
     owner: &str,
@@ -62,7 +63,7 @@ fn valid(
 /// Registers a client for the process of a container, and returns its URL.
 ///
 /// # Errors
-/// As for [`exec`].
+/// Returns an error under the conditions of [`exec`], except for the command.
 pub(crate) fn attach(node: &Arc<Node>, request: &AttachRequest) -> Result<String, Status> {
     let container = running(node, &request.container_id)?;
     let AttachRequest { tty, stdin, stdout, stderr, .. } = *request;
@@ -78,7 +79,8 @@ pub(crate) fn attach(node: &Arc<Node>, request: &AttachRequest) -> Result<String
 /// Registers a client for ports of a sandbox, and returns its URL.
 ///
 /// # Errors
-/// NOT_FOUND, FAILED_PRECONDITION (not ready), RESOURCE_EXHAUSTED (too many requests wait for their client).
+/// Returns NOT_FOUND if the sandbox does not exist, FAILED_PRECONDITION if the sandbox is not ready, or
+/// RESOURCE_EXHAUSTED if too many requests wait for their clients.
 pub(crate) fn port_forward(node: &Arc<Node>, request: &PortForwardRequest) -> Result<String, Status> {
     let sandbox = node.sandbox(&request.pod_sandbox_id)?;
     if !sandbox.is_ready() {
@@ -134,8 +136,8 @@ async fn execute(node: &Node, start: ExecStart, process: Process) -> Result<Outc
     }
 }
 
-/// Connects a client to the process of a container. With input the process waits for the client. Without input it does
-/// not: output that a slow client misses is read from the log.
+/// Connects a client to the process of a container. With input, the process waits for a slow client. Without input,
+/// output that a slow client misses is read from the log.
 async fn follow(node: &Node, container: &Container, process: Process) -> Result<Outcome, Status> {
     let client = node.own_client().await?;
     let Process { stdin, mut stdout, mut stderr, resizes } = process;
@@ -161,10 +163,11 @@ async fn follow(node: &Node, container: &Container, process: Process) -> Result<
     }
 }
 
-/// Time for the end of input to reach executord after its client is gone.
+/// Time for the end of input to reach executord after the client has disconnected.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// An attached client. If its input ends with the client, it also ends when the client disconnects without an end.
+/// An attached client. With `ends_input`, the process's input also ends if the client disconnects without ending its
+/// input.
 struct Attachment {
     attach: Option<Attach>,
     ends_input: bool,
@@ -226,18 +229,18 @@ async fn from_log(
     Ok(())
 }
 
-/// Writes output for the client, if it asks for this stream.
+/// Writes output to the client, if the client has requested the stream.
 async fn write(output: &mut Option<Output>, bytes: &[u8]) -> Result<(), Status> {
     match output {
-        Some(output) => output.write(bytes).await.map_err(|_| Status::cancelled("the client is gone")),
+        Some(output) => output.write(bytes).await.map_err(|_| Status::cancelled("the client has disconnected")),
         None => Ok(()),
     }
 }
 
-/// A task that lasts as long as its process.
+/// Result of a task that never ends by itself.
 enum Never {}
 
-/// Sends the client's input, and its end if it ends the process's input.
+/// Sends the client's input, and with `ends` also the end of the input.
 async fn feed(stdin: Option<executor_streams::Input>, input: &Input, ends: bool) -> Never {
     if let Some(mut stdin) = stdin {
         while let Some(bytes) = stdin.read().await {
@@ -282,8 +285,8 @@ impl Connect for Ports {
     }
 }
 
-/// Converts an error of a connection to a port. A port that refuses ends its pair of streams alone; a pod that is not
-/// ready, which has a violation, ends the session.
+/// Converts an error of a connection to a port. A refused connection ends only its pair of streams; an error with a
+/// violation, such as for a pod that is not ready, ends the session.
 fn connect_error(error: executor_client::Error) -> io::Error {
     match error.code() {
         Some(Code::FailedPrecondition) if error.violations().is_empty() => io::ErrorKind::ConnectionRefused.into(),
@@ -296,7 +299,7 @@ fn connect_error(error: executor_client::Error) -> io::Error {
 struct Tunnel {
     near: DuplexStream,
     task: JoinHandle<()>,
-    /// True if the port's end broke, so that the end of its bytes is no regular end.
+    /// True if the connection to the port broke, so that the end of the bytes is reported as an error.
     is_broken: Arc<AtomicBool>,
 }
 
@@ -373,7 +376,7 @@ mod tests {
     use super::*;
     use crate::failure::refused;
 
-    /// Rule C37.
+    /// Rule C37: only errors about the pod end the session.
     #[test]
     fn ended_pods_end_their_sessions() {
         let refusing = connect_error(refused(Code::FailedPrecondition, "", ""));

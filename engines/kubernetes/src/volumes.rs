@@ -36,14 +36,14 @@ pub(crate) fn check_privilege() -> io::Result<()> {
     file_system::create(std::collections::BTreeSet::new(), std::iter::empty()).map(drop)
 }
 
-/// Time limit for a lookup of a mount's source. That of a dead network file system does not return.
+/// Time limit for the lookup of a mount's source. A lookup on a dead network file system does not return.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
 
-/// A published volume. The record has names only.
+/// Record of a published volume. It contains no values.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct VolumeRecord {
-    /// Id that the kubelet gave.
+    /// Id from the kubelet.
     pub(crate) id: String,
     /// Path of the volume on the host.
     pub(crate) target: PathBuf,
@@ -56,12 +56,12 @@ pub(crate) struct VolumeRecord {
 }
 
 impl VolumeRecord {
-    /// Returns true if a request for the volume is the same.
+    /// Returns true if another request for the volume is equal.
     fn is_same(&self, other: &Self) -> bool {
         *self == Self { device: self.device, ..other.clone() }
     }
 
-    /// Returns true if the volume is mounted. Otherwise another file system can have its device number.
+    /// Returns true if the volume is mounted. If it is not, another file system can have its device number.
     fn is_mounted(&self) -> bool {
         file_system::root(&self.target).is_ok_and(|root| root == Some(self.device))
     }
@@ -77,8 +77,8 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Reads the records in a directory, which is created if it is missing. Records of volumes that are not mounted, such as
-    /// those of before a reboot, are removed: the kubelet publishes such volumes again.
+    /// Reads the records in a directory, which is created if it is missing. Records of volumes that are not mounted,
+    /// for example after a reboot, are removed: the kubelet publishes such volumes again.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be created or read.
@@ -95,10 +95,12 @@ impl Volumes {
         Ok(all)
     }
 
-    /// Publishes a volume that is not published: mounts it at its path. Its file system is complete before.
+    /// Creates the file system of a volume, and then mounts it at the path of the volume. The volume must not be
+    /// published.
     ///
     /// # Errors
-    /// ALREADY_EXISTS if another volume is published at its path, or INTERNAL if the volume cannot be mounted.
+    /// Returns ALREADY_EXISTS if another volume is published at the path, RESOURCE_EXHAUSTED if the record cannot be
+    /// written, or INTERNAL if the volume cannot be mounted.
     pub(crate) fn publish(&self, mut record: VolumeRecord) -> Result<(), Status> {
         if self.is_of_another(&record.id, &record.target) {
             return Err(Status::already_exists("target_path: another volume is published there"));
@@ -122,10 +124,10 @@ impl Volumes {
         Ok(())
     }
 
-    /// Returns the volume if it is published by an equal request.
+    /// Returns the volume if an equal request has published it.
     ///
     /// # Errors
-    /// ALREADY_EXISTS if another request published a volume with this id.
+    /// Returns ALREADY_EXISTS if a different request has published a volume with this id.
     pub(crate) fn published(&self, record: &VolumeRecord) -> Result<Option<Arc<VolumeRecord>>, Status> {
         let earlier = locked(&self.known).get(&record.id).cloned();
         match earlier.filter(|earlier| earlier.is_mounted()) {
@@ -135,10 +137,10 @@ impl Volumes {
         }
     }
 
-    /// Unmounts a volume, and removes its directory and its record. A missing volume is unpublished.
+    /// Unmounts a volume, and removes its directory and its record. Succeeds if the volume does not exist.
     ///
     /// # Errors
-    /// INTERNAL if the volume cannot be unmounted or its directory cannot be removed.
+    /// Returns INTERNAL if the volume cannot be unmounted or its directory cannot be removed.
     pub(crate) fn unpublish(&self, id: &str, target: &Path) -> Result<(), Status> {
         if self.is_of_another(id, target) {
             return Ok(()); // this volume is not published there
@@ -160,12 +162,14 @@ impl Volumes {
         known.iter().any(|record| record.id != id && record.target == target && record.is_mounted())
     }
 
-    /// Adds the files of volumes that a pod's mounts name to its request. A mount is of a volume if its source is on the
-    /// device of the volume. A directory or a file of the volume can be its source, too (`subPath`).
+    /// Adds the secret files of the volumes that a container mounts to the request. A mount belongs to a volume if its
+    /// source is on the device of the volume. The source can also be a directory or a file in the volume (`subPath`).
+    ///
+    /// The inner result is the decision of the rules, which apply to new containers only.
     ///
     /// # Errors
-    /// PERMISSION_DENIED if the volume is that of another pod, or no rule allows a reference of it; UNAVAILABLE if a file
-    /// system does not respond. The second result is the decision of the rules, which is for new containers only.
+    /// Returns PERMISSION_DENIED if a volume belongs to another pod or no rule allows a reference, FAILED_PRECONDITION
+    /// if a source is not in its volume, or UNAVAILABLE if a file system does not respond.
     pub(crate) async fn resolve(
         &self,
         file: &ConfigFile,
@@ -222,11 +226,12 @@ impl Volumes {
         timeout(LOOKUP_MAX, lookup).await.ok()?.ok()
     }
 
-    /// Waits for the lookup of the same path by another call.
+    /// Waits until the lookup of the same path by another call has returned, and then repeats the lookup.
     async fn locate_again(&self, path: &str) -> Option<io::Result<Place>> {
         let over = async {
             while locked(&self.unanswered).contains(path) {
-                // The other call does not notify. Only paths that several containers mount at once get here.
+                // There is no notification, so this polls. Only paths that several containers mount at the same time
+                // get here.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -98,7 +98,7 @@ mod tests {
     use super::csi::NodePublishVolumeRequest;
     use super::v1::{ContainerConfig, KeyValue};
 
-    /// Rule C57: nothing prints a value.
+    /// Rule C57: `Debug` prints no values.
     #[test]
     fn values_are_not_printed() {
         let envs = vec![KeyValue { key: "PASSWORD".into(), value: "hunter2".into() }];

@@ -1,4 +1,4 @@
-//! Publishes the volume of a pod: judges the kubelet's request, which comes before RunPodSandbox (rules C52 and C53).
+//! Publishes the volume of a pod: validates the kubelet's request, which precedes RunPodSandbox (rules C52 and C53).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,18 @@ use crate::volumes::VolumeRecord;
 
 /// Prefix of the attributes that the kubelet adds.
 const KUBELET: &str = "csi.storage.k8s.io/";
-/// Longest id of a volume, in bytes.
+/// Maximum length of a volume's id, in bytes.
 const ID_MAX: usize = 253;
 
-/// Publishes a volume. The same request again has no effect.
+/// Publishes a volume. A repeated equal request has no effect.
 ///
 /// # Errors
-/// INVALID_ARGUMENT with every violation, PERMISSION_DENIED (a secret that no rule allows), ALREADY_EXISTS (another volume
-/// with this id), or INTERNAL (the volume cannot be mounted).
+/// Returns INVALID_ARGUMENT with every violation if the request is invalid, PERMISSION_DENIED if no rule allows a
+/// secret, ALREADY_EXISTS if another volume has the id or the path, or INTERNAL if the volume cannot be mounted.
 pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePublishVolumeRequest) -> Result<(), Status> {
     let record = read_request(settings, request)?;
     exclusively(node, &record.id.clone(), move |node| {
-        // The rules are for new volumes: the kubelet publishes a volume again and again.
+        // The rules apply to new volumes only: the kubelet publishes a volume repeatedly.
         if node.volumes.published(&record)?.is_none() {
             record.secrets.check_rules(&node.config_file, &record.namespace, &record.service_account)?;
             node.volumes.publish(record)?;
@@ -37,10 +37,10 @@ pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePubli
     .await
 }
 
-/// Unpublishes a volume. A missing volume is unpublished.
+/// Unpublishes a volume. Succeeds if the volume does not exist.
 ///
 /// # Errors
-/// INVALID_ARGUMENT, or INTERNAL if the volume cannot be unmounted.
+/// Returns INVALID_ARGUMENT if the request is invalid, or INTERNAL if the volume cannot be unmounted.
 pub(super) async fn unpublish(
     node: &Arc<Node>,
     settings: &Csi,
@@ -54,7 +54,8 @@ pub(super) async fn unpublish(
     exclusively(node, &volume_id.clone(), move |node| node.volumes.unpublish(&volume_id, &target)).await
 }
 
-/// Runs the only task of a volume, which may block. The task holds the lock to its end, also if the caller gives up.
+/// Runs one task of a volume at a time. The task may block, and holds the volume's lock until the task ends, even if
+/// the caller is dropped.
 async fn exclusively(
     node: &Arc<Node>,
     id: &str,
@@ -67,10 +68,10 @@ async fn exclusively(
         let _lock = lock;
         task(&node)
     });
-    done.await.unwrap_or_else(|_| Err(Status::internal("the call ended without an answer")))
+    done.await.unwrap_or_else(|_| Err(Status::internal("the task of the call panicked or was cancelled")))
 }
 
-/// Reads a request, and checks it. Its token is not used.
+/// Reads and validates a request. The service account token in the request is not used.
 fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<VolumeRecord, Status> {
     let NodePublishVolumeRequest { volume_id, target_path, volume_capability, readonly, volume_context, .. } = request;
     let mut violations = Violations::default();
@@ -78,7 +79,9 @@ fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<Vol
     let target = target(settings, &target_path, &mut violations);
     match volume_capability.map(|capability| capability.access_type) {
         None => violations.add("volume_capability", "required"),
-        Some(Some(AccessType::Block(_))) => violations.add("volume_capability.block", "a volume of secrets has files"),
+        Some(Some(AccessType::Block(_))) => {
+            violations.add("volume_capability.block", "block access is not supported; use a mount volume");
+        }
         Some(Some(AccessType::Mount(_)) | None) => {}
     }
     if !readonly {
@@ -90,7 +93,7 @@ fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<Vol
     Ok(record)
 }
 
-/// Reads the attributes of the pod's manifest, and those that the kubelet adds.
+/// Reads the attributes from the pod's manifest and the attributes that the kubelet adds.
 fn read_context(
     settings: &Csi,
     mut context: BTreeMap<String, String>,
@@ -103,17 +106,18 @@ fn read_context(
     let [provider, items] = ["provider", "items"].map(&mut take);
     if [&uid, &namespace, &service_account].into_iter().any(String::is_empty) {
         let driver = &settings.driver;
-        violations.add("volume_context", format!("has no pod: the CSIDriver {driver} needs podInfoOnMount: true"));
+        violations
+            .add("volume_context", format!("does not name a pod: set podInfoOnMount: true in the CSIDriver {driver}"));
     } else if ephemeral != "true" {
-        violations.add("volume_context", "is of a persistent volume; only inline volumes of pods have secrets");
+        violations.add("volume_context", "describes a persistent volume; only inline volumes of pods are supported");
     }
     if provider.is_empty() {
         violations.add("volumeAttributes.provider", "required: the name of a provider of executord");
     }
-    // Keys of unknown attributes are shown, values are not.
+    // The message shows the keys of unknown attributes, but not the values.
     for key in context.keys().filter(|key| !key.starts_with(KUBELET)) {
         let key: String = key.chars().filter(|c| !c.is_control()).take(100).collect();
-        violations.add(&format!("volumeAttributes[{key}]"), "is unknown; provider and items are allowed");
+        violations.add(&format!("volumeAttributes[{key}]"), "is unknown; only provider and items are allowed");
     }
     record.secrets = VolumeSecrets::read(&provider, &items, violations);
     (record.pod_uid, record.namespace, record.service_account) = (uid, namespace, service_account);
@@ -127,7 +131,7 @@ fn check_id(id: &str, violations: &mut Violations) {
     }
 }
 
-/// Checks a path of a volume, which is in the kubelet's directory.
+/// Returns the path of a volume, and adds a violation if the path is not in the kubelet's directory.
 fn target(Csi { kubelet_directory, .. }: &Csi, path: &str, violations: &mut Violations) -> PathBuf {
     let target = Path::new(path);
     if path.is_empty() {

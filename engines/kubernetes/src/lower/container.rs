@@ -1,4 +1,4 @@
-//! Containers: rules C21, C23 and C30. Their other parts have modules of their own.
+//! Lowers containers: rules C21, C23 and C30. Other modules lower the parts of a container.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{LABEL, check_texts, digest, mounts, process, resources, sandbox, sec
 use crate::failure::Violations;
 use crate::secrets::RequestSecrets;
 
-/// What a container is created from, besides its request.
+/// Inputs for the creation of a container, in addition to its request.
 pub(crate) struct Origin<'a> {
     /// Id of the sandbox.
     pub(crate) sandbox: &'a str,
@@ -18,13 +18,13 @@ pub(crate) struct Origin<'a> {
     pub(crate) sandbox_config: &'a PodSandboxConfig,
     /// Reference of the image's manifest.
     pub(crate) rootfs: &'a str,
-    /// Path of the log; empty for none.
+    /// Path of the log; empty if the container has no log.
     pub(crate) log: &'a str,
-    /// References of the manifests of image volumes, by the ids of their images.
+    /// References of the manifests of image volumes, by image id.
     pub(crate) volumes: &'a BTreeMap<String, String>,
     /// Secrets of the container.
     pub(crate) secrets: &'a RequestSecrets,
-    /// Least `oom_score_adj`: a lower one is raised.
+    /// Minimum `oom_score_adj`. Lower values are raised to this value.
     pub(crate) oom_score_adj_min: i32,
     /// True if executord's policy allows all devices of the host.
     pub(crate) allows_all_devices: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Origin<'a> {
 /// Lowers a container to a request, which has no id yet.
 ///
 /// # Errors
-/// INVALID_ARGUMENT with every field that cannot be honoured.
+/// Returns INVALID_ARGUMENT with every violation if a field is invalid or not supported.
 pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<RunRequest, Status> {
     let mut violations = Violations::default();
     let linux = config.linux.clone().unwrap_or_default();
@@ -49,7 +49,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     // The environment is not part of the digest: executord compares it itself, with a key.
     let envs = std::mem::take(&mut config.envs);
     let nonce = digest(&config);
-    // Rule C28. In a user namespace, nodes of the host would belong to no user.
+    // Rule C28: a user namespace gets no device nodes of the host, which would belong to no user.
     let has_host_ids = !sandbox::has_id_map(origin.sandbox_config);
     let has_all_devices = security.privileged && origin.allows_all_devices && has_host_ids;
     let mut run = RunRequest {
@@ -88,7 +88,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
     Ok(run)
 }
 
-/// Returns the score for executord; 0 is its default.
+/// Returns the score for executord, or `None` for 0, which is the default of executord.
 fn oom_score_adj(requested: i64, min: i32) -> Option<i32> {
     let score = i32::try_from(requested).ok()?;
     Some(score.max(min)).filter(|&score| score != 0)
@@ -118,7 +118,7 @@ mod tests {
         ContainerConfig { linux: Some(linux), ..ContainerConfig::default() }
     }
 
-    /// Rule C8: two requests differ by all but the environment, which executord compares.
+    /// Rule C8: the digest covers all fields except the environment, which executord compares.
     #[test]
     fn digests_exclude_environments() {
         let with = |value: &str, path: &str| ContainerConfig {
@@ -131,7 +131,7 @@ mod tests {
         assert_ne!(nonce(with("1", "x")), nonce(with("1", "y")));
     }
 
-    /// Rule C29.
+    /// Rule C29: scores below the minimum are raised to the minimum.
     #[test]
     fn oom_scores_can_be_restricted() {
         assert_eq!(oom_score_adj(-997, i32::MIN), Some(-997));
@@ -140,14 +140,14 @@ mod tests {
         assert_eq!(oom_score_adj(1000, 0), Some(1000));
     }
 
-    /// Rule C21.
+    /// Rule C21: a privileged container requires a privileged sandbox.
     #[test]
     fn privileged_members_need_privileged_sandboxes() {
         let config = with_security(LinuxContainerSecurityContext { privileged: true, ..Default::default() });
         assert!(lowered(&config).unwrap_err().contains("the sandbox is not privileged"));
     }
 
-    /// Rule C30.
+    /// Rule C30: a container joins the processes of its target container.
     #[test]
     fn targets_are_joined() {
         let options = |target: &str| {

@@ -11,8 +11,8 @@ use executor_cri_api::v1::{ContainerConfig, Mount, MountPropagation};
 use crate::failure::Violations;
 use crate::secrets::RequestSecrets;
 
-/// Lowers the mounts of a container, those with shorter paths first. `images` has the references of manifests by the ids
-/// of images. Mounts that secret files replace are left out.
+/// Lowers the mounts of a container, and sorts them by depth. `images` has the references of manifests by image id.
+/// Mounts that secret files replace are omitted.
 pub(super) fn lower(
     config: &ContainerConfig,
     images: &BTreeMap<String, String>,
@@ -87,8 +87,8 @@ fn volume(
     Some(VolumeMount { path, source, sub_path: String::new(), read_only: mount.readonly })
 }
 
-/// Lowers the devices of a container: rule C26. With all devices of the host, those of the request come in addition: they
-/// can have other paths.
+/// Lowers the devices of a container (rule C26). Requested devices are added even if the container has all devices of
+/// the host, because their paths can differ.
 pub(super) fn devices(config: &ContainerConfig, has_all: bool, violations: &mut Violations) -> Vec<DeviceMount> {
     let mut devices = Vec::new();
     for (index, device) in config.devices.iter().enumerate() {
@@ -124,7 +124,7 @@ mod tests {
         Mount { container_path: container_path.into(), host_path: host_path.into(), ..Mount::default() }
     }
 
-    /// Rule C24: by depth, each with what is mounted below it.
+    /// Rule C24: mounts are sorted by depth, and include the mounts below their sources.
     #[test]
     fn mounts_are_ordered_by_depth() {
         let volumes = lowered(vec![mount("/a/b/", "/x"), mount("a", "/y")], false).unwrap();
@@ -134,7 +134,7 @@ mod tests {
         assert!(path.recursive && path.follow_links && !path.suid && !path.dev);
     }
 
-    /// Rule C25.
+    /// Rule C25: every invalid mount is refused by name.
     #[test]
     fn impossible_mounts_are_refused() {
         let bidirectional = Mount { propagation: 2, ..mount("/a", "/x") };

@@ -9,12 +9,12 @@ use crate::failure::Violations;
 /// Annotations for the rates of a pod's traffic, in bits per second.
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
-/// Burst of a limited direction in bits, as with containerd.
+/// Burst size of a limited direction in bits, as with containerd.
 const BURST: u64 = u32::MAX as u64;
 /// Highest rate in bits per second, as with containerd.
 const RATE_MAX: u64 = 1_000_000_000_000_000;
 
-/// Returns what the plugins of a pod's network get.
+/// Returns the CNI arguments and capabilities for a pod's network.
 pub(super) fn options(id: &str, config: &PodSandboxConfig, violations: &mut Violations) -> CniOptions {
     let metadata = config.metadata.clone().unwrap_or_default();
     let arguments = [
@@ -46,7 +46,7 @@ pub(super) fn options(id: &str, config: &PodSandboxConfig, violations: &mut Viol
     }
 }
 
-/// Parses a quantity of Kubernetes.
+/// Parses a rate. Returns `None` if the text is not a quantity of Kubernetes, is negative, or exceeds [`RATE_MAX`].
 fn rate(text: &str) -> Option<u64> {
     let units = Quantity::parse(text).filter(|quantity| !quantity.is_negative())?.units();
     (units <= RATE_MAX).then_some(units)
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use executor_cri_api::v1::PodSandboxMetadata;
 
-    /// Rule C22.
+    /// Rule C22: plugins get the pod's names, rates and annotations.
     #[test]
     fn plugins_get_names_and_rates() {
         let metadata =

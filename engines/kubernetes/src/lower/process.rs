@@ -14,7 +14,7 @@ pub(super) fn lower(config: ContainerConfig, envs: Vec<KeyValue>) -> RunAction {
     RunAction { path, args, env, dir: config.working_dir, ..RunAction::default() }
 }
 
-/// The last of several values of a name counts.
+/// Lowers the environment. If a name occurs several times, its last value is used.
 fn environment(envs: Vec<KeyValue>) -> Vec<EnvironmentVariable> {
     let mut variables: Vec<EnvironmentVariable> = Vec::with_capacity(envs.len());
     for KeyValue { key, value } in envs {
@@ -26,7 +26,7 @@ fn environment(envs: Vec<KeyValue>) -> Vec<EnvironmentVariable> {
     variables
 }
 
-/// Returns the number of a signal; 0 for the image's own.
+/// Returns the number of a signal; 0 for the stop signal of the image.
 pub(crate) fn signal_number(signal: Signal) -> u32 {
     let name = signal.as_str_name().trim_start_matches("SIGNAL_").replace("PLUS", "+").replace("MINUS", "-");
     parse_signal(&name).and_then(|number| number.try_into().ok()).unwrap_or(0)
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(signal_of_number(15), Signal::Sigterm);
     }
 
-    /// Rule C23.
+    /// Rule C23: `command` replaces the image's entrypoint, and `args` alone replaces the arguments.
     #[test]
     fn commands_replace_entrypoints() {
         let list = |words: &[&str]| words.iter().map(|&word| word.into()).collect();

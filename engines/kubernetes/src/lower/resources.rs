@@ -1,11 +1,11 @@
-//! Resources: rule C29. What has no limit in the CRI has none, not a default of the daemon.
+//! Resources: rule C29. A resource without a limit in the CRI is unlimited: defaults of executord do not apply.
 
 use executor_client::v1::Limits;
 use executor_cri_api::v1::LinuxContainerResources;
 
 use crate::failure::Violations;
 
-/// File of cgroup version 2 with the limit on swap, which executord has as a field.
+/// File of cgroup version 2 with the swap limit, for which executord's request has a field.
 const SWAP_MAX: &str = "memory.swap.max";
 
 /// Lowers the resources of a new container.
@@ -16,7 +16,7 @@ pub(crate) fn lower(resources: &LinuxContainerResources, violations: &mut Violat
     limits
 }
 
-/// Lowers a change of resources: what is 0 or empty stays as it is.
+/// Lowers a change of resources. Resources that are 0 or empty do not change.
 pub(crate) fn change(resources: &LinuxContainerResources, violations: &mut Violations) -> Limits {
     let mut limits = Limits {
         cpuset_cpus: resources.cpuset_cpus.clone(),
@@ -39,7 +39,7 @@ pub(crate) fn change(resources: &LinuxContainerResources, violations: &mut Viola
     };
     limits.swap_bytes = match resources.memory_swap_limit_in_bytes {
         0 => None,
-        _ if limits.memory_bytes == 0 => None, // without a limit on memory, there is none on swap
+        _ if limits.memory_bytes == 0 => None, // the swap limit requires a memory limit
         -1 => Some(-1),
         total => match total.checked_sub(resources.memory_limit_in_bytes) {
             Some(swap @ 0..) => Some(swap),
@@ -50,7 +50,7 @@ pub(crate) fn change(resources: &LinuxContainerResources, violations: &mut Viola
             }
         },
     };
-    // The kubelet gives the limit on swap alone in this way under cgroup version 2.
+    // Under cgroup version 2 the kubelet sets the swap limit by this file.
     if let Some(swap) = limits.unified.remove(SWAP_MAX) {
         limits.swap_bytes = match swap.as_str() {
             _ if limits.memory_bytes == 0 => None,
@@ -81,7 +81,7 @@ pub(crate) fn merged(old: &LinuxContainerResources, new: &LinuxContainerResource
         cpu_quota: number(old.cpu_quota, new.cpu_quota),
         cpu_shares: number(old.cpu_shares, new.cpu_shares),
         memory_limit_in_bytes: number(old.memory_limit_in_bytes, new.memory_limit_in_bytes),
-        oom_score_adj: old.oom_score_adj, // of running processes it does not change
+        oom_score_adj: old.oom_score_adj, // the score of running processes does not change
         cpuset_cpus: text(&old.cpuset_cpus, &new.cpuset_cpus),
         cpuset_mems: text(&old.cpuset_mems, &new.cpuset_mems),
         hugepage_limits,
@@ -113,7 +113,7 @@ mod tests {
         assert!(!limits.unlimited_memory && limits.unlimited_pids);
     }
 
-    /// Rule C29: files of cgroup version 2 are passed on, but the limit on swap, which is a field.
+    /// Rule C29: files of cgroup version 2 are passed on, except the swap limit, which has a field.
     #[test]
     fn swap_has_a_field() {
         let lowered = |swap: &str, memory_limit_in_bytes| {
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// Rule C29: no limit is none.
+    /// Rule C29: a resource without a limit is unlimited.
     #[test]
     fn nothing_is_limited_by_default() {
         let limits = lower(&LinuxContainerResources::default(), &mut Violations::default());

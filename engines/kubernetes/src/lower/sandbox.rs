@@ -15,14 +15,13 @@ use super::{LABEL, check_texts, digest, network};
 use crate::config::UserNamespaces;
 use crate::failure::Violations;
 
-/// Name of the runtime, and of its handler besides the unnamed one.
+/// Name of the runtime and of its default handler.
 pub(crate) const HANDLER: &str = "executor";
-/// Handler of pods that have the host's ids unless they ask for others (rule C56).
+/// Handler of pods that use the host's ids unless they request a user namespace (rule C56).
 pub(crate) const HOST_HANDLER: &str = "executor-host";
-/// Longest part of the name of a handler in a message, in characters.
+/// Maximum length of a handler's name in a message, in characters.
 const HANDLER_SHOWN_MAX: usize = 100;
-/// Sysctls that a pod with its own network has unless it sets them, and their values: every user can listen on any port,
-/// and send echo requests (rule C19).
+/// Default sysctls of a pod with its own network: every user can listen on any port, and send echo requests (rule C19).
 const OPEN: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 /// Groups that may send echo requests in a user namespace, which has 65,536 ids.
@@ -47,17 +46,18 @@ impl Host {
     }
 }
 
-/// Returns true for a host name of RFC 1123, section 2.1. A host can have other names, such as those with an underscore.
+/// Returns true if a name is a host name of RFC 1123, section 2.1. A host can have other names, for example with an
+/// underscore.
 fn is_host_name(name: &str) -> bool {
     name.split('.').all(is_host_label)
 }
 
-/// Returns the namespace options of a sandbox. Without options, everything is shared in the pod.
+/// Returns the namespace options of a sandbox. Without options, containers share the namespaces of the pod.
 pub(crate) fn namespaces(config: &PodSandboxConfig) -> NamespaceOption {
     security(config).namespace_options.unwrap_or_default()
 }
 
-/// Returns true if the users of a sandbox have ids of their own.
+/// Returns true if the request maps the users of a sandbox to other ids.
 pub(super) fn has_id_map(config: &PodSandboxConfig) -> bool {
     namespaces(config).userns_options.is_some_and(|options| options.mode() == NamespaceMode::Pod)
 }
@@ -70,7 +70,7 @@ pub(crate) fn security(config: &PodSandboxConfig) -> LinuxSandboxSecurityContext
 /// Lowers a sandbox to a pod.
 ///
 /// # Errors
-/// INVALID_ARGUMENT with every field that cannot be honoured.
+/// Returns INVALID_ARGUMENT with every violation if a field is invalid or not supported.
 pub(crate) fn lower(
     id: &str,
     config: &PodSandboxConfig,
@@ -120,7 +120,7 @@ pub(crate) fn lower(
     let cni = network::options(id, config, &mut violations);
     violations.check()?;
 
-    // The kubelet sends no name for a pod on the host's network: the name is the host's, too (rule C19).
+    // The kubelet sends no host name for a pod on the host's network: use the name of the host (rule C19).
     let hostname = match is_host && config.hostname.is_empty() {
         true => host.hostname.clone(),
         false => config.hostname.clone(),
@@ -146,7 +146,7 @@ pub(crate) fn lower(
     })
 }
 
-/// Rule C18.
+/// Lowers the id mapping of a user namespace (rule C18).
 fn id_map(options: Option<&CriUserNamespace>, field: &str, violations: &mut Violations) -> Option<IdMapping> {
     let options = options?;
     match options.mode() {
@@ -190,7 +190,7 @@ fn ports(config: &PodSandboxConfig, violations: &mut Violations) -> Vec<PortMapp
     ports
 }
 
-/// Rule C19: the given settings are all of resolv.conf; without them it is the host's.
+/// Returns the settings of resolv.conf (rule C19): the request's settings, or the host's if the request has none.
 fn dns(given: Option<&DnsConfig>, host: &Host) -> Dns {
     match given {
         Some(DnsConfig { servers, searches, options })
@@ -202,7 +202,7 @@ fn dns(given: Option<&DnsConfig>, host: &Host) -> Dns {
     }
 }
 
-/// Reads resolv.conf (resolv.conf(5)): the last line of `search` or `domain` counts.
+/// Parses resolv.conf(5). The last line with `search` or `domain` is used.
 fn read_resolv_conf(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
@@ -225,7 +225,7 @@ fn sysctls(given: &BTreeMap<String, String>, is_host: bool, has_own_ids: bool) -
             sysctls.insert(OPEN[1].0.to_owned(), OWN_GROUPS.to_owned());
         }
     }
-    // The kernel takes a slash for a dot in these names.
+    // The kernel accepts slashes instead of dots in these names.
     sysctls.extend(given.iter().map(|(name, value)| (name.replace('/', "."), value.clone())));
     sysctls
 }
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Rule C18.
+    /// Rule C18: one range that begins with id 0 is mapped, and other mappings are refused.
     #[test]
     fn one_range_of_ids_is_mapped() {
         let pod = lowered(&user_namespace(NamespaceMode::Pod, &[0])).unwrap();
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Rule C56.
+    /// Rule C56: with the setting `all`, every pod outside of the host's namespaces has its own user namespace.
     #[test]
     fn all_pods_can_have_own_ids() {
         let of = |config: &PodSandboxConfig, handler, setting| {
@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// Rule C19.
+    /// Rule C19: resolv.conf has the request's settings, or the host's.
     #[test]
     fn name_servers_are_given_or_the_hosts() {
         let mut config = config(NamespaceOption::default());
@@ -377,7 +377,7 @@ mod tests {
         assert!(error.contains("port_mappings[0]") && error.contains("port_mappings[1]"), "{error}");
     }
 
-    /// Rule C21: all violations at once.
+    /// Rule C21: one status has all violations.
     #[test]
     fn unknown_handlers_are_refused() {
         let mut config = config(NamespaceOption::default());

@@ -8,13 +8,13 @@ use executor_cri_api::v1::{LinuxContainerSecurityContext, SecurityProfile, Suppl
 
 use crate::failure::Violations;
 
-/// Largest seccomp profile, in bytes: executord's limit.
+/// Maximum size of a seccomp profile in bytes: the limit of executord.
 const PROFILE_MAX: u64 = 256 << 10;
 /// Prefix of a profile's name in fields of older versions of the API.
 const LOCALHOST: &str = "localhost/";
 const CONTEXT: &str = "config.linux.security_context";
 
-/// Sets the fields of a request that the security context decides.
+/// Sets the fields of a request that depend on the security context.
 pub(super) fn apply(security: &LinuxContainerSecurityContext, run: &mut RunRequest, violations: &mut Violations) {
     run.privileged = security.privileged;
     run.read_only_rootfs = security.readonly_rootfs;
@@ -32,7 +32,7 @@ pub(super) fn apply(security: &LinuxContainerSecurityContext, run: &mut RunReque
         Profile::Named(path) => run.seccomp_profile = read_profile(&path, violations),
     }
     match apparmor(security) {
-        Profile::Named(name) => run.apparmor_profile = name, // executord refuses one that is not loaded
+        Profile::Named(name) => run.apparmor_profile = name, // executord refuses a profile that is not loaded
         // The runtime's default is no profile: seccomp, masked paths and capabilities restrict the container.
         Profile::Default | Profile::None => {}
     }
@@ -52,7 +52,7 @@ fn groups(security: &LinuxContainerSecurityContext, violations: &mut Violations)
     groups
 }
 
-/// Returns the user of a container as executord takes it; empty for the image's.
+/// Returns the user of a container in the format of executord; empty for the user of the image.
 pub(super) fn user(security: &LinuxContainerSecurityContext, violations: &mut Violations) -> String {
     let mut id = |name: &str, value: i64| {
         if u32::try_from(value).is_err() {
@@ -74,7 +74,7 @@ pub(super) fn user(security: &LinuxContainerSecurityContext, violations: &mut Vi
     }
 }
 
-/// ALL first, then single names: what is dropped by name is not added.
+/// Lowers the capabilities: ALL first, then single names. A capability that is dropped by name is not added.
 fn capabilities(security: &LinuxContainerSecurityContext) -> Capabilities {
     let name = |name: &String| name.to_uppercase().trim_start_matches("CAP_").to_owned();
     let given = security.capabilities.clone().unwrap_or_default();
@@ -95,7 +95,7 @@ enum Profile {
 }
 
 impl Profile {
-    /// Returns the profile of a field, or of the field that older versions of the API have for it.
+    /// Returns the profile of a field, or of the corresponding field of older versions of the API.
     fn new(field: Option<&SecurityProfile>, older: &str) -> Self {
         match field.map(|profile| (profile.profile_type(), &profile.localhost_ref)) {
             Some((ProfileType::RuntimeDefault, _)) => Self::Default,
@@ -151,7 +151,7 @@ mod tests {
         violations.check().map(|()| (run, user)).map_err(|status| status.message().to_owned())
     }
 
-    /// Rule C27: without a profile there is no filter, and lists that are empty mask nothing.
+    /// Rule C27: without a profile there is no filter, and empty lists mask nothing.
     #[test]
     fn unset_fields_restrict_nothing() {
         let (run, user) = lowered(&LinuxContainerSecurityContext::default()).unwrap();
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Rule C27: drop ALL, add ALL, then what is dropped by name.
+    /// Rule C27: drop ALL, add ALL, then drop single names.
     #[test]
     fn dropped_capabilities_are_not_added() {
         let list = |names: &[&str]| names.iter().map(|&name| name.into()).collect();
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!((found.add, found.drop), (list(&["ALL", "NET_ADMIN"]), list(&["ALL", "CHOWN"])));
     }
 
-    /// Rules C21, C28.
+    /// Rules C21, C28: a group requires a user, and negative ids are refused.
     #[test]
     fn groups_require_users() {
         let id = |value| Some(Int64Value { value });

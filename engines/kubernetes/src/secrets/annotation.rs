@@ -14,24 +14,24 @@ use super::input::{ContainerSecrets, SHOWN_MAX, SecretInput, Target, field, quot
 use crate::config::is_label;
 use crate::failure::Violations;
 
-/// Limits of one list.
+/// Limits of a YAML list.
 const LIMITS: Limits = Limits { bytes: 64 << 10, depth: 8, nodes: 4096, copied_bytes: 16 << 10 };
-/// Largest annotations with references of a pod, in bytes: Kubernetes' limit of all annotations.
+/// Maximum total size of a pod's annotations with references, in bytes: the limit of Kubernetes for all annotations.
 const ALL_MAX: usize = 256 << 10;
-/// Highest permission bits of a file.
+/// Maximum permission bits of a file.
 const MODE_MAX: u32 = 0o777;
-/// Longest path of a file, in bytes.
+/// Maximum length of a file's path, in bytes.
 const PATH_MAX: usize = 4095;
-/// Longest path of a file in a volume, in bytes.
+/// Maximum length of a file's path in a volume, in bytes.
 const VOLUME_PATH_MAX: usize = 1024;
-/// Longest name of a variable or a group, in bytes.
+/// Maximum length of the name of a variable or a group, in bytes.
 const NAME_MAX: usize = 255;
 
-/// Place of a list, which decides the fields of its entries.
+/// Place of a list, which determines the allowed fields of its entries.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     Annotation,
-    /// A volume, with its provider: entries have relative files.
+    /// A volume with this provider. Entries have relative paths.
     Volume(&'a str),
 }
 
@@ -49,7 +49,7 @@ struct Entry {
     group: Option<Word>,
 }
 
-/// A text that may be written as a number.
+/// A string that can be written as a number.
 #[derive(Debug)]
 struct Word(String);
 
@@ -79,10 +79,10 @@ impl<'de> Deserialize<'de> for Word {
     }
 }
 
-/// Reads the annotations with a prefix, and returns the secrets by the names of containers.
+/// Reads the annotations with a prefix, and returns the secrets by container name.
 ///
 /// # Errors
-/// INVALID_ARGUMENT with every violation.
+/// Returns INVALID_ARGUMENT with every violation if an annotation is invalid.
 pub(crate) fn read(
     prefix: &str,
     annotations: &BTreeMap<String, String>,
@@ -102,14 +102,14 @@ pub(crate) fn read(
         all.insert(container.to_owned(), ContainerSecrets { annotation: annotation.clone(), inputs });
     }
     if bytes > ALL_MAX {
-        let what = format!("those with secrets have {bytes} bytes; at most {ALL_MAX} are allowed");
+        let what = format!("annotations with secrets have {bytes} bytes; at most {ALL_MAX} are allowed");
         violations.add("config.annotations", what);
     }
     violations.check()?;
     Ok(all)
 }
 
-/// Reads a list of secrets, and adds its violations.
+/// Reads a list of secrets, and adds its violations to `violations`.
 pub(super) fn read_one(field: &str, text: &str, place: Place<'_>, violations: &mut Violations) -> Vec<SecretInput> {
     let parsed = match parse(text, 1, &LIMITS) {
         Ok(parsed) => parsed,
@@ -196,26 +196,26 @@ fn input(field: &str, entry: Entry, place: Place<'_>, violations: &mut Violation
                 violations.add(&format!("{field}.env"), format!("{} is not a name", quoted(&name)));
             }
             if has_access {
-                violations.add(field, "mode and group are for files alone");
+                violations.add(field, "mode and group can only be set with file");
             }
             Target::Env(name)
         }
         _ => {
-            violations.add(field, "must have one of file and env");
+            violations.add(field, "must have either file or env");
             return None;
         }
     };
     Some(SecretInput { target, reference })
 }
 
-/// Names that no secret file can have.
-const RESERVED: &str = "must not have empty components, \".\", and names that begin with \"..\"";
+/// Message for a path with a reserved name.
+const RESERVED: &str = "must not contain empty components, \".\" or names that begin with \"..\"";
 
 fn is_reserved(name: &str) -> bool {
     name.is_empty() || name == "." || name.starts_with("..")
 }
 
-/// Returns why no file of a volume can have a path.
+/// Returns the reason if a path is invalid for a file of a volume.
 fn misplaced_in_volume(path: &str) -> Option<String> {
     if path.starts_with('/') {
         return Some("is not relative to the volume".to_owned());
@@ -229,7 +229,7 @@ fn misplaced_in_volume(path: &str) -> Option<String> {
     path.split('/').any(is_reserved).then(|| RESERVED.to_owned())
 }
 
-/// Returns why no secret file can have a path. executord and the shim check the path again.
+/// Returns the reason if a path is invalid for a secret file. executord and the shim check the path again.
 fn misplaced(path: &str) -> Option<String> {
     if path.len() > PATH_MAX {
         return Some(format!("has {} bytes; at most {PATH_MAX} are allowed", path.len()));
@@ -242,7 +242,7 @@ fn misplaced(path: &str) -> Option<String> {
         return Some(RESERVED.to_owned());
     }
     let reserved = ["/proc", "/sys", "/dev"].into_iter().find(|top| Path::new(path).starts_with(top));
-    reserved.map(|top| format!("is in {top}, where no secret file can be"))
+    reserved.map(|top| format!("is in {top}, where secret files are not allowed"))
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
         Ok(all["app"].inputs.len())
     }
 
-    /// Rule C51: anything unknown is refused, and each violation is in one message, without values of unknown fields.
+    /// Rule C51: unknown fields are refused, and one message has every violation, without values of unknown fields.
     #[test]
     fn every_violation_is_named_at_once() {
         let text = "- {file: relative, provider: V, path: /a, value: hunter2}\n\
@@ -273,9 +273,9 @@ mod tests {
         for part in [
             "config.annotations[secrets.executor.v1/app][0].value: is an unknown field",
             "[1].env: \"A=B\" is not a name",
-            "[1]: mode and group are for files alone",
-            "[2]: must have one of file and env",
-            "[3]: must have one of file and env",
+            "[1]: mode and group can only be set with file",
+            "[2]: must have either file or env",
+            "[3]: must have either file or env",
             "[4].mode: is 0o1777; 0 to 0o777",
             "[4].group",
             "[5].file: \"/b\" is given twice",
@@ -342,7 +342,7 @@ mod tests {
         assert!(read(PREFIX, &five).unwrap_err().message().contains("at most 262144"));
     }
 
-    /// Any text is read or refused, in little time.
+    /// Random text is read or refused without a panic.
     #[test]
     fn random_texts_are_read_or_refused() {
         let words = [

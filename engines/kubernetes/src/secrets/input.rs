@@ -1,4 +1,4 @@
-//! Files and variables by reference: their rules, and their fields of executord's request.
+//! Files and variables by reference: checks the rules, and sets the fields of executord's request.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tonic::Status;
 use crate::config::{ConfigFile, ReferenceOrigin};
 use crate::failure::{self, Violations};
 
-/// Longest part of a wrong value in a message, in bytes.
+/// Maximum length of an invalid value in a message, in characters.
 pub(super) const SHOWN_MAX: usize = 100;
 
 /// Secrets of one container.
@@ -39,7 +39,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Returns the name of the field, and its value.
+    /// Returns the name and the value of the field for this target.
     pub(super) fn name(&self) -> (&'static str, &str) {
         match self {
             Self::File { path, .. } => ("file", path),
@@ -48,7 +48,7 @@ impl Target {
     }
 }
 
-/// Returns the name of the field of an annotation.
+/// Returns the field name of an annotation in messages.
 pub(super) fn field(annotation: &str) -> String {
     format!("config.annotations[{}]", shown(annotation))
 }
@@ -64,8 +64,8 @@ pub(super) fn quoted(text: &str) -> String {
 /// Checks that the rules allow the references of annotations. The rules are not read if there is no reference.
 ///
 /// # Errors
-/// PERMISSION_DENIED with each reference that no rule allows, or FAILED_PRECONDITION (the configuration file cannot be
-/// used).
+/// Returns PERMISSION_DENIED with each reference that no rule allows, or FAILED_PRECONDITION if the configuration file
+/// is invalid or cannot be read.
 pub(crate) fn check_rules<'a>(
     file: &ConfigFile,
     sandbox: &PodSandboxConfig,
@@ -79,7 +79,7 @@ pub(crate) fn check_rules<'a>(
     check_references(file, ReferenceOrigin::Annotation, namespace, references)
 }
 
-/// Checks that the rules allow references, which have the names of their fields.
+/// Checks that the rules allow references. Each reference comes with the name of its field.
 pub(super) fn check_references<'a>(
     file: &ConfigFile,
     origin: ReferenceOrigin<'_>,
@@ -135,7 +135,7 @@ impl From<&ContainerSecrets> for RequestSecrets {
 }
 
 impl RequestSecrets {
-    /// Adds a file of the volume that a mount names.
+    /// Adds a secret file of a volume. The files of a volume replace the mount.
     pub(super) fn add_file(&mut self, mount: usize, field: String, input: SecretInput) {
         self.0.push(RequestSecret { field, mount: Some(mount), input });
     }
@@ -166,7 +166,7 @@ impl RequestSecrets {
         }
     }
 
-    /// Checks that no file is in the place of a mount other than its own, and that no variable has two values.
+    /// Checks that no file overlaps a mount other than its own, and that no variable is set twice.
     fn check_conflicts(&self, config: &ContainerConfig, violations: &mut Violations) {
         let mounts: Vec<String> =
             config.mounts.iter().map(|mount| format!("/{}", mount.container_path.trim_matches('/'))).collect();
@@ -195,7 +195,7 @@ impl RequestSecrets {
         }
     }
 
-    /// Names the fields of the kubelet's request in an error of executord, whose fields are those of its own request.
+    /// Replaces the field names of executord's request in an error by the field names of the kubelet's request.
     pub(crate) fn named(&self, error: Error) -> Error {
         match error {
             Error::Refused(mut refusal) => {
@@ -250,7 +250,7 @@ mod tests {
         violations.check().map(|()| action).map_err(|status| status.message().to_owned())
     }
 
-    /// Rule C51.
+    /// Rule C51: entries become secret files and variables with all of their fields.
     #[test]
     fn entries_become_files_and_variables() {
         let text = "- {file: /run/db/password, provider: vault, path: kv/db, key: password, version: 3, mode: 0640, group: 1000}\n\
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!((action.volume_mounted_files.len(), action.secret_environment.len()), (2, 1));
     }
 
-    /// Rule C51: a file in the place of a mount, with both names.
+    /// Rule C51: a file that overlaps a mount is refused, and the message has both paths.
     #[test]
     fn conflicts_name_both_sides() {
         let mount = |path: &str| Mount { container_path: path.into(), ..Mount::default() };
@@ -306,7 +306,7 @@ mod tests {
         assert!(!error.contains("hunter2"));
     }
 
-    /// Rule C55: closed by default, and the error names the key.
+    /// Rule C55: references without a rule are denied, and the error names the configuration key.
     #[test]
     fn references_without_rules_are_denied() {
         let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use super::input::{RequestSecrets, SecretInput, Target, check_references, quoted
 use crate::config::{ConfigFile, ReferenceOrigin};
 use crate::failure::Violations;
 
-/// Field of the items, as a pod's manifest names it.
+/// Field name of the items in a pod's manifest.
 const ITEMS: &str = "volumeAttributes.items";
 
 /// Secrets of a volume, as files with paths relative to the volume.
@@ -19,7 +19,7 @@ const ITEMS: &str = "volumeAttributes.items";
 pub(crate) struct VolumeSecrets(Vec<SecretInput>);
 
 impl VolumeSecrets {
-    /// Reads the items, a YAML list, and adds their violations.
+    /// Reads the items, a YAML list, and adds their violations to `violations`.
     pub(crate) fn read(provider: &str, items: &str, violations: &mut Violations) -> Self {
         let inputs = read_one(ITEMS, items, Place::Volume(provider), violations);
         let files: BTreeSet<_> = inputs.iter().map(|input| input.target.name().1).collect();
@@ -38,7 +38,7 @@ impl VolumeSecrets {
         self.0.iter().map(|input| input.target.name().1)
     }
 
-    /// Returns the paths of the files, and of the directories that they are in, each before what it contains.
+    /// Returns the paths of the files and of their directories. A directory precedes its entries.
     pub(crate) fn all_paths(&self) -> BTreeSet<&str> {
         self.paths().flat_map(|path| parents(path).chain([path])).collect()
     }
@@ -46,16 +46,16 @@ impl VolumeSecrets {
     /// Checks that the rules allow the references to pods of a service account.
     ///
     /// # Errors
-    /// PERMISSION_DENIED with each reference that no rule allows, or FAILED_PRECONDITION (the configuration file cannot be
-    /// used).
+    /// Returns PERMISSION_DENIED with each reference that no rule allows, or FAILED_PRECONDITION if the configuration
+    /// file is invalid or cannot be read.
     pub(crate) fn check_rules(&self, file: &ConfigFile, namespace: &str, account: &str) -> Result<(), Status> {
         let references = self.0.iter().enumerate();
         let references = references.map(|(index, input)| (format!("{ITEMS}[{index}]"), &input.reference));
         check_references(file, ReferenceOrigin::ServiceAccount(account), namespace, references)
     }
 
-    /// Adds the files that a mount of the volume shows to a request: all, or with `sub_path` the file or the files of the
-    /// directory with this path in the volume.
+    /// Adds the files of the volume to a request, for a mount of the volume: all files, or with `sub_path` only the
+    /// file or the directory with this path in the volume.
     pub(crate) fn add_to(&self, request: &mut RequestSecrets, mount: usize, container_path: &str, sub_path: &str) {
         let container_path = container_path.trim_matches('/');
         for (index, input) in self.0.iter().enumerate() {
@@ -73,7 +73,7 @@ impl VolumeSecrets {
     }
 }
 
-/// Returns the directories that a path is in.
+/// Returns the parent directories of a relative path.
 fn parents(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }

@@ -37,7 +37,7 @@ impl ImageService for Images {
         answer(ImageStatusResponse { image, ..ImageStatusResponse::default() })
     }
 
-    /// A pull ends with its call: the kubelet has no other way to end one.
+    /// Pulls an image. The pull is cancelled with its call, because the kubelet has no other way to cancel a pull.
     async fn pull_image(&self, request: Request<PullImageRequest>) -> Result<Response<PullImageResponse>, Status> {
         let PullImageRequest { image, auth, .. } = request.into_inner();
         answer(PullImageResponse { image_ref: images::pull(&self.0, image, auth).await? })

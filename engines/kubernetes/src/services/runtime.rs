@@ -21,7 +21,8 @@ use crate::{containers, exec, failure, metrics, sandboxes, stats, status, stream
 const KUBELET_API: &str = "0.1.0";
 const RUNTIME_API: &str = "v1";
 
-/// Time for executord to answer a status. The kubelet waits 2 minutes, and 30 s without a good status make the node NotReady.
+/// Time limit for answers of executord in Status. The kubelet waits for 2 minutes, but the node becomes NotReady after
+/// 30 s without a good status.
 const STATUS_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Runtime(pub(super) Arc<Node>);
@@ -32,25 +33,25 @@ impl Runtime {
     }
 }
 
-/// A stream that a method without an implementation has.
-type Nothing<T> = Empty<Result<T, Status>>;
+/// Response stream of methods that are not implemented.
+type EmptyStream<T> = Empty<Result<T, Status>>;
 
 fn unimplemented<T>(what: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(what))
 }
 
-/// Returns what `verbose` asks for (rule C15): JSON under one name.
+/// Returns the information for `verbose` (rule C15): JSON with one key.
 fn info(name: &str, value: &impl serde::Serialize) -> BTreeMap<String, String> {
     serde_json::to_string(value).map(|json| BTreeMap::from([(name.to_owned(), json)])).unwrap_or_default()
 }
 
 #[tonic::async_trait]
 impl RuntimeService for Runtime {
-    type StreamPodSandboxesStream = Nothing<StreamPodSandboxesResponse>;
-    type StreamContainersStream = Nothing<StreamContainersResponse>;
-    type StreamContainerStatsStream = Nothing<StreamContainerStatsResponse>;
-    type StreamPodSandboxStatsStream = Nothing<StreamPodSandboxStatsResponse>;
-    type StreamPodSandboxMetricsStream = Nothing<StreamPodSandboxMetricsResponse>;
+    type StreamPodSandboxesStream = EmptyStream<StreamPodSandboxesResponse>;
+    type StreamContainersStream = EmptyStream<StreamContainersResponse>;
+    type StreamContainerStatsStream = EmptyStream<StreamContainerStatsResponse>;
+    type StreamPodSandboxStatsStream = EmptyStream<StreamPodSandboxStatsResponse>;
+    type StreamPodSandboxMetricsStream = EmptyStream<StreamPodSandboxMetricsResponse>;
     type GetContainerEventsStream = Pin<Box<dyn Stream<Item = Result<ContainerEventResponse, Status>> + Send>>;
 
     async fn version(&self, _: Request<VersionRequest>) -> Result<Response<VersionResponse>, Status> {
@@ -143,7 +144,7 @@ impl RuntimeService for Runtime {
         request: Request<StopContainerRequest>,
     ) -> Result<Response<StopContainerResponse>, Status> {
         let (node, request) = (self.node(), request.into_inner());
-        // The container decides how long this takes; the call has a time limit of its own.
+        // The duration depends on the container, so the call has its own time limit.
         to_end_within(Duration::MAX, async move { containers::stop(&node, &request).await }).await?;
         answer(StopContainerResponse {})
     }
@@ -279,7 +280,7 @@ impl RuntimeService for Runtime {
         unimplemented("StreamPodSandboxStats: use ListPodSandboxStats")
     }
 
-    /// The pod CIDR is the network's affair (rule C15).
+    /// Does nothing: the network plugins configure the pod CIDR (rule C15).
     async fn update_runtime_config(
         &self,
         _: Request<UpdateRuntimeConfigRequest>,
@@ -356,7 +357,7 @@ impl RuntimeService for Runtime {
         _: Request<GetEventsRequest>,
     ) -> Result<Response<Self::GetContainerEventsStream>, Status> {
         let events = BroadcastStream::new(self.0.events.subscribe());
-        // A watcher that is too slow has to read everything again, and begins with a new call.
+        // A watcher that is too slow must make a new call and read all states again.
         answer(Box::pin(events.map(|event| match event {
             Ok(event) => Ok(ContainerEventResponse::clone(&event)),
             Err(_) => Err(Status::resource_exhausted("events were lost, because the client reads too slowly")),
@@ -392,7 +393,7 @@ impl RuntimeService for Runtime {
         answer(RuntimeConfigResponse { linux: Some(linux) })
     }
 
-    /// The kubelet changes the pod's cgroup itself (rule C15).
+    /// Does nothing: the kubelet changes the pod's cgroup itself (rule C15).
     async fn update_pod_sandbox_resources(
         &self,
         _: Request<UpdatePodSandboxResourcesRequest>,

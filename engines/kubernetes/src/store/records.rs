@@ -1,4 +1,4 @@
-//! Records: what is on disk of a sandbox and a container.
+//! Records of sandboxes and containers on disk.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::secrets::ContainerSecrets;
 
-/// A sandbox, as its request describes it.
+/// Record of a sandbox.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct SandboxRecord {
@@ -20,26 +20,27 @@ pub(crate) struct SandboxRecord {
     pub(crate) secrets: BTreeMap<String, ContainerSecrets>,
     /// Time of the request, in nanoseconds since 1970.
     pub(crate) created_at: i64,
-    /// Processor time in nanoseconds of the containers that were removed last, or are about to be, by their ids.
+    /// Ids and processor times, in nanoseconds, of the containers that were removed most recently or are about to be
+    /// removed.
     pub(crate) removed_containers: Vec<(String, u64)>,
-    /// Processor time of containers that were removed before, in nanoseconds.
+    /// Processor time of all other removed containers, in nanoseconds.
     pub(crate) removed_cpu_ns: u64,
     /// True once executord has created the pod.
     pub(crate) is_created: bool,
 }
 
-/// Containers in [`SandboxRecord::removed_containers`]. At most this many containers of a pod are removed during one
-/// call for statistics.
+/// Maximum number of containers in [`SandboxRecord::removed_containers`]. At most this many containers of a pod are
+/// removed during one call for statistics.
 const REMOVED_MAX: usize = 16;
 
 impl SandboxRecord {
     /// Records the processor time of a container that is about to be removed. Returns true if the record changed.
     ///
     /// The container and its time are stored by one write, so a kill can neither lose the time nor count it twice.
-    pub(crate) fn note_removal(&mut self, id: &str, cpu_ns: u64) -> bool {
+    pub(crate) fn record_removal(&mut self, id: &str, cpu_ns: u64) -> bool {
         match self.removed_containers.iter_mut().find(|(removed, _)| removed == id) {
             // An earlier attempt to remove the container failed.
-            Some((_, noted)) => cpu_ns > std::mem::replace(noted, cpu_ns.max(*noted)),
+            Some((_, recorded)) => cpu_ns > std::mem::replace(recorded, cpu_ns.max(*recorded)),
             None if cpu_ns == 0 => false,
             None => {
                 self.removed_containers.push((id.to_owned(), cpu_ns));
@@ -58,7 +59,7 @@ impl SandboxRecord {
     }
 }
 
-/// A container, as its request describes it.
+/// Record of a container.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct ContainerRecord {
@@ -88,12 +89,12 @@ impl ContainerRecord {
     }
 }
 
-/// A record that is kept on disk.
+/// A record that is stored on disk.
 pub(crate) trait Record: Clone + Serialize + DeserializeOwned {
     /// Returns the name, which is unique among objects of one kind.
     fn name(&self) -> String;
     fn id(&self) -> &str;
-    /// Returns the largest number of bytes of the object in one of the kubelet's lists.
+    /// Returns the maximum size of the object in a list of the kubelet, in bytes.
     fn listed_bytes(&self) -> usize;
     /// Returns true once executord has created the object.
     fn is_created(&self) -> bool;
@@ -149,9 +150,9 @@ impl Record for ContainerRecord {
     }
 }
 
-/// Bytes for ids, states and counters of an object in a list.
+/// Size of the ids, states and counters of an object in a list, in bytes.
 const LISTED_MORE: usize = 1024;
-/// Bytes of tags and lengths of a label or annotation in a list.
+/// Size of the tags and lengths of a label or annotation in a list, in bytes.
 const TEXT_MORE: usize = 16;
 
 fn encoded(message: Option<&impl prost::Message>) -> usize {
@@ -166,14 +167,14 @@ fn texts_bytes(texts: &BTreeMap<String, String>) -> usize {
 mod tests {
     use super::*;
 
-    /// Rule C41: processor time is noted once, and the oldest is added up.
+    /// Rule C41: the processor time of a container is recorded once, and the oldest times are added up.
     #[test]
     fn removed_processor_time_is_kept() {
         let mut sandbox = SandboxRecord::default();
-        assert!(sandbox.note_removal("0", 5) && sandbox.note_removal("0", 6) && !sandbox.note_removal("0", 0));
-        assert!(!sandbox.note_removal("1", 0));
+        assert!(sandbox.record_removal("0", 5) && sandbox.record_removal("0", 6) && !sandbox.record_removal("0", 0));
+        assert!(!sandbox.record_removal("1", 0));
         assert_eq!([sandbox.removed_cpu_ns(|_| false), sandbox.removed_cpu_ns(|id| id == "0")], [6, 0]);
-        (1..40).for_each(|id| assert!(sandbox.note_removal(&id.to_string(), 1)));
+        (1..40).for_each(|id| assert!(sandbox.record_removal(&id.to_string(), 1)));
         assert_eq!((sandbox.removed_cpu_ns(|_| false), sandbox.removed_containers.len()), (45, REMOVED_MAX));
     }
 }

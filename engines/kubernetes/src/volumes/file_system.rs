@@ -14,18 +14,18 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 /// Source of the mount, as `/proc/mounts` shows it.
 const SOURCE: &str = "executor-csi";
-/// Mounts that are removed from one path at most.
+/// Maximum number of mounts that are removed from one path.
 const MOUNTS_MAX: usize = 16;
 
-/// A file or directory.
+/// Identity of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) device: u64,
     inode: u64,
 }
 
-/// Creates a detached, read-only volume. `paths` are all paths in it, directories before what they contain; those that are
-/// in `files` become empty files.
+/// Creates a detached, read-only volume. `paths` has all paths in the volume, directories before their entries. The
+/// paths in `files` become empty files.
 pub(super) fn create<'a>(paths: BTreeSet<&str>, files: impl Iterator<Item = &'a str>) -> io::Result<OwnedFd> {
     let files: BTreeSet<_> = files.collect();
     let attributes =
@@ -48,7 +48,7 @@ pub(super) fn device(volume: &OwnedFd) -> io::Result<u64> {
     Ok(fstat(volume)?.st_dev)
 }
 
-/// Mounts a volume at a path. The directory is created if it is missing; the one that it is in must exist.
+/// Mounts a volume at a path. Creates the directory if it is missing; its parent directory must exist.
 pub(super) fn attach(volume: &OwnedFd, target: &Path) -> io::Result<()> {
     match rustix::fs::mkdir(target, Mode::from_raw_mode(0o750)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -62,7 +62,7 @@ fn directory_flags() -> OFlags {
     OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// Returns the device of the file system that is mounted at a path, or `None` if none is.
+/// Returns the device of the file system that is mounted at a path, or `None` if the path is not a mount point.
 pub(super) fn root(target: &Path) -> io::Result<Option<u64>> {
     let attributes = statx(CWD, target, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)?;
     let is_root = attributes.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
@@ -83,14 +83,15 @@ pub(super) fn unmount(target: &Path) -> io::Result<()> {
     Err(Errno::BUSY.into())
 }
 
-/// Returns the place that a path leads to. It follows links, as the mount of a container does.
+/// Returns the place of a path. Links are followed, as for the mounts of a container.
 pub(super) fn locate(path: &Path) -> io::Result<Place> {
     let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(file)?;
     Ok(Place { device: stat.st_dev, inode: stat.st_ino })
 }
 
-/// Returns the path in a volume that leads to a place: empty for the volume itself.
+/// Returns the path of a place in a volume, which is empty for the root of the volume, or `None` if the volume does not
+/// contain the place.
 pub(super) fn find(target: &Path, paths: BTreeSet<&str>, place: Place) -> io::Result<Option<String>> {
     let root = open(target, directory_flags(), Mode::empty())?;
     if fstat(&root)?.st_ino == place.inode {
