@@ -1,4 +1,4 @@
-//! When a connection had its last frame, and whether its client is still there.
+//! Detects idle connections and connections that the client has closed.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Interval of checks whether the client closed the connection.
+/// Interval at which a connection is checked for closing by the client.
 const PROBE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -31,7 +31,8 @@ impl Activity {
         *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Returns once the connection is idle or the client closed it. The second is seen even if unread input stops the reading.
+    /// Returns when the connection is idle or the client has closed it. Closing is detected even while unread input
+    /// blocks the reader.
     pub(crate) async fn ended(&self) {
         tokio::select! {
             () = self.idle() => {}

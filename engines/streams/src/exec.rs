@@ -19,7 +19,7 @@ use crate::{Handler, Limits, Process, Wanted};
 /// Maximum wait for the client to close its connection after the status.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Interval of pings.
+/// Interval between pings.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Protocols over SPDY, newest first.
@@ -29,7 +29,7 @@ pub(crate) const PROTOCOLS: [&str; 4] =
 /// Maximum number of streams of a session: stdin, stdout, stderr, error and resize.
 const STREAMS: usize = 5;
 
-/// Runs a session with the frames of its connection, until the session ends or the client is gone.
+/// Runs a session with the frames of its connection, until the session ends or the client disconnects.
 ///
 /// `reader` ends with the connection. `writer` ends once the session has dropped its queue.
 pub(crate) async fn drive(
@@ -52,8 +52,8 @@ pub(crate) async fn drive(
     Ok(())
 }
 
-/// Sends pings. The end of a client whose input is stuck is behind the input; its kernel resets the connection only after
-/// another packet.
+/// Sends pings, which reveal that a client has exited while its input is blocked: the FIN is behind the unread input,
+/// but the client's kernel answers a further packet with a reset.
 async fn ping(queue: &mpsc::WeakSender<Packet>) {
     let mut id = 0;
     loop {
@@ -157,7 +157,7 @@ async fn forward_sizes(mut input: Input, sender: &tokio::sync::watch::Sender<Opt
     }
 }
 
-/// Streams that the server finishes with a session.
+/// Streams that the server finishes at the end of a session.
 pub(crate) struct Ends {
     pub(crate) error: u32,
     pub(crate) others: Vec<u32>,
@@ -205,7 +205,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Returns false if the stream is not requested or is already open.
+    /// Adds a stream. Returns false if the stream is not requested or is already open.
     fn insert(&mut self, name: &str, stream: u32, input: Input, wanted: Wanted, resizes: bool) -> bool {
         let (slot, requested) = match name {
             "stdin" => (&mut self.stdin, wanted.stdin),

@@ -48,7 +48,7 @@ pub(crate) async fn serve<T: AsyncRead + AsyncWrite>(
     result
 }
 
-/// First stream of a pair, which waits for the second.
+/// First stream of a pair, which waits for the second stream.
 struct Half {
     stream: u32,
     data: bool,
@@ -62,7 +62,7 @@ struct Session<'a> {
     connect: Arc<dyn Connect>,
     limits: &'a Limits,
     halves: HashMap<String, Half>,
-    /// Ends the pair of a data stream that the client resets.
+    /// Senders that end the pair of a data stream when the client resets the stream.
     resets: HashMap<u32, oneshot::Sender<()>>,
 }
 
@@ -117,7 +117,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Resets streams whose pair is incomplete for too long.
+    /// Resets streams whose pair has been incomplete for longer than the limit.
     async fn expire(&mut self) -> io::Result<()> {
         let limit = self.limits.streams;
         let expired: Vec<String> =
@@ -131,7 +131,7 @@ impl Session<'_> {
     }
 }
 
-/// Returns whether a stream is the data stream of its pair, the port, and the pair's id.
+/// Returns true for the data stream of a pair or false for the error stream, the port, and the id of the pair.
 fn parse(stream: u32, headers: &Headers) -> Option<(bool, u16, String)> {
     let data = match headers.get("streamtype")?.as_str() {
         "data" => true,
@@ -155,7 +155,7 @@ enum End {
     Failed(io::Error),
 }
 
-/// Connects and copies. Returns the data stream.
+/// Connects to the port and copies bytes in both directions. Returns the id of the data stream.
 async fn pair(
     connect: Arc<dyn Connect>,
     data: Half,
@@ -171,7 +171,7 @@ async fn pair(
     let mut packets = Vec::new();
     match end {
         End::Finished => packets.push(Packet::Finish { stream }),
-        // Without a message: clients such as kubectl end the whole session after a message.
+        // No message, because clients such as kubectl end the whole session after a message.
         End::Reset => packets.push(Packet::Reset { stream, status: frame::CANCEL }),
         End::Failed(err) => {
             packets.push(Packet::Finish { stream });

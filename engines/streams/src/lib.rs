@@ -2,7 +2,8 @@
 //!
 //! The caller registers a request and gets a URL with a token ([`Streams::exec`], [`Streams::attach`],
 //! [`Streams::port_forward`]). A client that opens the URL within a minute upgrades the connection, and its streams are
-//! passed to the caller's [`Handler`] or [`Connect`]. A token works once, unless it is revoked ([`Streams::revoke`]). The crate knows nothing of containers.
+//! passed to the caller's [`Handler`] or [`Connect`]. A token can be used once, unless it is revoked
+//! ([`Streams::revoke`]). The crate is independent of containers.
 //!
 //! | upgrade | protocols |
 //! |---|---|
@@ -60,11 +61,11 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub struct Limits {
     /// Maximum number of concurrent connections. Further clients wait in the backlog of the listener.
     pub connections: usize,
-    /// Maximum number of registered requests whose client has not come yet.
+    /// Maximum number of registered requests whose client has not connected.
     pub waiting: usize,
     /// Lifetime of a token.
     pub token: Duration,
-    /// Maximum wait for the streams of a request, and for the second stream of a port-forward pair.
+    /// Time limit for the client to open the streams of a request, and the second stream of a port-forward pair.
     pub streams: Duration,
     /// Maximum time without a frame in either direction.
     pub idle: Duration,
@@ -98,7 +99,7 @@ pub struct Wanted {
     pub tty: bool,
 }
 
-/// The client's streams, as the handler of an exec or attach request gets them.
+/// The client's streams, for the handler of an exec or attach request.
 #[derive(Debug)]
 pub struct Process {
     pub stdin: Option<Input>,
@@ -146,6 +147,6 @@ pub trait Connect: Send + Sync + 'static {
     /// # Errors
     ///
     /// Returns the error of the connection. Refused, reset and aborted connections end their pair of streams only. The
-    /// message of another error is sent to the client, and clients such as kubectl end the session then.
+    /// message of any other error is sent to the client, and clients such as kubectl then end the session.
     fn connect(&self, port: u16) -> BoxFuture<io::Result<Box<dyn Connection>>>;
 }

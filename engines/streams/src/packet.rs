@@ -1,4 +1,4 @@
-//! What the sessions send to a client, before its transport makes frames of it.
+//! Packets that sessions send to a client. The transport converts packets to frames.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ pub(crate) const PAYLOAD: usize = 32 << 10;
 /// Maximum number of packets that wait for the client. With [`PAYLOAD`] this bounds the memory of a slow client.
 pub(crate) const QUEUE: usize = 16;
 
-/// `stream` is a stream id of SPDY, or a channel of the WebSocket protocols.
+/// A packet for the client. `stream` is a stream id of SPDY, or a channel of the WebSocket protocols.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
     Data { stream: u32, bytes: Bytes },

@@ -18,7 +18,7 @@ impl Input {
         (sender, Self(receiver))
     }
 
-    /// Returns the next bytes, or `None` at the end of the stream. Dropping the future loses nothing.
+    /// Returns the next bytes, or `None` at the end of the stream. This method is cancel safe.
     pub async fn read(&mut self) -> Option<Bytes> {
         self.0.recv().await
     }
@@ -68,7 +68,7 @@ impl Resizes {
         (sender, Self(receiver))
     }
 
-    /// Returns the next size, or `None` if no further size comes.
+    /// Returns the next size, or `None` if there will be no further size.
     pub async fn next(&mut self) -> Option<Size> {
         loop {
             self.0.changed().await.ok()?;
@@ -79,10 +79,10 @@ impl Resizes {
     }
 }
 
-/// Maximum bytes of an unfinished size.
+/// Maximum length of an incomplete size, in bytes.
 const UNFINISHED: usize = 1024;
 
-/// Sends the sizes in `buffer` and keeps an unfinished rest. Returns false if the bytes are not JSON sizes.
+/// Sends the sizes in `buffer`, and leaves an incomplete size in it. Returns false if the bytes are not JSON sizes.
 pub(crate) fn resize(buffer: &mut Vec<u8>, sizes: &watch::Sender<Option<Size>>) -> bool {
     let mut values = serde_json::Deserializer::from_slice(buffer).into_iter::<Size>();
     loop {

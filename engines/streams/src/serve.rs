@@ -26,16 +26,16 @@ use crate::activity::Activity;
 use crate::tokens::{Kind, RegisterError, Request, Tokens};
 use crate::{Connect, Handler, Limits, Wanted, exec, forward, websocket};
 
-/// Maximum wait for the headers of a request.
+/// Time limit for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum time from the connection to the upgrade.
+/// Time limit from the connection to the upgrade.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of the headers of a request, in bytes.
 const HEADER_SIZE: usize = 16 << 10;
 
-/// Interval at which expired requests are forgotten.
+/// Interval at which expired requests are deleted.
 const EXPIRY: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -79,13 +79,13 @@ impl Streams {
         Ok((Self { tokens: Arc::clone(&tokens), address, owner }, Server { listener, tokens, limits }))
     }
 
-    /// Returns a value that registers requests of an owner, which [`Streams::revoke`] names.
+    /// Returns a handle that registers requests for an owner. [`Streams::revoke`] revokes the requests of an owner.
     #[must_use]
     pub fn owned_by(&self, owner: &str) -> Self {
         Self { owner: Arc::from(owner), ..self.clone() }
     }
 
-    /// Forgets the requests of an owner whose client has not come yet. Their tokens become invalid.
+    /// Deletes the requests of an owner whose clients have not connected. Their tokens become invalid.
     pub fn revoke(&self, owner: &str) {
         self.tokens.revoke(owner);
     }
@@ -94,7 +94,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Returns an error if the streams are invalid or too many requests wait for their client.
+    /// Returns an error if the streams are invalid or too many requests wait for their clients.
     pub fn exec(&self, wanted: Wanted, handler: impl Handler) -> Result<String, RegisterError> {
         self.register(Kind::Exec, Request::Process { wanted, handler: Box::new(handler) })
     }
@@ -103,7 +103,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// As [`Streams::exec`].
+    /// Returns an error under the conditions of [`Streams::exec`].
     pub fn attach(&self, wanted: Wanted, handler: impl Handler) -> Result<String, RegisterError> {
         self.register(Kind::Attach, Request::Process { wanted, handler: Box::new(handler) })
     }
@@ -112,7 +112,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Returns an error if too many requests wait for their client.
+    /// Returns an error if too many requests wait for their clients.
     pub fn port_forward(&self, connect: Arc<dyn Connect>) -> Result<String, RegisterError> {
         self.register(Kind::PortForward, Request::Ports(connect))
     }
@@ -229,7 +229,7 @@ impl Refusal {
     }
 }
 
-/// Decides on an upgrade. A token is used up only by an accepted upgrade.
+/// Accepts or refuses an upgrade. Only an accepted upgrade invalidates the token.
 fn negotiate(request: &HttpRequest<Incoming>, tokens: &Tokens) -> Result<(Response<Full<Bytes>>, Session), Refusal> {
     let path = request.uri().path();
     let unknown = || Refusal::new(StatusCode::NOT_FOUND, "unknown, used or expired token\n");
@@ -264,7 +264,7 @@ fn spdy_response(headers: &HeaderMap, kind: Kind) -> Result<(http::response::Bui
     let accepted: &[&str] = if kind == Kind::PortForward { &[forward::PROTOCOL] } else { &exec::PROTOCOLS };
     let response = Response::builder().header(UPGRADE, "SPDY/3.1");
     if !headers.contains_key(STREAM_PROTOCOL) {
-        // As the kubelet: a client without a version has the oldest.
+        // Like the kubelet: a client that names no protocol gets the oldest one.
         return Ok((response, accepted[accepted.len() - 1]));
     }
     let protocol = select(headers, &STREAM_PROTOCOL, accepted).ok_or(Refusal {
@@ -282,12 +282,12 @@ fn websocket_response(
     let headers = request.headers();
     let bad = |reason: &str| Refusal::new(StatusCode::BAD_REQUEST, reason);
     if request.method() != Method::GET {
-        return Err(bad("a WebSocket begins with GET\n"));
+        return Err(bad("use GET for a WebSocket\n"));
     }
     if headers.get(WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-        return Err(bad("the version of WebSocket is not 13\n"));
+        return Err(bad("unsupported version of WebSocket; use 13\n"));
     }
-    let key = headers.get(WEBSOCKET_KEY).ok_or_else(|| bad("no Sec-WebSocket-Key\n"))?;
+    let key = headers.get(WEBSOCKET_KEY).ok_or_else(|| bad("Sec-WebSocket-Key is missing\n"))?;
     let digest = Sha1::new().chain_update(key).chain_update(WEBSOCKET_GUID).finalize();
     let response = Response::builder().header(UPGRADE, "websocket").header(WEBSOCKET_ACCEPT, STANDARD.encode(digest));
     let accepted: &[&str] = if kind == Kind::PortForward { &[websocket::TUNNEL] } else { &websocket::PROTOCOLS };

@@ -1,4 +1,4 @@
-//! A server's side of a SPDY/3.1 connection, as spdystream speaks it.
+//! Server side of a SPDY/3.1 connection, compatible with spdystream.
 
 pub(crate) mod frame;
 pub(crate) mod headers;
@@ -19,13 +19,13 @@ use crate::pipe::Input;
 use frame::Head;
 use headers::{Decoder, Headers};
 
-/// Bytes of input that are read at once.
+/// Maximum number of bytes of input that are read at once.
 const CHUNK: usize = 16 << 10;
 
 /// Maximum number of chunks of one stream that wait for their handler.
 const SLOTS: usize = 64;
 
-/// What the client did.
+/// Action of the client.
 #[derive(Debug)]
 pub(crate) enum Event {
     Opened { stream: u32, headers: Headers, input: Input },
@@ -59,7 +59,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Self { io, queue, events, activity, decoder: Decoder::new(), inputs: HashMap::new(), last: 0, streams, stall }
     }
 
-    /// Returns the reason of the end: the end of the connection or a malformed frame.
+    /// Reads frames until the connection ends or a frame is malformed, and returns the reason.
     pub(crate) async fn run(mut self) -> io::Error {
         match self.frames().await {
             Ok(never) => match never {},
@@ -97,7 +97,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Ok(())
     }
 
-    /// Passes input on. Input of a finished stream is discarded.
+    /// Sends input to the handler of its stream. Input of a finished stream is discarded.
     async fn deliver(&mut self, stream: u32, chunk: Bytes) {
         let Some(input) = self.inputs.get(&stream) else { return };
         let sent = input.send(chunk);
@@ -143,7 +143,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     self.send(Packet::Ping { id }).await;
                 }
             }
-            // GOAWAY comes before the client closes the connection. SETTINGS and WINDOW_UPDATE change nothing.
+            // GOAWAY precedes the closing of the connection. SETTINGS and WINDOW_UPDATE are ignored.
             _ => {}
         }
         Ok(())
@@ -180,7 +180,7 @@ fn invalid(reason: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// Writes packets as frames until all senders are gone. Does not close the connection.
+/// Writes packets as frames until all senders are dropped. Does not close the connection.
 pub(crate) async fn write<W: AsyncWrite + Unpin>(
     io: &mut W,
     mut packets: mpsc::Receiver<Packet>,
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::packet::QUEUE;
 
-    /// Reads `bytes` and returns the reason of the end, the packets and the number of opened streams.
+    /// Reads `bytes`, and returns the error that ended the reader, the packets and the number of opened streams.
     async fn read(bytes: Vec<u8>, streams: usize) -> (io::Error, Vec<Packet>, usize) {
         let (queue, mut packets) = mpsc::channel(QUEUE);
         let (sender, mut events) = mpsc::channel(1);
@@ -247,7 +247,7 @@ mod tests {
         frame
     }
 
-    /// `SYN_STREAM` frames of increasing streams.
+    /// Returns `SYN_STREAM` frames with increasing stream ids.
     fn opens(count: u32) -> Vec<u8> {
         let open = |index: u32| {
             let fixed = [(2 * index + 1).to_be_bytes(), [0; 4]].concat();
@@ -267,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn floods_of_pings_are_answered() {
         let (_, packets, _) = read((0..10_000).flat_map(frame::ping).collect(), 5).await;
-        assert_eq!(packets.len(), 5_000, "odd ids alone");
+        assert_eq!(packets.len(), 5_000, "only odd ids are answered");
         assert_eq!(packets[0], Packet::Ping { id: 1 });
     }
 

@@ -1,13 +1,13 @@
-//! The status on the error stream.
+//! Status on the error stream.
 
 use serde_json::json;
 
 use crate::Outcome;
 
-/// Form of the status, by the version of the protocol.
+/// Format of the status, which depends on the version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Versions 1 to 3: text of the error, nothing for success.
+    /// Versions 1 to 3: text of the error; empty for success.
     Text,
     /// Version 4 and later: `Status` of Kubernetes as JSON.
     Json,

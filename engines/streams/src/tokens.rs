@@ -7,20 +7,20 @@ use tokio::time::Instant;
 
 use crate::{Connect, Handler, Limits, Wanted};
 
-/// A request cannot be registered.
+/// Reason why a request cannot be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     #[error("no stream is requested; request at least one of stdin, stdout and stderr")]
     NoStream,
     #[error("tty and stderr are requested; a terminal has no separate stderr")]
     TtyStderr,
-    #[error("{0} requests wait for their client; the limit is {0}")]
+    #[error("{0} requests already wait for their clients, which is the limit")]
     TooMany(usize),
-    #[error("no random bytes: {0}")]
+    #[error("cannot read random bytes from the kernel: {0}")]
     Random(String),
 }
 
-/// Part of the URL before the token.
+/// Kind of a request, which is the part of the URL before the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Exec,
@@ -84,12 +84,12 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Forgets the requests of an owner.
+    /// Deletes the requests of an owner.
     pub(crate) fn revoke(&self, owner: &str) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, entry| &*entry.owner != owner);
     }
 
-    /// Forgets expired requests, whose handlers can hold arguments of a command.
+    /// Deletes expired requests, because their handlers can hold arguments of commands.
     pub(crate) fn expire(&self) {
         let now = Instant::now();
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, entry| entry.until > now);
@@ -136,7 +136,7 @@ mod tests {
         assert!(tokens.take(&revoked).is_none() && tokens.take(&other).is_some());
     }
 
-    /// Specification C33: a token works once, for its kind, for a minute, and 1,000 wait.
+    /// Specification C33: a token can be used once, for its kind, for a minute, and at most 1,000 requests wait.
     #[tokio::test(start_paused = true)]
     async fn token_works_once_for_a_minute() {
         let tokens = Tokens::new(Limits::default());

@@ -24,7 +24,7 @@ use crate::pipe::{Input, Output, Resizes, resize};
 use crate::status::Form;
 use crate::{Connect, Handler, Limits, Process, Size, Wanted};
 
-/// Protocols of exec and attach, newest first. The empty protocol is that of clients that name none.
+/// Protocols of exec and attach, newest first. Clients that name no protocol use the empty one.
 pub(crate) const PROTOCOLS: [&str; 6] = [
     "v5.channel.k8s.io",
     "v4.channel.k8s.io",
@@ -43,7 +43,7 @@ const MESSAGE: usize = 1 << 20;
 /// Maximum number of messages for stdin that wait for the handler.
 const SLOTS: usize = 4;
 
-/// Maximum wait for a client to answer the closing frame.
+/// Time limit for sending the closing frame.
 const CLOSE: Duration = Duration::from_secs(5);
 
 const STDIN: u8 = 0;
@@ -51,7 +51,7 @@ const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
-/// Channel whose messages name a channel that ends, since v5.
+/// Channel whose messages close another channel, since v5.
 const END: u8 = 255;
 
 async fn accept<T: AsyncRead + AsyncWrite + Unpin>(io: T) -> WebSocketStream<T> {
@@ -112,7 +112,7 @@ async fn write<T: AsyncRead + AsyncWrite + Unpin>(
     activity: &Activity,
 ) -> io::Result<()> {
     while let Some(packet) = packets.recv().await {
-        // The other packets are those of SPDY. Channels end with the connection.
+        // Only SPDY has the other packets. Channels end with the connection.
         let (stream, bytes) = match packet {
             Packet::Data { stream, bytes } => (stream, bytes),
             Packet::Ping { .. } => {
@@ -143,7 +143,7 @@ fn from(err: Error) -> io::Error {
     match err {
         Error::Io(err) => err,
         Error::ConnectionClosed | Error::AlreadyClosed => io::ErrorKind::UnexpectedEof.into(),
-        // Not the error's text, which could quote the client's bytes.
+        // The text of the error is omitted, because it could contain bytes of the client.
         _ => io::Error::new(io::ErrorKind::InvalidData, "malformed WebSocket message"),
     }
 }
@@ -153,7 +153,7 @@ struct Channels {
     stdin: Option<mpsc::Sender<Bytes>>,
     sizes: Option<watch::Sender<Option<Size>>>,
     base64: bool,
-    /// True if [`END`] is a channel.
+    /// True if the protocol has the channel [`END`].
     ends: bool,
 }
 
@@ -174,12 +174,12 @@ impl Channels {
             };
             activity.touch();
             if !self.receive(bytes).await {
-                return io::Error::new(io::ErrorKind::InvalidData, "malformed message of a channel");
+                return io::Error::new(io::ErrorKind::InvalidData, "malformed channel message");
             }
         }
     }
 
-    /// Returns false if a message is malformed.
+    /// Passes a message to its channel. Returns false if the message is malformed.
     async fn receive(&mut self, mut message: Bytes) -> bool {
         let Some(&first) = message.first() else { return true };
         let payload = message.split_off(1);
@@ -264,7 +264,7 @@ mod tests {
         (Channels { stdin: Some(stdin), sizes: Some(sizes), base64, ends }, input, resizes)
     }
 
-    /// Specification K30: the first byte names the channel; 255 ends one since v5.
+    /// Specification K30: the first byte is the channel; since v5, channel 255 closes a channel.
     #[tokio::test]
     async fn messages_reach_their_channel() {
         let (mut channels, mut input, mut resizes) = channels(false, true);

@@ -1,4 +1,4 @@
-//! Kubernetes' own client, client-go, against the server (specs: cri C34).
+//! Tests the server with client-go, the client of Kubernetes (specification C34).
 //!
 //! `EXECUTOR_STREAMS_CLIENT` names the program of `integration/engines/streams`, which `cargo xtask engines-test` builds
 //! before it runs these tests.
@@ -149,7 +149,7 @@ async fn terminal_size_reaches_the_handler() {
     }
 }
 
-/// Specification C35: all output comes before the status, also to a client that reads slowly.
+/// Specification C35: a slow client receives all output before the status, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn big_output_arrives_before_the_status() {
     const CHUNK: usize = 64 << 10;
@@ -172,7 +172,7 @@ async fn big_output_arrives_before_the_status() {
         let mut child = spawn(&client, &["exec", variant.0, variant.1, &url, "stdout"]);
         sleep(Duration::from_secs(3)).await;
         let buffered = written.load(Ordering::Relaxed);
-        assert!(buffered < 24 << 20, "{variant:?}: {buffered} bytes of a client that does not read");
+        assert!(buffered < 24 << 20, "{variant:?}: {buffered} bytes are buffered for a client that does not read");
         let mut length = 0;
         let mut stdout = child.stdout.take().expect("stdout");
         let mut buffer = vec![0; CHUNK];
@@ -188,7 +188,7 @@ async fn big_output_arrives_before_the_status() {
     }
 }
 
-/// Specification C35: a client that is gone ends its exec, also while its input is not read.
+/// Specification C35: the exit of a client ends its exec, even if its input is not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_death_drops_the_handler() {
     struct Dropped(Arc<AtomicBool>);
@@ -227,7 +227,7 @@ async fn client_death_drops_the_handler() {
     }
 }
 
-/// Connects to ports of 127.0.0.1; all are refused while `refuse` is set.
+/// Connects to a port of 127.0.0.1. While `refuse` is set, all connections are refused.
 struct Local {
     port: u16,
     refuse: Arc<AtomicBool>,
@@ -240,7 +240,7 @@ impl Connect for Local {
     }
 }
 
-/// Answers with the bytes it got, after the end of the client's bytes. Resets connections that send `reset`.
+/// Starts a server that echoes bytes, and returns its port. Resets connections that send `reset`.
 async fn echo_server() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
     let port = listener.local_addr().expect("an address").port();
@@ -277,7 +277,7 @@ async fn request(port: u16, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Specification C37: refused and reset connections end their pair alone, 100 times in one session.
+/// Specification C37: refused and reset connections end only their own pair, 100 times in one session.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_connections_spare_the_session() {
     let client = client();

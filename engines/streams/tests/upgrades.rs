@@ -1,4 +1,4 @@
-//! Refused and accepted upgrades, with requests as text.
+//! Tests refused and accepted upgrades with plain HTTP requests.
 
 use executor_streams::{Limits, Outcome, Process, Streams, Wanted};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +22,7 @@ async fn request(url: &str, headers: &str) -> String {
     String::from_utf8_lossy(&response).into_owned()
 }
 
-/// Specification C33: an unknown or used token is 404. A refused upgrade does not use up the token.
+/// Specification C33: unknown and used tokens return 404, and a refused upgrade does not invalidate the token.
 #[tokio::test]
 async fn upgrades_are_negotiated() {
     let (streams, server) = Streams::bind(0, Limits::default()).await.expect("a free port");

@@ -1,6 +1,6 @@
-//! Frames of SPDY/3.1 that a server needs.
+//! SPDY/3.1 frames that a server reads or writes.
 
-/// Bytes of a frame's header.
+/// Length of a frame's header, in bytes.
 pub(crate) const HEADER: usize = 8;
 
 /// Maximum length of a control frame, in bytes. Data frames are read in pieces and have no limit.
@@ -20,7 +20,7 @@ pub(crate) const REFUSED_STREAM: u32 = 3;
 pub(crate) const CANCEL: u32 = 5;
 pub(crate) const FLOW_CONTROL_ERROR: u32 = 7;
 
-/// First bytes of a frame.
+/// Header of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Data { stream: u32, fin: bool, length: usize },
@@ -41,10 +41,10 @@ pub(crate) fn head(bytes: [u8; HEADER]) -> Result<Head, &'static str> {
     }
     let [version, kind] = [(word >> 16) as u16 & 0x7fff, word as u16];
     if version != VERSION {
-        return Err("unknown version of SPDY");
+        return Err("unsupported version of SPDY");
     }
     if length > MAX_CONTROL {
-        return Err("control frame above 64 KiB");
+        return Err("control frame exceeds 64 KiB");
     }
     Ok(Head::Control { kind, fin, length })
 }

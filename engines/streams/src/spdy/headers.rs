@@ -48,20 +48,20 @@ impl Decoder {
             match result {
                 Ok(_) => {}
                 Err(InflateError::NeedDict { .. }) => {
-                    self.0.set_dictionary(DICTIONARY).map_err(|_| "unknown dictionary of headers")?;
+                    self.0.set_dictionary(DICTIONARY).map_err(|_| "unknown compression dictionary")?;
                     continue;
                 }
-                Err(_) => return Err("malformed compression of headers"),
+                Err(_) => return Err("malformed compressed headers"),
             }
             if filled == MAX_BLOCK {
-                return Err("headers above 16 KiB");
+                return Err("headers exceed 16 KiB");
             }
             if block.is_empty() {
                 output.truncate(filled);
                 return Ok(output);
             }
             if read == 0 && written == 0 {
-                return Err("malformed compression of headers");
+                return Err("malformed compressed headers");
             }
         }
     }
@@ -93,11 +93,12 @@ fn parse(block: &[u8]) -> Result<Headers, &'static str> {
 
 /// Returns a block without headers. The first block of a connection opens the zlib stream.
 ///
-/// The block is stored, not compressed, so the server needs no compressor: replies have no headers.
+/// Replies have no headers, so the block is stored uncompressed, and the server needs no compressor.
 pub(crate) fn empty(first: bool) -> Vec<u8> {
     const ZLIB: [u8; 2] = [0x78, 0x01];
     const STORED: [u8; 9] = [0, 4, 0, 0xfb, 0xff, 0, 0, 0, 0];
-    // An empty block, as of Z_SYNC_FLUSH. Go's decompressor returns the bytes before it only then.
+    // An empty block, as Z_SYNC_FLUSH writes it. Without this block, Go's decompressor does not return the preceding
+    // bytes.
     const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
     let zlib: &[u8] = if first { &ZLIB } else { &[] };
     [zlib, &STORED, &FLUSH].concat()
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn another_dictionary_is_refused() {
         let block = compress(&mut deflate(b"another dictionary"), &block(&[("a", "b")]));
-        assert_eq!(Decoder::new().decode(&block), Err("unknown dictionary of headers"));
+        assert_eq!(Decoder::new().decode(&block), Err("unknown compression dictionary"));
     }
 
     #[test]
@@ -159,7 +160,7 @@ mod tests {
         let large = "x".repeat(10 << 20);
         let block = compress(&mut deflate(DICTIONARY), &block(&[("a", &large)]));
         assert!(block.len() < 64 << 10, "{}", block.len());
-        assert_eq!(Decoder::new().decode(&block), Err("headers above 16 KiB"));
+        assert_eq!(Decoder::new().decode(&block), Err("headers exceed 16 KiB"));
     }
 
     #[test]
@@ -175,6 +176,6 @@ mod tests {
             let compressed = compress(&mut deflate(DICTIONARY), block);
             assert_eq!(Decoder::new().decode(&compressed), Err(reason), "{block:?}");
         }
-        assert_eq!(Decoder::new().decode(b"no zlib"), Err("malformed compression of headers"));
+        assert_eq!(Decoder::new().decode(b"no zlib"), Err("malformed compressed headers"));
     }
 }
