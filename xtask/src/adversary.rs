@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// Run only attacks from this position: client, container, executord, image, server, machine
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     position: Vec<String>,
-    /// Run as few and as small attacks as `cargo xtask test`
+    /// Run the short versions of the attacks, as `cargo xtask test` does
     #[arg(long)]
     short: bool,
     /// Print the figures as JSON

@@ -14,8 +14,8 @@ use crate::{dist, needs};
 /// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Kill only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--warm-pool` also
-    /// warm
+    /// Kill only these processes: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with
+    /// `--warm-pool` also warm
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,
     /// Kill only at this system call, to replay a failure

@@ -29,14 +29,14 @@ pub(crate) struct Options {
     lintian: bool,
 }
 
-/// Builds the binaries and the package, and prints its path.
+/// Builds the binaries and the package, and prints the path of the package.
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     dist::build(workspace)?;
     let package = build(workspace)?;
     println!("{}", package.display());
     if options.lintian {
         needs::require(&needs::LINTIAN)?;
-        step("Checking it with lintian");
+        step("Checking the package with lintian");
         run(Command::new("lintian").args(["--no-tag-display-limit", "--fail-on", "error,warning"]).arg(&package))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -85,7 +85,7 @@ fn architecture(workspace: &Workspace) -> anyhow::Result<&'static str> {
     match workspace.host.split('-').next() {
         Some("x86_64") => Ok("amd64"),
         Some("aarch64") => Ok("arm64"),
-        _ => bail!("no Debian architecture is known for {}", workspace.host),
+        _ => bail!("{} is not supported; use x86_64 or aarch64", workspace.host),
     }
 }
 

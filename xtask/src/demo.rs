@@ -57,7 +57,7 @@ pub(crate) fn test(workspace: &Workspace, programs: &Path) -> anyhow::Result<Exi
 /// Runs the demo with the programs in a directory.
 fn show(programs: &Path) -> anyhow::Result<Screen> {
     let mut screen = Screen::new();
-    screen.title("A secret file in a container, and what is left of it");
+    screen.title("A secret file in a container, and a search for copies of it");
 
     let secret = Secret::random()?;
     let daemon = Daemon::start(programs)?;
@@ -66,41 +66,47 @@ fn show(programs: &Path) -> anyhow::Result<Screen> {
     screen.quote(&[command.to_owned(), format!("with {secret} on standard input")]);
 
     let running = Container::run(&daemon, &secret)?;
-    what_it_saw(&mut screen, &running, &secret)?;
-    let cgroup = while_it_runs(&mut screen, &daemon, &running)?;
+    report_inside(&mut screen, &running, &secret)?;
+    let cgroup = report_host(&mut screen, &daemon, &running)?;
     let ended = running.stop()?;
-    the_result(&mut screen, &ended);
-    after_its_end(&mut screen, &daemon)?;
+    report_result(&mut screen, &ended);
+    report_exit(&mut screen, &daemon)?;
     daemon.agent(&["rm", ID])?;
-    an_audit(&mut screen, &daemon)?;
-    after_the_daemon(&mut screen, daemon, &secret, &cgroup)?;
+    report_audit(&mut screen, &daemon)?;
+    report_daemon_exit(&mut screen, daemon, &secret, &cgroup)?;
     Ok(screen)
 }
 
-fn what_it_saw(screen: &mut Screen, container: &Container, secret: &Secret) -> anyhow::Result<()> {
-    screen.heading("What the process saw");
+fn report_inside(screen: &mut Screen, container: &Container, secret: &Secret) -> anyhow::Result<()> {
+    screen.heading("Inside the container");
     screen.facts(container.facts());
     let fact = |name: &str| container.fact(name);
     let mount: Vec<_> = fact("mount").split(' ').collect();
     let has = |options: Option<&&str>, wanted: &[&str]| {
         options.is_some_and(|options| wanted.iter().all(|one| options.split(',').any(|option| option == *one)))
     };
-    screen.claim("it read the secret that was sent", fact("sha256") == secret.sha256()?);
-    screen.claim("what it prints of the secret is masked", fact("printed") == "[REDACTED:db/password]");
-    screen.claim("the file is 0600 and belongs to its user", fact("mode and owner") == format!("600 {OWNER}"));
-    screen.claim("its directory is 0700 and belongs to its user", fact("directory") == format!("700 {OWNER}"));
+    screen.claim("the process read the secret that was sent", fact("sha256") == secret.sha256()?);
+    screen.claim("the secret is masked in the output", fact("printed") == "[REDACTED:db/password]");
+    screen.claim(
+        "the file is 0600 and belongs to the user of the process",
+        fact("mode and owner") == format!("600 {OWNER}"),
+    );
+    screen.claim(
+        "the directory is 0700 and belongs to the user of the process",
+        fact("directory") == format!("700 {OWNER}"),
+    );
     screen.claim("the mount is ro,nosuid,nodev,noexec", has(mount.get(5), &["ro", "nosuid", "nodev", "noexec"]));
     let filesystem = mount.iter().position(|word| *word == "-").map_or(&[][..], |at| &mount[at + 1..]);
     let noswap = filesystem.first() == Some(&"ramfs") || has(filesystem.get(2), &["noswap"]);
-    screen.claim("no page of it can reach a swap device (tmpfs noswap, or ramfs)", noswap);
-    screen.claim("writing to it is refused", fact("write").contains("Read-only"));
+    screen.claim("no page of the secret can reach a swap device (tmpfs noswap, or ramfs)", noswap);
+    screen.claim("writing to the file is refused", fact("write").contains("Read-only"));
     screen.claim("a seccomp filter is in force, and no_new_privs", fact("seccomp, no_new_privs") == "2 1");
-    screen.claim("it sees no network interface but lo", fact("network") == "lo");
+    screen.claim("the process sees no network interface except lo", fact("network") == "lo");
     Ok(())
 }
 
-fn while_it_runs(screen: &mut Screen, daemon: &Daemon, container: &Container) -> anyhow::Result<String> {
-    screen.heading("While it runs, seen from the host");
+fn report_host(screen: &mut Screen, daemon: &Daemon, container: &Container) -> anyhow::Result<String> {
+    screen.heading("While the container runs, seen from the host");
     let processes = daemon.processes()?;
     let init = container.pid(&processes)?;
     screen.quote(&processes.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -108,7 +114,7 @@ fn while_it_runs(screen: &mut Screen, daemon: &Daemon, container: &Container) ->
     let daemons_cgroup = cgroup_above(&cgroups(ID)?)?;
     let seen_inside = mounts(&init.to_string(), daemon.directory())?;
     screen.control("the tmpfs shows in the container's mount table", !seen_inside.is_empty());
-    screen.claim("and not in the host's", mounts("self", daemon.directory())?.is_empty());
+    screen.claim("the tmpfs does not show in the host's mount table", mounts("self", daemon.directory())?.is_empty());
     Ok(daemons_cgroup)
 }
 
@@ -118,7 +124,7 @@ fn cgroup_above(cgroups: &[PathBuf]) -> anyhow::Result<String> {
     Ok(above.context("the container has no cgroup")?.to_owned())
 }
 
-fn the_result(screen: &mut Screen, ended: &container::Ended) {
+fn report_result(screen: &mut Screen, ended: &container::Ended) {
     screen.heading("The result");
     screen.facts(ended.facts());
     screen.claim("the process ended by itself on SIGTERM, with exit status 0", ended.exit_status == Some(0));
@@ -126,35 +132,35 @@ fn the_result(screen: &mut Screen, ended: &container::Ended) {
     screen.claim("the receipt: one file, all its bytes, read back as zero", wiped);
 }
 
-fn after_its_end(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
-    screen.heading("After its exit");
+fn report_exit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
+    screen.heading("After the exit of the container");
     let left = daemon.processes()?;
     screen.claim("no process of the container is left", !left.iter().any(|process| process.contained));
-    screen.claim("no cgroup of it is left", cgroups(ID)?.is_empty());
-    screen.claim("no mount of it is left", mounts("self", daemon.directory())?.is_empty());
+    screen.claim("no cgroup of the container is left", cgroups(ID)?.is_empty());
+    screen.claim("no mount of the container is left", mounts("self", daemon.directory())?.is_empty());
     Ok(())
 }
 
 /// Runs the operator's search for residue of files, rotated files, variables, arguments and the runtime token.
-fn an_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
-    screen.heading("agent-cli audit: another container with every kind of secret, and a search for them");
+fn report_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
+    screen.heading("agent-cli audit: another container with every kind of secret, and a search for the secrets");
     let audit = daemon.agent_command().arg("audit").output().context("starting agent-cli audit")?;
     let reported = String::from_utf8_lossy(&audit.stdout).into_owned();
     screen.quote(&reported.lines().map(str::to_owned).collect::<Vec<_>>());
     std::io::stderr().write_all(&audit.stderr)?;
-    screen.claim("nothing is left of any of them one second after its exit", audit.status.success());
+    screen.claim("no secret is left one second after the exit of the container", audit.status.success());
     Ok(())
 }
 
-fn after_the_daemon(screen: &mut Screen, daemon: Daemon, secret: &Secret, cgroup: &str) -> anyhow::Result<()> {
+fn report_daemon_exit(screen: &mut Screen, daemon: Daemon, secret: &Secret, cgroup: &str) -> anyhow::Result<()> {
     screen.heading("After the daemon's exit");
     let (left, processes) = daemon.stop()?;
-    screen.claim("no process of it is left", processes.is_empty());
-    screen.claim("no cgroup of it is left", cgroups(cgroup)?.is_empty());
+    screen.claim("no process of the daemon is left", processes.is_empty());
+    screen.claim("no cgroup of the daemon is left", cgroups(cgroup)?.is_empty());
     let entries =
         std::fs::read_dir(left.path())?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
-    screen.claim("its run and state directories are gone", entries == [daemon::LOG]);
+    screen.claim("the run and state directories are removed", entries == [daemon::LOG]);
     let log = std::fs::read(left.path().join(daemon::LOG))?;
-    screen.claim(&format!("its log of {} bytes does not hold the secret", log.len()), !secret.is_in(&log));
+    screen.claim(&format!("the log of {} bytes does not contain the secret", log.len()), !secret.is_in(&log));
     Ok(())
 }

@@ -23,19 +23,19 @@ pub(crate) const DAEMON: &str = "executord";
 /// The only static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
 const CLI: &str = "agent-cli";
-/// The program behind `agent-cli cnab`.
+/// Program of `agent-cli cnab`.
 pub(crate) const BUNDLES: &str = "agent-cli-cnab";
-/// The program behind `agent-cli convention`.
+/// Program of `agent-cli convention`.
 pub(crate) const CONVENTIONS: &str = "agent-cli-convention";
-/// The program behind `agent-cli kube`.
+/// Program of `agent-cli kube`.
 pub(crate) const KUBE: &str = "agent-cli-kube";
 /// Name of [`BUNDLES`] for cnab-go and Porter: a link to the program.
 pub(crate) const DRIVER: &str = "cnab-executor";
-/// The program behind `agent-cli bundle`.
+/// Program of `agent-cli bundle`.
 pub(crate) const OPERATORS: &str = "agent-cli-bundle";
 /// Name of [`OPERATORS`] as `agent-cli catalog`: a link to the program.
 pub(crate) const CATALOGS: &str = "agent-cli-catalog";
-/// Serves the Kubernetes runtime interface.
+/// Server of the Kubernetes runtime interface.
 pub(crate) const CRI: &str = "executor-cri";
 /// Names of links and the programs that they point to.
 pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERATORS)];
@@ -112,7 +112,7 @@ pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> 
 /// does not compile otherwise.
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
-    step("Building the control that wipes nothing");
+    step("Building the control, which does not wipe");
     let mut command = workspace.cargo(["build", "--workspace"]);
     for name in CONTROLS {
         command.args(["--bin", name, "--features"]).arg(format!("{name}/residue-control"));

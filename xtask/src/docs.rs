@@ -16,7 +16,7 @@ use crate::workspace::{self, Workspace, step};
 
 const MDBOOK: Tool = Tool { name: "mdbook", version: "0.5.4" };
 
-/// What to do with the book.
+/// Options of the documentation build.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Open the book in a browser

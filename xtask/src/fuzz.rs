@@ -38,7 +38,7 @@ const FLAGS: [&str; 8] = [
     "--cfg=fuzzing",
 ];
 
-/// The targets to run, and for how long.
+/// The targets to run, and their duration.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Targets to run [default: all]
@@ -156,7 +156,8 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Counts edges without their frequency: with frequencies, the set would be ten times as large.
+    /// Minimises the stored corpus. Edges are counted without their frequency: with frequencies, the set would be ten
+    /// times as large.
     fn minimise(&self) -> anyhow::Result<()> {
         step(&format!("Minimising the corpus of {}", self.target));
         let least = self.found.with_extension("least");
@@ -170,7 +171,7 @@ impl<'a> Engine<'a> {
         // quickly.
         kept.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).map_or(0, |meta| meta.len())));
         if kept.len() > CORPUS_MAX {
-            eprintln!("  {} of {} inputs are kept", CORPUS_MAX, kept.len());
+            eprintln!("  {} of {} inputs are retained", CORPUS_MAX, kept.len());
             kept.truncate(CORPUS_MAX);
         }
         fs::remove_dir_all(&self.stored)?;

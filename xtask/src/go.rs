@@ -1,6 +1,6 @@
 //! Installs `protoc` plugins for Go and a module cache in `target/go`, for tests that control the daemon from Go.
 //!
-//! They are installed once. A stamp with the versions shows that they are up to date.
+//! The plugins and modules are installed once. A stamp with the versions shows that they are up to date.
 
 use std::fs;
 use std::path::PathBuf;

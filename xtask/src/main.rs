@@ -49,11 +49,11 @@ struct Cli {
 enum Command {
     /// Build the release binaries in target/dist/
     Build,
-    /// Run a container with a secret file, and prove that nothing of the secret is left
+    /// Run a container with a secret file, and prove that no copy of the secret is left
     Demo(demo::Options),
     /// Set up the requirements of tests, and run every test
     Test(test::Options),
-    /// Measure against bubblewrap, crun, runc and the bare system calls
+    /// Compare the performance with bubblewrap, crun, runc and the bare system calls
     Bench(bench::Options),
     /// Search for inputs that violate a rule
     Fuzz(fuzz::Options),
@@ -63,19 +63,19 @@ enum Command {
     Soak(soak::Options),
     /// Attack from the positions of a client, a container, executord's user and an image
     Adversary(adversary::Options),
-    /// Run the conformance tests of the Kubernetes runtime interface (critest) against containerd
+    /// Run the conformance tests of the Kubernetes runtime interface (critest) against executor-cri and containerd
     EnginesTest(engines::Options),
-    /// Run a kubelet with static pods on executor-cri, and judge it
+    /// Test a kubelet with static pods on executor-cri
     KubeletTest(engines::CaseOptions),
-    /// Start a Kubernetes cluster on executor-cri, until Ctrl-C
+    /// Start a Kubernetes cluster on executor-cri, and run it until Ctrl-C
     Cluster(engines::cluster::Options),
-    /// Run workloads on such a cluster, and judge them with kubectl
+    /// Test workloads on such a cluster with kubectl
     ClusterTest(engines::cluster::TestOptions),
-    /// Kill the programs of such a cluster's node at random while pods come and go
+    /// Kill the programs of a node of such a cluster at random while pods are created and deleted
     ClusterKill(engines::cluster::kill::Options),
-    /// Measure what 100 pods cost on such a node, beside containerd, and a node at the API server
+    /// Measure the resource usage of 100 pods on a node, with executor-cri and containerd, and the requests of a node
     ClusterScale(engines::cluster::scale::Options),
-    /// Run Kubernetes' own conformance cases on such a cluster
+    /// Run the conformance cases of Kubernetes on such a cluster
     Conformance(engines::cluster::conformance::Options),
     /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),

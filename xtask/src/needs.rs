@@ -17,7 +17,7 @@ pub(crate) struct Need {
     sign: Sign,
 }
 
-/// Check whether a [`Need`] is satisfied.
+/// Sign that a [`Need`] is met.
 enum Sign {
     Program(&'static str),
     File(&'static str),
@@ -27,7 +27,7 @@ enum Sign {
 
 /// Needed for linking, which Rust itself also does. The launcher is linked statically.
 pub(crate) const BUILD: [Need; 2] = [
-    Need { package: "gcc", reason: "Rust links with it", sign: Sign::Program("cc") },
+    Need { package: "gcc", reason: "links Rust programs", sign: Sign::Program("cc") },
     Need {
         package: "libc6-dev",
         reason: "its libc.a makes the launcher static",
@@ -62,9 +62,9 @@ const BUSYBOX: Need = Need {
 const IPROUTE: Need =
     Need { package: "iproute2", reason: "network namespaces that simulate hosts", sign: Sign::Program("ip") };
 const IPTABLES: Need =
-    Need { package: "iptables", reason: "CNI's plugins publish ports with it", sign: Sign::Program("iptables") };
+    Need { package: "iptables", reason: "used by CNI plugins to publish ports", sign: Sign::Program("iptables") };
 const NFTABLES: Need =
-    Need { package: "nftables", reason: "tests print and delete rules with it", sign: Sign::Program("nft") };
+    Need { package: "nftables", reason: "used by tests to print and delete rules", sign: Sign::Program("nft") };
 const PLUGINS: Need = Need {
     package: "containernetworking-plugins",
     reason: "the plugins of CNI that networks are tested with",
@@ -106,7 +106,11 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     UMOCI,
     SKOPEO,
     REGISTRY,
-    Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
+    Need {
+        package: "apache2-utils",
+        reason: "makes the password file of the registry",
+        sign: Sign::Program("htpasswd"),
+    },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
     Need { package: "e2fsprogs", reason: "makes the file systems of disk limits", sign: Sign::Program("mke2fs") },
     Need { package: "rsyslog", reason: "receives logs, and checks their format", sign: Sign::Program("rsyslogd") },
@@ -141,7 +145,7 @@ pub(crate) const LINTIAN: [Need; 1] =
 pub(crate) const VM: [Need; 5] = [
     MMDEBSTRAP,
     KEYRING,
-    Need { package: "e2fsprogs", reason: "makes its disks", sign: Sign::Program("mke2fs") },
+    Need { package: "e2fsprogs", reason: "makes the disks of the virtual machine", sign: Sign::Program("mke2fs") },
     Need { package: "qemu-system-x86", reason: "runs the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
@@ -171,7 +175,7 @@ pub(crate) const CLUSTER: [Need; 1] =
 
 /// Needed by `cargo xtask engines-test` to run critest.
 pub(crate) const ENGINES_RUN: [Need; 11] = [
-    Need { package: "containerd", reason: "the runtime that is the yardstick", sign: Sign::Program("containerd") },
+    Need { package: "containerd", reason: "the runtime for comparison", sign: Sign::Program("containerd") },
     Need { package: "runc", reason: "starts containerd's containers", sign: Sign::Program("runc") },
     Need { package: "make", reason: "builds busybox", sign: Sign::Program("make") },
     Need { package: "gcc", reason: "builds busybox", sign: Sign::Program("cc") },
@@ -195,7 +199,8 @@ pub(crate) const SANITIZE: [Need; 1] = [Need {
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];
 
-/// Programs that `cargo xtask bench` compares with the executor. If they are missing, it continues with a message.
+/// Programs that `cargo xtask bench` compares with the executor. If they are missing, the command continues with a
+/// message.
 pub(crate) const BENCH: [Need; 3] = [
     Need { package: "bubblewrap", reason: "the sandbox to be compared with", sign: Sign::Program("bwrap") },
     Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },
@@ -205,7 +210,8 @@ pub(crate) const BENCH: [Need; 3] = [
 /// Needed by `cargo xtask bench` to measure starts from images.
 pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 
-/// Needed by `cargo xtask bench` for containers with a network. If they are missing, it continues with a message.
+/// Needed by `cargo xtask bench` for containers with a network. If they are missing, the command continues with a
+/// message.
 pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
 /// Needed by `cargo xtask crash` for its containers' root file system.

@@ -75,7 +75,7 @@ fn main() {
 /// The tests to run.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only tests whose name contains this text
+    /// Run only tests whose name contains this text
     #[arg(value_name = "TEXT")]
     filter: Option<String>,
 }
@@ -138,6 +138,6 @@ fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
         }
     }
     let (passed, errors) = reported("none")?;
-    ensure!(passed, "a program without a fault fails: {errors}");
+    ensure!(passed, "the control program without a fault failed: {errors}");
     Ok(())
 }

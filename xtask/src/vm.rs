@@ -29,7 +29,7 @@ use crate::{deb, dist, needs};
 /// The checks to run, and the machine.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Run only checks whose name contains one of these, and those that the others depend on (00 to 09)
+    /// Run only checks whose name contains one of these texts, and the checks that the others depend on (00 to 09)
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     filter: Vec<String>,
     /// Accelerator: `tcg` works everywhere, `kvm` is faster where it works
@@ -47,8 +47,8 @@ pub(crate) struct Options {
     /// Skip the tests of `integration/tests`, which are compiled for the machine
     #[arg(long)]
     no_tests: bool,
-    /// Run no checks: kill the machine this many times during a stream of containers, and compare each time what the
-    /// next boot knows of them
+    /// Run no checks: kill the machine this many times during a stream of containers, and compare the results of the
+    /// containers with the results that the next boot reports
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with_all = ["filter", "shell"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     power_cut: Option<u32>,
@@ -85,8 +85,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         accel: options.accel.clone(),
         deadline: Duration::from_secs(options.deadline * 60),
         changes: match options.power_cut {
-            None => machine::Changes::Forgotten,
-            Some(_) => machine::Changes::Kept(power_cut::disk(&root)?),
+            None => machine::Changes::Discarded,
+            Some(_) => machine::Changes::Stored(power_cut::disk(&root)?),
         },
         shown: options.memory.then(|| memory::files(&root)),
         root,
@@ -101,6 +101,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         return machine.shell();
     }
     let mut report = report::Report::new(options.json);
-    let ended = machine.run(&options.filter, |line| report.take(line));
+    let ended = machine.run(&options.filter, |line| report.add_line(line));
     report.finish(ended, &machine.console())
 }

@@ -41,7 +41,7 @@ impl Workspace {
     pub(crate) fn cargo<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(args).current_dir(&self.root);
-        forget_package(&mut command);
+        remove_package_variables(&mut command);
         command
     }
 
@@ -50,7 +50,7 @@ impl Workspace {
     pub(crate) fn cargo_with_ctrl_c<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT").arg(&self.cargo).args(args).current_dir(&self.root);
-        forget_package(&mut command);
+        remove_package_variables(&mut command);
         command
     }
 
@@ -63,7 +63,7 @@ impl Workspace {
 /// Removes the variables with which `cargo run` describes the package of this program. Build scripts see the variables,
 /// and the build script of `ring` depends on them. Without the removal, `ring` and all crates that depend on it would
 /// be recompiled after each change between builds with and without xtask.
-fn forget_package(command: &mut Command) {
+fn remove_package_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
         let text = name.to_string_lossy();
@@ -73,7 +73,7 @@ fn forget_package(command: &mut Command) {
     }
 }
 
-/// Returns whether this process may mount, create cgroups and install packages.
+/// Returns true if this process is root, and may mount, create cgroups and install packages.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -99,7 +99,7 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(done.stdout).with_context(|| format!("the output of {} is not UTF-8", line(command)))
 }
 
-/// Returns whether a program of this name is in PATH.
+/// Returns true if a program of this name is in PATH.
 pub(crate) fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Debian has runc and others in /usr/sbin, which is not in the PATH of ordinary users.
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn cargo_runs_without_variables_of_xtask() {
         let mut command = Command::new("cargo");
-        forget_package(&mut command);
+        remove_package_variables(&mut command);
         let removed: Vec<&OsStr> =
             command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
         for name in ["CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR", "CARGO_MANIFEST_DIR"] {

@@ -1,6 +1,6 @@
 //! Defines path and mode of each file in the package.
 //!
-//! Modes are set here and not copied from the checkout, because they depend on the user's umask there.
+//! Modes are set here and not copied from the checkout, where they depend on the user's umask.
 
 use std::fs;
 use std::io::Write as _;
@@ -131,7 +131,7 @@ impl<'a> Tree<'a> {
             output(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", super::epoch(self.workspace))]))?;
         let version = env!("CARGO_PKG_VERSION");
         let mut text = format!(
-            "executor ({version}) unstable; urgency=medium\n\n  * Made from the sources of {version}; what changed is in CHANGELOG.md.gz.\n"
+            "executor ({version}) unstable; urgency=medium\n\n  * Built from the sources of {version}; CHANGELOG.md.gz lists the changes.\n"
         );
         text.push_str(&format!("\n -- The Executor project <executor@packages.invalid>  {}\n", date.trim()));
         Ok(text.into_bytes())
@@ -165,7 +165,7 @@ pub(super) fn directory(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies a file, with this mode.
+/// Copies a file, and sets its mode.
 pub(super) fn install(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     to.parent().map_or(Ok(()), directory)?;
     fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;

@@ -15,7 +15,7 @@ pub(super) struct Process {
     /// True in the PID namespace of a container; false in the PID namespace of the host or of a warm container.
     pub(super) contained: bool,
     /// True for a warm container's shim and its descendants.
-    of_shell: bool,
+    is_warm: bool,
     /// True for PID 1 of a container's PID namespace.
     pub(super) is_init: bool,
     parent: u32,
@@ -39,7 +39,7 @@ impl Process {
             pid,
             name: name.to_owned(),
             contained: numbers.len() > 1,
-            of_shell: name == "executor-warm",
+            is_warm: name == "executor-warm",
             is_init: numbers.len() > 1 && numbers.last() == Some(&"1"),
             parent: fields.get(1)?.parse().ok()?,
             started: (*fields.get(19)?).to_owned(),
@@ -47,7 +47,7 @@ impl Process {
         })
     }
 
-    /// Returns whether the process still exists. A later process with the same pid does not count.
+    /// Returns true if the process still exists. A later process with the same pid is ignored.
     pub(super) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
     }
@@ -56,7 +56,7 @@ impl Process {
 impl fmt::Display for Process {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match self {
-            Self { of_shell: true, .. } => "warm container",
+            Self { is_warm: true, .. } => "warm container",
             Self { contained: true, .. } => "in the container",
             _ => "",
         };
@@ -71,15 +71,15 @@ pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
     let mut others: Vec<_> = pids.filter_map(Process::read).collect();
     let mut found: Vec<Process> = Vec::new();
     let mut wanted = vec![(root, false)];
-    while let Some((pid, of_shell)) = wanted.pop() {
+    while let Some((pid, is_warm)) = wanted.pop() {
         let (hits, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(|process: &Process| process.pid == pid);
         others = rest;
         for mut process in hits {
-            if of_shell {
-                (process.of_shell, process.contained, process.is_init) = (true, false, false);
+            if is_warm {
+                (process.is_warm, process.contained, process.is_init) = (true, false, false);
             }
             let children = others.iter().filter(|other| other.parent == pid);
-            wanted.extend(children.map(|child| (child.pid, process.of_shell)));
+            wanted.extend(children.map(|child| (child.pid, process.is_warm)));
             found.push(process);
         }
     }

@@ -59,7 +59,7 @@ impl Screen {
         }
     }
 
-    /// Prints a promise of the executor and whether the promise was kept.
+    /// Prints a claim about the executor, and a mark that shows if the claim holds.
     pub(super) fn claim(&mut self, text: &str, holds: bool) {
         self.tick("", text, holds);
     }
@@ -79,7 +79,7 @@ impl Screen {
         }
     }
 
-    /// Prints the last lines, and returns the exit status.
+    /// Prints the number of claims that hold, or the failed claims, and returns the exit status.
     pub(super) fn verdict(&mut self) -> ExitCode {
         self.print(&[]);
         if self.failed.is_empty() {

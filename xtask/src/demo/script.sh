@@ -6,7 +6,7 @@ fact() { printf '%s\t%s\n' "$1" "$2"; }
 
 fact 'user' "$(id -u):$(id -g), process $$ in its pid namespace"
 fact 'file' "$file"
-# Through the links that make a rotation of all files atomic.
+# -L follows the links, which make a rotation of all files atomic.
 fact 'size' "$(stat -L -c %s "$file") bytes"
 fact 'mode and owner' "$(stat -L -c '%a %u:%g' "$file")"
 fact 'directory' "$(stat -L -c '%a %u:%g' "$(dirname "$file")")"

@@ -24,7 +24,7 @@ impl Secret {
         self.0.as_bytes()
     }
 
-    /// Returns whether the bytes contain the secret.
+    /// Returns true if the bytes contain the secret.
     pub(super) fn is_in(&self, bytes: &[u8]) -> bool {
         bytes.windows(self.0.len()).any(|window| window == self.0.as_bytes())
     }

@@ -59,7 +59,7 @@ fn same_decision(text: &str, found: Option<&Path>) -> Result<(), String> {
     let Some(number) = text.strip_prefix("ADR ").and_then(|number| number.parse::<u32>().ok()) else { return Ok(()) };
     let name = found.and_then(|path| path.file_name()?.to_str()).unwrap_or_default();
     let is_same = name.starts_with(&format!("{number:04}-"));
-    if is_same { Ok(()) } else { Err("is another decision".to_owned()) }
+    if is_same { Ok(()) } else { Err("links to another decision".to_owned()) }
 }
 
 /// Writes the book's source. Returns the number of links.

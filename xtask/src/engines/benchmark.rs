@@ -13,13 +13,13 @@ use super::room::Room;
 use super::{Runtime, Stage, usage};
 use crate::workspace::{run, step};
 
-/// Pods and containers of one run of critest's benchmarks.
+/// Number of pods, and of containers, in a run of critest's benchmarks.
 const SAMPLES: usize = 40;
-/// Pods and containers at once, for each run of critest's benchmarks.
+/// Number of simultaneous pods or containers, for each run of critest's benchmarks.
 const PARALLEL: [usize; 2] = [1, 4];
-/// Pods on a full node, the kubelet's default.
+/// Maximum number of pods on a node: the kubelet's default.
 const PODS: usize = 110;
-/// Processes in the room that are not the runtime's: the registry, and the client.
+/// Processes in the room that do not belong to the runtime: the registry and the client.
 const OWN: [&str; 2] = ["images", "density"];
 /// Times in milliseconds by measured operation.
 type Times = BTreeMap<String, Vec<f64>>;
@@ -38,7 +38,7 @@ pub(super) struct Figures {
 struct Figure {
     runtime: String,
     times_ms: Times,
-    /// Proportional set size of all processes, those of the containers included, for each idle pod.
+    /// Proportional set size of all processes, including the processes of containers, for each idle pod.
     memory_kib_per_pod: u64,
 }
 
@@ -90,8 +90,8 @@ pub(super) fn measure(contestants: &[(Stage<'_>, Runtime)], rounds: usize) -> an
 }
 
 impl Figures {
-    /// Returns false if the machine was busy. The figures then do not count.
-    pub(super) fn count(&self) -> bool {
+    /// Returns true if the machine was idle before each run. Otherwise the figures are not valid.
+    pub(super) fn are_valid(&self) -> bool {
         usage::is_rest(self.rest)
     }
 }
@@ -142,7 +142,7 @@ fn critest(stage: &Stage<'_>, runtime: &Runtime, parallel: usize) -> anyhow::Res
     Ok(times)
 }
 
-/// Fills the runtime with pods, and adds the times of their starts and of the lists, and the memory of a pod.
+/// Fills the runtime with pods, and records the times of starts and lists, and the memory of a pod.
 fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow::Result<()> {
     let before = memory(&stage.room)?;
     let mut command = stage.room.command(stage.supplies.programs().join("density"));
@@ -155,7 +155,7 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
     let result = serde_json::from_str(&line)
         .with_context(|| format!("density: {}", fs::read_to_string(&log).unwrap_or_default()));
     let after = memory(&stage.room);
-    drop(program.stdin.take()); // it removes the pods
+    drop(program.stdin.take()); // density then removes the pods
     let status = program.wait()?;
     let Density { starts, lists } = result?;
     ensure!(status.success(), "density: {}", fs::read_to_string(&log).unwrap_or_default());
@@ -165,13 +165,13 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
     Ok(())
 }
 
-/// Returns the proportional set size of all processes in the room except those of this benchmark, in KiB.
+/// Returns the proportional set size of all processes in the room except the processes of this benchmark, in KiB.
 fn memory(room: &Room) -> anyhow::Result<u64> {
     let usage = usage::by_program(&room.processes())?;
     Ok(usage.iter().filter(|(name, _)| !OWN.contains(&name.as_str())).map(|(_, usage)| usage.memory_kib).sum())
 }
 
-/// Returns the value below which the share of the values is.
+/// Returns the percentile for this share, by the nearest-rank method.
 fn percentile(times: &[f64], share: f64) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -181,8 +181,8 @@ fn percentile(times: &[f64], share: f64) -> f64 {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.count() {
-            writeln!(f, "The machine was busy: these figures do not count.\n")?;
+        if !self.are_valid() {
+            writeln!(f, "The machine was busy: these figures are not valid.\n")?;
         }
         writeln!(f, "At rest the machine used at most {:.0} ms of processor time a second.\n", self.rest * 1000.0)?;
         let names = self.runtimes.iter().map(|figure| format!("{} |", figure.runtime));
@@ -227,6 +227,6 @@ mod tests {
         assert!(printed.starts_with("The machine was busy"), "{printed}");
         assert!(printed.contains("| StopPod, 1 at once | 2.0, 3.0 | not implemented |\n"), "{printed}");
         assert!(printed.ends_with("| memory for each idle pod, KiB | 9 | 9 |\n"), "{printed}");
-        assert!(Figures { rest: 0.01, ..figures }.count());
+        assert!(Figures { rest: 0.01, ..figures }.are_valid());
     }
 }

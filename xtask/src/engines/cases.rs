@@ -1,4 +1,4 @@
-//! Cases that judge a node or a cluster: their selection, run and report.
+//! Selects, runs and reports the test cases of a node or a cluster.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use super::site::{self, Site};
 use crate::dist;
 use crate::workspace::{Workspace, step};
 
-/// Cases that run at the same time.
+/// Maximum number of cases that run at the same time.
 const WORKERS: usize = 4;
 /// Interval between two checks of a condition.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(clap::Args)]
 pub(crate) struct CaseOptions {
-    /// Only cases whose name contains this text
+    /// Run only cases whose name contains this text
     #[arg(long, value_name = "TEXT")]
     focus: Option<String>,
     /// Print the names of the cases, and run none
@@ -37,7 +37,7 @@ pub(crate) struct CaseOptions {
     programs: Option<PathBuf>,
 }
 
-/// A case that judges a `T`.
+/// A test case for a `T`.
 pub(super) struct Case<T> {
     name: &'static str,
     run: fn(&T) -> anyhow::Result<()>,
@@ -49,7 +49,7 @@ pub(super) const fn case<T>(name: &'static str, run: fn(&T) -> anyhow::Result<()
 
 /// Cases that `--focus` selects.
 pub(super) struct Selection<T: 'static> {
-    /// Cases that do not disturb each other.
+    /// Cases that can run at the same time.
     together: Vec<&'static Case<T>>,
     /// Cases that run alone, in this order.
     alone: Vec<&'static Case<T>>,
@@ -59,7 +59,7 @@ pub(super) struct Selection<T: 'static> {
 struct Outcome {
     case: &'static str,
     passed: bool,
-    /// Why the case failed.
+    /// Reason of the failure; empty if the case passed.
     reason: String,
     seconds: f64,
 }
@@ -90,7 +90,7 @@ impl CaseOptions {
         programs(workspace, self.programs.as_deref())
     }
 
-    /// Runs the cases on what has been started, copies the logs of the nodes, and prints the results.
+    /// Runs the cases on the started node or cluster, copies the logs of the nodes, and prints the results.
     pub(super) fn run_and_report<T: Sync>(
         &self,
         started: anyhow::Result<T>,
@@ -103,7 +103,7 @@ impl CaseOptions {
             outcomes
         });
         if let Some(logs) = &self.logs {
-            site::keep_logs(sites, logs)?;
+            site::copy_logs(sites, logs)?;
         }
         let outcomes = outcomes?;
         if self.json {

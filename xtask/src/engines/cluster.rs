@@ -1,9 +1,10 @@
 //! `cargo xtask cluster`: a Kubernetes cluster with one or more nodes, whose runtime is executor-cri.
 //!
-//! etcd, the API server, the controller manager, the scheduler and the kubelets are stock programs in namespaces of their
-//! own ([`super::site`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask cluster-test` runs
-//! the cases ([`cases`]), which use kubectl alone, `cargo xtask conformance` those of Kubernetes ([`conformance`]), and
-//! `cargo xtask cluster-kill` kills programs ([`kill`]). `cargo xtask cluster-scale` measures ([`scale`]).
+//! etcd, the API server, the controller manager, the scheduler and the kubelets are stock programs in namespaces of
+//! their own ([`super::site`]). kube-proxy, CoreDNS and metrics-server are pods ([`system`]). `cargo xtask
+//! cluster-test` runs the cases of this project, which use only kubectl ([`cases`]). `cargo xtask conformance` runs the
+//! cases of Kubernetes ([`conformance`]), `cargo xtask cluster-kill` kills programs ([`kill`]), and `cargo xtask
+//! cluster-scale` measures the costs of pods and nodes ([`scale`]).
 
 mod cases;
 mod certificates;
@@ -36,9 +37,9 @@ use crate::workspace::{Workspace, is_root, step};
 /// Programs of Kubernetes.
 const PROGRAMS: [&str; 6] =
     ["kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"];
-/// Number of nodes of the cases for several.
+/// Number of nodes for the cases with several nodes.
 const NODES: u8 = 3;
-/// Images besides those of critest: the flag of `images` and the name of the file.
+/// Images in addition to the images of critest: the flag of the program `images` and the name of the file.
 const IMAGES: [(&str, &str); 5] = [
     ("-dns", "coredns"),
     ("-kubectl", "kubectl"),
@@ -70,12 +71,12 @@ pub(crate) struct TestOptions {
     /// Runtime of the nodes
     #[arg(long, value_enum, default_value = "executor")]
     runtime: Kind,
-    /// Run the cases for several nodes instead of those for one
+    /// Run the cases for several nodes instead of the cases for one node
     #[arg(long)]
     several: bool,
 }
 
-/// Starts a cluster, and ends it after SIGINT or SIGTERM.
+/// Starts a cluster, and stops it after SIGINT, SIGTERM or SIGHUP.
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, options.runtime)?;
     let programs = programs(workspace, options.programs.as_deref())?;
@@ -83,18 +84,18 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let started = start(workspace, &supplies, &sites, &programs, options.runtime, &[]);
     let result = started.and_then(|cluster| {
         let kubectl = cluster.write_wrapper()?;
-        step(&format!("Ready. As root: {} get nodes. Ctrl-C ends the cluster.", kubectl.display()));
+        step(&format!("Ready. As root: {} get nodes. Press Ctrl-C to stop the cluster.", kubectl.display()));
         wait_for_signal()?;
-        step("Ending the cluster");
+        step("Stopping the cluster");
         Ok(ExitCode::SUCCESS)
     });
     if let Some(logs) = &options.logs {
-        site::keep_logs(&sites, logs)?;
+        site::copy_logs(&sites, logs)?;
     }
     result
 }
 
-/// Starts a cluster and runs the cases. Fails if one fails.
+/// Starts a cluster and runs the cases. Fails if a case fails.
 pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyhow::Result<ExitCode> {
     let (together, alone, nodes) = if options.several { (&[][..], SEVERAL, NODES) } else { (TOGETHER, ALONE, 1) };
     let Some(selection) = options.cases.select(together, alone)? else { return Ok(ExitCode::SUCCESS) };

@@ -15,7 +15,7 @@ pub(super) const PODS: &str = "10.88.0.0/16";
 /// Name of the socket in the directory of a run.
 pub(super) const SOCKET: &str = "containerd.sock";
 
-/// Starts containerd. It ends with the room.
+/// Starts containerd, which exits with the room.
 pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Result<Runtime> {
     write_configuration(directory, registry, PODS)?;
     serve(room, directory)?;
@@ -24,7 +24,7 @@ pub(super) fn start(room: &Room, directory: &Path, registry: &str) -> anyhow::Re
     Ok(Runtime { name: format!("containerd {version}"), socket: directory.join(SOCKET) })
 }
 
-/// Writes its configuration, for a registry and a range of the pods' addresses.
+/// Writes the configuration of containerd, for a registry and an address range of pods.
 pub(super) fn write_configuration(directory: &Path, registry: &str, pods: &str) -> anyhow::Result<()> {
     for name in REGISTRIES {
         let hosts = directory.join("certs.d").join(name);
@@ -48,8 +48,8 @@ pub(super) fn serve(room: &Room, directory: &Path) -> anyhow::Result<Child> {
     room::serve(command, &directory.join("containerd.log"), &directory.join(SOCKET))
 }
 
-/// Returns a CNI configuration for pods with addresses of a range. It does not masquerade: there is no other network, and pods
-/// of other nodes see the addresses of pods.
+/// Returns a CNI configuration for pods in an address range. It does not masquerade, because there is no other network
+/// and pods of other nodes must see the addresses of pods.
 pub(super) fn network(directory: &Path, pods: &str) -> serde_json::Value {
     serde_json::json!({
         "cniVersion": "1.0.0",

@@ -13,8 +13,8 @@ use crate::workspace::output;
 /// Name of the cgroup of all containers.
 pub(super) const CGROUP: &str = "executor-engines";
 
-/// Starts executord, which starts its launcher, and executor-cri. They end with the room.
-/// Pods may have the paths below `paths`.
+/// Starts executord, which starts its launcher, and executor-cri. All exit with the room. Pods may mount the paths
+/// below `paths`.
 pub(super) fn start(
     room: &Room,
     directory: &Path,
@@ -41,7 +41,7 @@ pub(super) fn start(
     Ok(Runtime { name: version.trim().to_owned(), socket })
 }
 
-/// Returns the configuration of a node that allows what Kubernetes asks for.
+/// Returns the configuration of a node, which allows all requests of Kubernetes.
 fn settings(directory: &Path, paths: &Path, registry: &str) -> String {
     let (directory, paths) = (directory.display(), paths.display());
     let mirrors =

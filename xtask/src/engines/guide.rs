@@ -1,4 +1,4 @@
-//! The guide docs/guides/kubernetes-node.md, typed at a terminal: crictl against executor-cri.
+//! Runs the crictl commands of docs/guides/kubernetes-node.md at a terminal, against executor-cri.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use super::supplies::Supplies;
 use crate::workspace::Workspace;
 
 const GUIDE: &str = "docs/guides/kubernetes-node.md";
-/// Ends of lines that the guide prints, in this order.
+/// Ends of lines that the commands print, in this order.
 const EXPECTED: [&str; 6] = ["hello", "hi", "134217728", "started", "typed", "CONTAINER_EXITED 0 Completed"];
 
 /// Runs the guide's commands in a directory.

@@ -1,7 +1,7 @@
 //! `cargo xtask kubelet-test`: a stock kubelet with executor-cri as its runtime, without an API server.
 //!
-//! The kubelet runs static pods, and each case judges it by its own HTTP endpoints, as another program on the node would.
-//! Everything runs in namespaces of its own ([`super::room`]) with a small disk, which a case fills.
+//! The kubelet runs static pods, and each case checks the results through the kubelet's HTTP endpoints. All processes
+//! run in their own namespaces ([`super::room`]) with a small disk, which a case fills.
 
 mod cases;
 mod pods;
@@ -22,7 +22,7 @@ use super::supplies::{self, Supplies};
 use crate::needs;
 use crate::workspace::{Workspace, is_root, step};
 
-/// Builds the kubelet and runs the cases. Fails if one fails.
+/// Builds the kubelet and runs the cases. Fails if a case fails.
 pub(crate) fn run_command(workspace: &Workspace, options: &CaseOptions) -> anyhow::Result<ExitCode> {
     let Some(selection) = options.select(TOGETHER, ALONE)? else { return Ok(ExitCode::SUCCESS) };
     ensure!(is_root(), "the kubelet needs root");

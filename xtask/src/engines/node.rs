@@ -19,13 +19,13 @@ use crate::dist;
 use crate::workspace::{Workspace, output};
 
 const CONFIGURATION: &str = "docs/kubernetes-node.toml";
-/// Time limit of a condition. The kubelet itself is slow: it checks static pods, probes and limits in intervals.
+/// Time limit of a condition. The kubelet checks static pods, probes and limits only at intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Host paths that conformance cases mount.
 const CONFORMANCE_PATHS: [&str; 2] = ["/etc/hosts", "/tmp/job-e2e"];
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
-/// Pods of these namespaces may use all secrets.
+/// Configuration that allows pods of two namespaces to use all secrets of a provider.
 const SECRET_RULES: &str = "[[cri.secrets]]
 annotations = true
 namespaces = [\"default\"]
@@ -41,7 +41,8 @@ paths = [\"/\"]
 const TOKEN: &str = "vault-token";
 /// Port of the node's loopback where the provider `vault` is expected.
 pub(super) const VAULT_PORT: u16 = 8200;
-/// Starts the kubelet (`$1` and its arguments). It sets these kernel parameters of the host, which are files here.
+/// Script that starts the kubelet (`$1` and its arguments). The kernel parameters that the kubelet sets are replaced by
+/// files.
 const START_KUBELET: &str = r#"mount --make-rprivate /proc
 for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
     kernel/keys/root_maxbytes; do
@@ -79,7 +80,7 @@ impl Node {
         for name in ["executor/cni", "root/paths", "kernel", SECRETS] {
             fs::create_dir_all(directory.join(name))?;
         }
-        // Users of the host must not reach set-user-id programs that a container leaves there.
+        // Users of the host must not reach set-user-id programs that a container leaves in this directory.
         room::make_private(&directory.join("root"))?;
         let configuration = fs::read_to_string(workspace.root.join(CONFIGURATION)).context(CONFIGURATION)?;
         fs::write(directory.join("executor/cni/10-engines.conflist"), network(directory, &site.pods).to_string())?;
@@ -125,7 +126,7 @@ impl Node {
         &self.site.address
     }
 
-    /// Ends all programs and containers of the node at once, as a power failure does.
+    /// Kills all processes of the node at the same time, like a power failure.
     pub(super) fn cut_power(&self) -> anyhow::Result<()> {
         self.site.room.kill()
     }
@@ -169,7 +170,7 @@ impl Node {
 
     pub(super) fn start_cri(&self) -> anyhow::Result<()> {
         let mut command = self.site.room.command(self.programs.join(dist::CRI));
-        // The launcher's score, which it may lack the privilege to lower.
+        // The launcher's own score: the launcher may lack the privilege to lower it.
         let score = fs::read_to_string("/proc/self/oom_score_adj")?;
         command.args(["--oom-score-adj-min", score.trim(), "--socket"]).arg(self.path("cri.sock"));
         command.arg("--executor").arg(self.path("executor/run/executor.sock"));
@@ -178,7 +179,7 @@ impl Node {
         set(&self.cri, child)
     }
 
-    /// Starts the kubelet, and does not wait until it serves.
+    /// Starts the kubelet, without waiting until it serves.
     pub(super) fn start_kubelet(&self) -> anyhow::Result<()> {
         let (program, arguments) = self.kubelet.get().context("the kubelet is not set")?;
         let log = fs::File::options().append(true).create(true).open(self.path("kubelet.log"))?;
@@ -199,14 +200,14 @@ impl Node {
     pub(super) fn kill_launcher(&self) -> anyhow::Result<()> {
         let executord = self.executord.lock().ok().context("a case panicked")?;
         let nsenter = executord.as_ref().context("executord does not run")?.id();
-        // There is none while executord starts it again.
+        // There is no launcher while executord restarts it.
         match child_of(nsenter).and_then(child_of).and_then(|pid| Pid::from_raw(pid.cast_signed())) {
             Some(launcher) => Ok(kill_process(launcher, Signal::KILL)?),
             None => Ok(()),
         }
     }
 
-    /// Returns true if executord has ended by itself.
+    /// Returns true if executord has exited by itself.
     pub(super) fn executord_has_ended(&self) -> anyhow::Result<bool> {
         let mut executord = self.executord.lock().ok().context("a case panicked")?;
         Ok(executord.as_mut().context("executord does not run")?.try_wait()?.is_some())
@@ -267,7 +268,7 @@ fn set(place: &Mutex<Option<Child>>, child: Child) -> anyhow::Result<()> {
 fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
     let mut nsenter = place.lock().ok().context("a case panicked")?.take().context("the program does not run")?;
     if nsenter.try_wait()?.is_some() {
-        return Ok(()); // it has ended by itself
+        return Ok(()); // the program has exited by itself
     }
     let pid = child_of(nsenter.id()).and_then(|pid| Pid::from_raw(pid.cast_signed())).context("no program")?;
     kill_process(pid, Signal::KILL)?;
@@ -275,10 +276,10 @@ fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// executor-cri may use all secrets of a provider.
+/// Rule that allows executor-cri to use all secrets of a provider.
 const ALLOW: &str = "allow = [{ uid = 0, paths = [\"/\"] }]\n";
 
-/// Returns the configuration of a node, with the places of this run.
+/// Returns the configuration of a node, with the paths and cgroups of this run.
 fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str) -> anyhow::Result<String> {
     let directory = directory.display();
     let parents = format!("[\"/{cgroup}/kubepods\"]");

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::workspace::output;
 
-/// Longest reason in the printed report, in characters.
+/// Maximum length of a reason in the printed report, in characters.
 const REASON_MAX: usize = 160;
 
 /// Results of a runtime.
@@ -26,7 +26,7 @@ pub(super) struct Spec {
     group: String,
     name: String,
     state: State,
-    /// Why the spec failed or was skipped.
+    /// Reason why the spec failed or was skipped.
     reason: String,
     seconds: f64,
 }
@@ -39,7 +39,7 @@ enum State {
     Skipped,
 }
 
-/// A suite of ginkgo's JSON report. Fields that are not used are left out.
+/// A suite of ginkgo's JSON report. Unused fields are omitted.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Suite {
@@ -67,7 +67,7 @@ struct Failure {
 }
 
 impl Report {
-    /// Parses ginkgo's JSON report. Specs that were not selected are left out: they are skipped without a reason.
+    /// Parses ginkgo's JSON report. Specs that were not selected are omitted: their state is skipped without a reason.
     pub(super) fn parse(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
         let suites: Vec<Suite> = serde_json::from_slice(json).context("the report of ginkgo")?;
         let reports = suites.into_iter().flat_map(|suite| suite.spec_reports);
@@ -94,7 +94,7 @@ impl Report {
     }
 
     /// Returns the group and name of each spec that was not skipped, and true if it failed.
-    pub(super) fn judged(&self) -> impl Iterator<Item = (String, bool)> {
+    pub(super) fn results(&self) -> impl Iterator<Item = (String, bool)> {
         let specs = self.specs.iter().filter(|spec| spec.state != State::Skipped);
         specs.map(|spec| (spec.title(), spec.state == State::Failed))
     }
@@ -123,7 +123,7 @@ impl Spec {
         format!("{}: {}", self.group, self.name)
     }
 
-    /// Returns the part of the reason that says most: the error of a call if there is one.
+    /// Returns a short form of the reason: the error of a call, or else the first line.
     fn short_reason(&self) -> String {
         let line = self.reason.lines().map(str::trim).find_map(|line| line.strip_prefix("rpc error: "));
         let reason = line.unwrap_or_else(|| self.reason.lines().next().unwrap_or_default());
@@ -211,10 +211,10 @@ mod tests {
              "LeafNodeText": "should run [Conformance]"}
         ]}]"#;
         let report = Report::parse_conformance(String::new(), json.as_bytes()).unwrap();
-        let judged: Vec<_> = report.judged().collect();
+        let results: Vec<_> = report.results().collect();
         let expected =
             [("sig-node, NodeConformance: Pods should be updated", true), ("sig-apps: Job should run", false)];
-        assert_eq!(judged, expected.map(|(title, has_failed)| (title.to_owned(), has_failed)));
+        assert_eq!(results, expected.map(|(title, has_failed)| (title.to_owned(), has_failed)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Namespaces for a run: mounts, network and processes. The kernel ends all processes in it, and with them mounts and
-//! interfaces, when the first process exits. This process exits when its standard input ends: when xtask ends in any
-//! way. A shell outside then removes the remaining cgroups and files.
+//! Mount, network and PID namespaces for a run. When the init process exits, the kernel kills all processes in the
+//! namespaces, and removes the mounts and interfaces. The init process exits at the end of its standard input, which is
+//! when xtask exits in any way. A shell outside of the namespaces then removes the remaining cgroups and files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ ip link set lo up; echo ready; exec cat' sh "$1" "$3"
 find /sys/fs/cgroup -depth -type d \( -path '*/k8s.io*' -o -path '*:cri-containerd:*' -o -path "*/*$3*" \) \
     -newer "$1/began" -exec rmdir {} +
 rm -r "$1""#;
-/// containerd uses two fixed directories, which are replaced by empty ones.
+/// Script that mounts empty file systems on the two fixed directories of containerd.
 pub(super) const EMPTY_DIRECTORIES: &str =
     "for dir in /run/netns /run/containerd; do mkdir -p $dir; mount -t tmpfs none $dir; done\n";
 
@@ -38,8 +38,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Creates the namespaces, and runs a script in them, whose `$1` is the directory and `$2` is `cgroup`. When the run
-    /// ends, the directory is removed, and cgroups whose names contain `cgroup`.
+    /// Creates the namespaces, and runs a script in them with the directory as `$1` and `cgroup` as `$2`. At the end of
+    /// the run, the directory and all cgroups whose names contain `cgroup` are removed.
     pub(super) fn open(directory: &Path, script: &str, cgroup: &str) -> anyhow::Result<Self> {
         let mut command = Command::new("sh");
         command
@@ -51,7 +51,7 @@ impl Room {
         let mut shell = command.spawn().context("sh")?;
         let mut line = String::new();
         BufReader::new(shell.stdout.take().context("a pipe")?).read_line(&mut line)?;
-        ensure!(line == "ready\n", "the namespaces cannot be made");
+        ensure!(line == "ready\n", "cannot create the namespaces");
         let init = child_of(shell.id()).and_then(child_of).context("the namespaces have no process")?;
         Ok(Self { shell, init })
     }
@@ -71,13 +71,13 @@ impl Room {
         output(&mut command).map(drop)
     }
 
-    /// Ends all processes in the namespaces with SIGKILL.
+    /// Kills all processes in the namespaces with SIGKILL.
     pub(super) fn kill(&self) -> anyhow::Result<()> {
         let init = Pid::from_raw(self.init.cast_signed()).context("the namespaces have no process")?;
         Ok(kill_process(init, Signal::KILL)?)
     }
 
-    /// Returns the directory of the kernel with a directory for each process in the namespaces.
+    /// Returns the path of `/proc` in the namespaces.
     pub(super) fn processes(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/proc", self.init))
     }
@@ -104,7 +104,7 @@ pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::
     Ok(program)
 }
 
-/// Makes a directory accessible to root alone.
+/// Makes a directory accessible only to root.
 pub(super) fn make_private(directory: &Path) -> anyhow::Result<()> {
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?)
 }

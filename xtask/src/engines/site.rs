@@ -1,4 +1,4 @@
-//! The sites of a run's nodes: namespaces with a disk for each node, and a network that connects them.
+//! Sites of the nodes of a run: namespaces with a disk for each node, and a network that connects the nodes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::workspace::output;
 pub(super) const NAME: &str = "node";
 /// Address of the first node.
 pub(super) const ADDRESS: &str = "192.0.2.2";
-/// Largest number of nodes of a run. Each has a disk of 2 GiB and runs a kubelet.
+/// Maximum number of nodes of a run. Each node has a disk of 2 GiB and runs a kubelet.
 pub(super) const MAX_NODES: u8 = 9;
 
-/// Prepares the room. Puts the kubelet's directories and the runtime's images on a disk of 2 GiB, gives ids to the user
-/// `kubelet`. Pods that mount a directory below `/tmp` do not change the
-/// host's. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
+/// Script that prepares the room: puts the kubelet's directories and the runtime's images on a disk of 2 GiB, and
+/// assigns ids to the user `kubelet`. `/tmp` is a tmpfs, so pods that mount a directory below `/tmp` do not change the
+/// directory of the host. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
 const PREPARE: &str = r#"exec 3<"$1"
 mount -t tmpfs none /tmp
 mkdir -p "$1" /tmp/job-e2e
@@ -46,28 +46,29 @@ if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir -p "/sys/fs/cgroup/$2"; else
     for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$2/$file"; done
 fi
 "#;
-/// Connects the first node's namespaces to a bridge with its address (`$1`) and a default route.
+/// Script that connects the first node's namespaces to a bridge with the node's address (`$1`) and a default route.
 const CONNECT_FIRST: &str = "ip link add node0 type bridge
 ip link add uplink0 type veth peer name uplink1
 ip link set uplink0 master node0
 ip address add $1/24 dev node0
 for link in node0 uplink0 uplink1; do ip link set $link up; done
 ip route add default via 192.0.2.1";
-/// Gives a node its address (`$1`) and a default route.
+/// Script that assigns an address (`$1`) and a default route to a node.
 const CONNECT: &str = "ip address add $1/24 dev node0
 ip link set node0 up
 ip route add default via 192.0.2.1";
 
-/// Copies the logs of all programs: those of the first node to a directory, and those of others to directories in it.
-pub(super) fn keep_logs(sites: &[Arc<Site>], to: &Path) -> anyhow::Result<()> {
+/// Copies the logs of all programs: the logs of the first node to a directory, and the logs of each other node to a
+/// subdirectory.
+pub(super) fn copy_logs(sites: &[Arc<Site>], to: &Path) -> anyhow::Result<()> {
     for site in sites {
         let to = if site.name == NAME { to.to_owned() } else { to.join(&site.name) };
-        super::keep_logs(&site.directory, &to)?;
+        super::copy_logs(&site.directory, &to)?;
     }
     Ok(())
 }
 
-/// Where a node runs.
+/// Namespaces, network settings and directory of a node.
 pub(super) struct Site {
     /// Name of the node.
     pub(super) name: String,
@@ -75,7 +76,7 @@ pub(super) struct Site {
     pub(super) address: String,
     /// Range of the addresses of the node's pods.
     pub(super) pods: String,
-    /// Name of the node's parent cgroup. A kubelet kills the pods of another one with the same parent.
+    /// Name of the node's parent cgroup. A kubelet kills the pods of another kubelet with the same parent.
     pub(super) cgroup: String,
     /// Directory with the files of the node. It is removed with the namespaces.
     pub(super) directory: PathBuf,
@@ -84,14 +85,14 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Makes the site of a run's first node. `prefix` begins the names of the directory and of the cgroup.
+    /// Creates the site of the first node of a run. `prefix` begins the names of the directory and of the cgroup.
     pub(super) fn first(prefix: &str) -> anyhow::Result<Arc<Self>> {
         let site = Self::open(prefix, 1)?;
         site.shell(CONNECT_FIRST, &[&site.address])?;
         Ok(Arc::new(site))
     }
 
-    /// Makes the sites of a run's nodes, whose pods reach each other.
+    /// Creates the sites of the nodes of a run, and routes between their pods.
     pub(super) fn several(prefix: &str, nodes: u8) -> anyhow::Result<Vec<Arc<Self>>> {
         let mut sites = vec![Self::first(prefix)?];
         for number in 2..=nodes {
@@ -110,7 +111,7 @@ impl Site {
 
     fn open(prefix: &str, number: u8) -> anyhow::Result<Self> {
         let temporary = tempfile::Builder::new().prefix(&format!("executor-{prefix}-")).tempdir()?;
-        // No cgroup's name contains the name of another one, by which a room removes its own.
+        // No cgroup name contains another one, because a room removes all cgroups whose names contain its own name.
         let (name, cgroup) = match number {
             1 => (NAME.to_owned(), format!("{prefix}-{}", std::process::id())),
             _ => (format!("{NAME}{number}"), format!("{prefix}{number}-{}", std::process::id())),

@@ -1,5 +1,5 @@
-//! Builds what the runs need, in `target/engines/`: critest, crictl, Kubernetes and etcd from their Go modules, and the
-//! contents of the images that are pulled. Existing files are reused.
+//! Builds the programs and images of the runs in `target/engines/`: critest, crictl, Kubernetes and etcd from their Go
+//! modules, and the contents of the images that are pulled. Existing files are reused.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -12,11 +12,12 @@ use super::room::Room;
 use crate::needs;
 use crate::workspace::{Workspace, output, run, step};
 
-/// Source of busybox. The shell of Debian's own packages runs applets without looking at their paths, and critest masks
+/// Source of busybox. The shell of Debian's packages runs applets without a lookup of their paths, but critest masks
 /// such a path.
 const BUSYBOX: &str = "http://deb.debian.org/debian/pool/main/b/busybox/busybox_1.35.0.orig.tar.bz2";
 const BUSYBOX_SHA256: &str = "faeeb244c35a348a334f4a59e44626ee870fb07b6884d68c10ae8bc19f83a694";
-/// Configures and builds busybox as upstream's image has it: static. `tc` does not compile with newer kernel headers.
+/// Script that configures and builds a static busybox, as in upstream's image. `tc` does not compile with newer kernel
+/// headers.
 const BUILD_BUSYBOX: &str = "set -e
 make defconfig >/dev/null 2>&1
 sed -i 's/^# CONFIG_STATIC is not set/CONFIG_STATIC=y/; s/^CONFIG_TC=y/# CONFIG_TC is not set/' .config
@@ -33,10 +34,10 @@ const ROOT: [&str; 5] = [
 const WEB: &str = "nginx-light,apache2-bin";
 /// Packages of kube-proxy's root file system.
 const PROXY: &str = "nftables";
-/// Packages of agnhost's root file system: what upstream's image installs, and getent, which musl has too.
+/// Packages of agnhost's root file system: the packages of upstream's image, and getent, which is part of musl there.
 const AGNHOST: &str = "bash,bind9-dnsutils,curl,iperf,iproute2,libc-bin,netcat-openbsd,socat,util-linux";
 
-/// Version of Kubernetes: that of the module k8s.io/kubernetes in go.mod.
+/// Version of Kubernetes, as of the module k8s.io/kubernetes in go.mod.
 const KUBERNETES: &str = "v1.37.0";
 
 pub(super) struct Supplies {
@@ -52,7 +53,7 @@ pub(super) fn critest(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(critest)
 }
 
-/// Packages of the module with programs of these names.
+/// Programs of the module `integration/engines`, and their packages.
 const PROGRAMS: [(&str, &str); 7] = [
     ("crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
     ("density", "./density"),
@@ -87,7 +88,7 @@ pub(super) fn kubernetes(workspace: &Workspace, name: &str) -> anyhow::Result<Pa
     Ok(program)
 }
 
-/// Programs of modules of their own, because they need other versions of what Kubernetes also needs: the name, the
+/// Programs in separate modules, because they need other versions of dependencies of Kubernetes: the name, the
 /// directory of the module, and the package.
 const MODULES: [(&str, &str, &str); 4] = [
     ("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
@@ -197,8 +198,8 @@ impl Supplies {
         self.root_file_system("agnhost.tar", "the tools of agnhost", AGNHOST)
     }
 
-    /// Serves the images in the room: those of critest, and those that `more` adds by a flag and the name of a file.
-    /// Returns the registry's address and port.
+    /// Serves images in the room: the images of critest, and the images in `more`, each with a flag and the name of a
+    /// file.
     pub(super) fn serve(&self, room: &Room, logs: &Path, more: &[(&str, &str)]) -> anyhow::Result<Registry> {
         let mut command = room.command(self.directory.join("images"));
         let always = [
@@ -223,7 +224,7 @@ impl Supplies {
     }
 }
 
-/// The local registry. It serves until its input ends.
+/// Local registry. It serves until its standard input ends.
 pub(super) struct Registry {
     pub(super) address: String,
     _server: Child,
@@ -236,8 +237,8 @@ fn directory(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
-/// Returns a `go` command in the module `integration/engines`, with caches in the target directory. Go itself skips
-/// what is up to date.
+/// Returns a `go` command in the module `integration/engines`, with caches in the target directory. Go skips outputs
+/// that are up to date.
 fn go(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<Command> {
     let directory = directory(workspace)?;
     let mut go = Command::new("go");

@@ -1,4 +1,4 @@
-//! The processor time and memory that programs use.
+//! Measures the processor time and memory of programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-/// Share of one processor that the machine may use at rest.
+/// Maximum processor use of a machine at rest, as a share of one processor.
 const REST_MAX: f64 = 0.1;
 /// Maximum time to wait until the machine is at rest.
 const REST_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the processes of a program use.
+/// Resource usage of the processes of a program.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Usage {
-    /// Processor time since their start, with that of their children that have been waited for.
+    /// Processor time since the start of the processes, including reaped children.
     pub(super) seconds: f64,
     /// Proportional set size.
     pub(super) memory_kib: u64,
     pub(super) processes: u32,
 }
 
-/// Returns the use of all processes by the names of their programs. `processes` is the kernel's directory (`/proc`).
+/// Returns the resource usage of all processes by program name. `processes` is the path of `/proc`.
 pub(super) fn by_program(processes: &Path) -> anyhow::Result<BTreeMap<String, Usage>> {
     let mut all = BTreeMap::<String, Usage>::new();
     for entry in fs::read_dir(processes)? {
         let process = entry?.path();
         let read = |file: &str| fs::read_to_string(process.join(file)).ok();
-        // A process may end meanwhile.
+        // The process may have exited.
         let (Some(stat), Some(memory)) = (read("stat"), read("smaps_rollup")) else { continue };
-        let (before, after) = stat.rsplit_once(") ").context("/proc/PID/stat has another format")?;
-        let name = before.split_once(" (").context("/proc/PID/stat has another format")?.1;
+        let (before, after) = stat.rsplit_once(") ").context("cannot parse /proc/PID/stat")?;
+        let name = before.split_once(" (").context("cannot parse /proc/PID/stat")?.1;
         // utime, stime, cutime and cstime.
         let ticks: f64 = after.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
         let memory = memory.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -67,8 +67,8 @@ pub(super) fn busy_seconds() -> anyhow::Result<f64> {
     let text = fs::read_to_string("/proc/stat")?;
     let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    ensure!(ticks.len() > 7, "/proc/stat has another format");
-    // All but idle, and waiting for a disk.
+    ensure!(ticks.len() > 7, "cannot parse /proc/stat");
+    // All fields except idle and iowait.
     let busy: f64 =
         ticks[..8].iter().enumerate().filter(|(index, _)| ![3, 4].contains(index)).map(|(_, time)| time).sum();
     Ok(busy / rustix::param::clock_ticks_per_second() as f64)

@@ -60,7 +60,7 @@ impl Program {
 }
 
 impl<'a> Job<'a> {
-    /// A run of the given tests, or `None` if there are none.
+    /// Returns a run of the given tests, or `None` if there are no tests.
     pub(super) fn from_tests(
         program: &'a Program,
         title: &str,
@@ -185,7 +185,7 @@ fn running(output: &str) -> Vec<&str> {
     running
 }
 
-/// Runs a program. Returns whether it succeeded, and its output.
+/// Runs a program. Returns true if the program succeeded, and its output.
 fn execute(job: &Job<'_>, environment: &[(&str, OsString)], limit: Duration) -> io::Result<(bool, String)> {
     // Use a file, because a leftover process of a failed test would keep a pipe open.
     let output = tempfile::NamedTempFile::new()?;

@@ -34,7 +34,7 @@ pub(super) struct Machine {
     pub(super) shown: Option<Shown>,
 }
 
-/// Files that contain all of the machine's memory. They remain after the machine has stopped.
+/// Files with all of the machine's memory, which remain after the machine has stopped.
 pub(super) struct Shown {
     /// The machine's memory, from the first byte on.
     pub(super) memory: PathBuf,
@@ -46,10 +46,10 @@ pub(super) struct Shown {
 /// Handling of changes to the machine's disk.
 pub(super) enum Changes {
     /// Discarded with the machine.
-    Forgotten,
+    Discarded,
     /// Stored in this qcow2 file. qemu keeps the tables of newly written blocks in its own memory until the guest
     /// flushes its disk. If qemu is killed, unflushed data is lost, like on a disk with a volatile cache.
-    Kept(PathBuf),
+    Stored(PathBuf),
 }
 
 /// A running machine, which is switched off on drop.
@@ -122,7 +122,7 @@ impl Machine {
 
     /// Boots into a root shell on this terminal.
     pub(super) fn shell(&self) -> anyhow::Result<ExitCode> {
-        step("Booting into a shell; it ends with `exit`, or at once with Ctrl-A X");
+        step("Booting into a shell; leave it with `exit`, or with Ctrl-A X immediately");
         run(&mut self.command("vm.shell", &["-serial", "mon:stdio", "-serial", "null"]))?;
         Ok(ExitCode::SUCCESS)
     }
@@ -155,8 +155,8 @@ impl Machine {
         let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";
         command.arg("-append").arg(format!("{kernel} {words}"));
         let (root, mode) = match &self.changes {
-            Changes::Forgotten => (&self.root.disk, "format=raw,snapshot=on"),
-            Changes::Kept(file) => (file, "format=qcow2,cache=writeback"),
+            Changes::Discarded => (&self.root.disk, "format=raw,snapshot=on"),
+            Changes::Stored(file) => (file, "format=qcow2,cache=writeback"),
         };
         let pages = self.shown.as_ref().map(|shown| ("pages", &shown.pages, "format=raw"));
         let disks = [("root", root, mode), ("payload", &self.payload, "format=raw,readonly=on")];

@@ -65,7 +65,7 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
     let mut reported = Vec::new();
     let mut passed = true;
     for parameter in ["", "init_on_free=1"] {
-        let name = if parameter.is_empty() { "the kernel as it is" } else { parameter };
+        let name = if parameter.is_empty() { "the kernel with its defaults" } else { parameter };
         step(&format!("Booting the virtual machine: {name}"));
         let ended = round(machine, parameter);
         let (release, found) =

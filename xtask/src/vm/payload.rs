@@ -77,7 +77,7 @@ fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
 }
 
-/// Returns what a check runs itself, from its lines that begin with `prefix`, together with the name of the check.
+/// Returns the tests or programs that checks name in lines that begin with `prefix`, each after the name of the check.
 fn used_by_checks(dir: &Path, prefix: &str) -> anyhow::Result<Vec<(String, String)>> {
     let mut used = Vec::new();
     for check in fs::read_dir(dir)? {

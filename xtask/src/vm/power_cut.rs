@@ -169,7 +169,7 @@ impl Stream {
 mod tests {
     use super::*;
 
-    fn judged(durable: usize, known: &[&str]) -> Result<usize, String> {
+    fn evaluated(durable: usize, known: &[&str]) -> Result<usize, String> {
         let (mut found, mut stream) = (Found::default(), Stream::default());
         let lines = ["@answered a 1", "@answered b 2"].iter().chain(known).copied();
         lines.for_each(|line| take(line, &mut found, &mut stream).unwrap());
@@ -179,16 +179,16 @@ mod tests {
 
     #[test]
     fn what_was_reported_is_known_or_of_the_last_moment() {
-        assert_eq!(judged(2, &["@known a completed 1", "@known b completed 2"]), Ok(0));
-        assert_eq!(judged(1, &["@known a completed 1", "@known b completed -"]), Ok(1));
-        assert_eq!(judged(1, &["@known a completed 1"]), Ok(1));
+        assert_eq!(evaluated(2, &["@known a completed 1", "@known b completed 2"]), Ok(0));
+        assert_eq!(evaluated(1, &["@known a completed 1", "@known b completed -"]), Ok(1));
+        assert_eq!(evaluated(1, &["@known a completed 1"]), Ok(1));
         for (durable, known) in [
             (2, &["@known a completed 1", "@known b completed -"][..]),
             (2, &["@known a completed 1"]),
             (0, &["@known a completed 2"]),
             (0, &["@known a running -"]),
         ] {
-            judged(durable, known).unwrap_err();
+            evaluated(durable, known).unwrap_err();
         }
     }
 }

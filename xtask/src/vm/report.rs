@@ -33,7 +33,7 @@ impl Report {
     }
 
     /// Handles one line of the guest.
-    pub(super) fn take(&mut self, line: &str) {
+    pub(super) fn add_line(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (word, &mut self.open) {
             ("@begin", open) => {

@@ -56,7 +56,7 @@ const OPTIONS: [&str; 7] = [
 const KERNEL: &str = r#"set -e; cd "$1"
 kernel=$(chroot . apt-cache depends --important linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
 chroot . sh -c "cd /tmp && apt-get download $kernel"
-# Not into the root itself: the package's directory /lib would take the place of the link /lib.
+# Unpack outside of the root, because the package's directory /lib would replace the link /lib.
 dpkg-deb -x tmp/"$kernel"_*.deb tmp/kernel
 mv tmp/kernel/boot/vmlinuz-* vmlinuz
 mv tmp/kernel/lib/modules usr/lib/modules

@@ -11,7 +11,7 @@ mod workloads;
 use super::kubectl::Cluster;
 use crate::engines::cases::{Case, case};
 
-/// Cases that do not disturb each other. Slow ones are first.
+/// Cases that can run at the same time, slow cases first.
 pub(super) const TOGETHER: &[Case<Cluster>] = &[
     case("workloads: Deployment of 30 pods, rolling update and rollback", workloads::deployment_is_updated),
     case("workloads: CronJob", workloads::cron_job_is_scheduled),
@@ -46,7 +46,7 @@ pub(super) const ALONE: &[Case<Cluster>] = &[
     case("node: nothing is left of deleted pods", node::nothing_is_left_of_deleted_pods),
 ];
 
-/// Cases for a cluster of several nodes, in this order: the last one ends a node.
+/// Cases for a cluster of several nodes, in this order. The last case cuts the power of a node.
 pub(super) const SEVERAL: &[Case<Cluster>] = &[
     case("nodes: pods of all nodes reach each other and Services", nodes::pods_reach_each_other),
     case("nodes: a DaemonSet, and logs, exec and port-forward on each node", nodes::daemon_set_is_on_each_node),

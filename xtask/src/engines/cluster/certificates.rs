@@ -1,5 +1,5 @@
-//! Certificates of the control plane, made by openssl: a CA, another one for the API server's calls of metrics-server, and
-//! the certificates of servers and clients.
+//! Certificates of the control plane, made by openssl: a CA, a second CA for the API server's calls of metrics-server,
+//! and the certificates of servers and clients.
 
 use std::fs;
 use std::path::Path;
@@ -28,8 +28,8 @@ done
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out accounts.key
 openssl pkey -in accounts.key -pubout -out accounts.pub"#;
 
-/// Makes all keys and certificates in the directory `pki` of the first node, and moves those of each kubelet to such a directory
-/// of its node.
+/// Makes all keys and certificates in the directory `pki` of the first node, and moves the files of each kubelet to the
+/// directory `pki` of its node.
 pub(super) fn make(directory: &Path, sites: &[Arc<Site>]) -> anyhow::Result<()> {
     let pki = directory.join("pki");
     fs::create_dir(&pki)?;

@@ -1,6 +1,6 @@
-//! `cargo xtask conformance`: Kubernetes' own conformance cases, by its program e2e.test, on a cluster.
+//! `cargo xtask conformance`: runs the conformance cases of Kubernetes (e2e.test) on a cluster.
 //!
-//! The lane fails if a case fails that is not in [`known`].
+//! The command fails if a case fails that is not in the list of known failures ([`known`]).
 
 mod known;
 
@@ -20,7 +20,7 @@ use crate::engines::site::{self, MAX_NODES, Site};
 use crate::engines::supplies::{self, Supplies};
 use crate::workspace::{Workspace, output, run, step};
 
-/// Images besides those of the cluster: the flag of `images` and the name of the file.
+/// Images in addition to the images of the cluster: the flag of the program `images` and the name of the file.
 const IMAGES: [(&str, &str); 4] = [
     ("-agnhost", "agnhost"),
     ("-agnhost-root", "agnhost.tar"),
@@ -34,7 +34,7 @@ const LABEL: &str = "Conformance";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only cases whose name matches this regular expression
+    /// Run only cases whose name matches this regular expression
     #[arg(long, value_name = "REGEX")]
     focus: Option<String>,
     /// Skip cases whose name matches this regular expression
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Number of nodes. Some cases need two
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=MAX_NODES.into()))]
     nodes: u8,
-    /// Cases that run at the same time
+    /// Number of cases that run at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
     processes: u16,
     /// Print the names of the cases, and run none
@@ -77,7 +77,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let started = start(workspace, &supplies, &sites, &programs, options.runtime, &IMAGES);
     let report = started.and_then(|cluster| run_cases(options, &supplies, &cluster));
     if let Some(logs) = &options.logs {
-        site::keep_logs(&sites, logs)?;
+        site::copy_logs(&sites, logs)?;
     }
     let report = report?;
     let verdict = Verdict::new(&report, options.runtime);
@@ -127,9 +127,9 @@ fn run_cases(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyho
     fs::create_dir_all(&home)?;
     let file = fs::File::create(&log)?;
     command.current_dir(&home).env("HOME", &home).stdout(file.try_clone()?).stderr(file);
-    // A failed case is a result, and a run that fails as a whole leaves no report.
+    // Ignore the exit status: failed cases are in the report, and without a report the next step fails.
     let _ = run(&mut command);
     let text = fs::read(cluster.node.path("report.json"));
-    let text = text.with_context(|| format!("ginkgo wrote no report; --logs keeps {}", log.display()))?;
+    let text = text.with_context(|| format!("ginkgo wrote no report; use --logs to copy {}", log.display()))?;
     Report::parse_conformance(runtime, &text)
 }

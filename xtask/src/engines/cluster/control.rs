@@ -13,14 +13,14 @@ use crate::engines::cases::until;
 use crate::engines::room::Room;
 use crate::engines::site::{ADDRESS, Site};
 
-/// Addresses of Services.
+/// Address range of Services.
 const SERVICES: &str = "10.96.0.0/16";
-/// Clients of the API server on the first node that have a kubeconfig, besides its kubelet.
+/// Clients of the API server on the first node that have a kubeconfig, in addition to the kubelet.
 const CLIENTS: [&str; 3] = ["admin", "controller-manager", "scheduler"];
 const ETCD: &str = "http://127.0.0.1:2379";
-/// Name of the API server's log of requests of nodes, without those of the other clients.
+/// File name of the API server's audit log, which contains only requests of nodes.
 pub(super) const AUDIT: &str = "audit.jsonl";
-/// The nodes are kubelets, and service accounts of pods.
+/// Audit policy: logs the requests of kubelets, and of service accounts in kube-system.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseComplete]
@@ -64,14 +64,18 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
         let log = directory.join(format!("{name}.log"));
         let get = ["--silent", "--fail", "--max-time", "5", "--cacert", &pki("ca.crt"), "--cert", &pki("admin.crt")];
         until(PATIENCE, &format!("{name} is ready"), || {
-            ensure!(program.try_wait()?.is_none(), "it ended:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            ensure!(
+                program.try_wait()?.is_none(),
+                "the program has exited:\n{}",
+                fs::read_to_string(&log).unwrap_or_default()
+            );
             let mut curl = room.command("curl");
             curl.args(get).args(["--key", &pki("admin.key"), url]).stdout(Stdio::null());
             Ok(curl.status()?.success().then_some(()))
         })
     };
     let data = directory.join("etcd").display().to_string();
-    // A durable write of each change would slow the cluster down, and the data ends with the run.
+    // No fsync, which would slow the cluster down: the data is deleted after the run.
     let mut etcd = start(
         "etcd",
         &["--data-dir", &data, "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD, "--unsafe-no-fsync"],
@@ -129,7 +133,7 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
             &format!("--service-account-private-key-file={}", pki("accounts.key")),
             &format!("--cluster-signing-cert-file={}", pki("ca.crt")),
             &format!("--cluster-signing-key-file={}", pki("ca.key")),
-            // Otherwise a case waits for a minute.
+            // With the defaults, a case would wait for a minute.
             "--horizontal-pod-autoscaler-sync-period=5s",
             "--horizontal-pod-autoscaler-cpu-initialization-period=1s",
             "--horizontal-pod-autoscaler-initial-readiness-delay=1s",

@@ -1,7 +1,8 @@
-//! `cargo xtask cluster-kill`: kills the programs of a node at random while pods come and go.
+//! `cargo xtask cluster-kill`: kills the programs of a node at random times while pods are created and deleted.
 //!
-//! Jobs show that no pod runs twice and that no exit is lost: the container of each pod makes a directory, which fails the
-//! second time. Half of the pods stay, and hold a lock that a second container of the pod would lack.
+//! Half of the pods belong to Jobs, which show that no pod runs twice and that no exit is lost: the container of each
+//! pod creates a directory, which fails the second time. The other half belong to the Deployment `stay`. Each of them
+//! holds a lock that a second container of the pod could not get.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,27 +24,28 @@ use crate::engines::cases::programs;
 use crate::engines::site::{self, Site};
 use crate::workspace::{Workspace, step};
 
-/// Pods of a Job.
+/// Number of pods of a Job.
 const PARALLEL: usize = 5;
-/// Interval between updates of the pods that stay.
+/// Interval between updates of the Deployment.
 const UPDATE: Duration = Duration::from_secs(60);
-/// Longest interval between two kills, and before a killed program is started again, in milliseconds.
+/// Maximum interval between two kills, in milliseconds.
 const INTERVAL: u64 = 8_000;
+/// Maximum pause before a killed program is started again, in milliseconds.
 const PAUSE: u64 = 3_000;
-/// Marks that a container runs for the first time in its pod.
+/// Script that marks the first run of a container in its pod, and any second run.
 const ONCE: &str = "mkdir /marks/$UID || touch /marks/$UID.twice; sleep $SECONDS; touch /marks/$UID.done";
-/// Marks that two containers of a pod run at once.
+/// Script that marks if two containers of a pod run at the same time.
 const LOCKED: &str = "exec 9>/marks/$UID.lock; flock -n 9 || touch /marks/$UID.twice; ";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Minutes of kills
+    /// Duration of the kills, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     minutes: u32,
-    /// Pods that come and go
+    /// Number of pods
     #[arg(long, value_name = "NUMBER", default_value_t = 60, value_parser = clap::value_parser!(u8).range(10..=80))]
     pods: u8,
-    /// Repeat the kills of an earlier run
+    /// Seed of an earlier run, to repeat its kills
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Print only the results on standard output, as JSON
@@ -57,27 +59,27 @@ pub(crate) struct Options {
     programs: Option<PathBuf>,
 }
 
-/// What happened.
+/// Results of a run.
 #[derive(Default, Serialize)]
 struct Outcome {
     seed: u64,
-    /// Kills of each program.
+    /// Number of kills by program.
     kills: BTreeMap<&'static str, u32>,
-    /// Ends of executord because its launcher had been killed before it listened.
+    /// Number of exits of executord because its launcher was killed before executord listened.
     executord_ended: u32,
-    /// Completed Jobs.
+    /// Number of completed Jobs.
     jobs: u32,
-    /// Pods of Jobs that succeeded.
+    /// Number of pods of Jobs that succeeded.
     succeeded: usize,
-    /// Pods of Jobs that failed before their container ran: a kubelet that was killed between CreateContainer and
-    /// StartContainer takes a created container for one that has exited.
+    /// Number of pods of Jobs that failed before their container ran: a kubelet that was killed between CreateContainer
+    /// and StartContainer treats the created container as exited.
     never_started: usize,
-    /// Updates of the pods that stay.
+    /// Number of updates of the Deployment.
     updates: u32,
 }
 
 /// Starts a cluster with one node, and kills its programs. Fails if a container ran twice, an exit or a pod is lost, or
-/// something is left.
+/// resources of deleted pods remain.
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, Kind::Executor)?;
     let programs = programs(workspace, options.programs.as_deref())?;
@@ -85,7 +87,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let started = start(workspace, &supplies, &sites, &programs, Kind::Executor, &[]);
     let outcome = started.and_then(|cluster| run(&cluster, options));
     if let Some(logs) = &options.logs {
-        site::keep_logs(&sites, logs)?;
+        site::copy_logs(&sites, logs)?;
     }
     let outcome = outcome?;
     if options.json {
@@ -122,24 +124,24 @@ fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<Outcome> {
         }
         killed
     })?;
-    step("Comparing the pods that stay");
+    step("Checking the pods of the Deployment");
     space.roll_out("deployment/stay")?;
     cluster.until_nodes_are_ready()?;
     let are_equal = || {
         let ready = space.pods("stay")?.len();
         Ok((ready == usize::try_from(half)? && cluster.running("churn", "stay-")?.len() == ready).then_some(()))
     };
-    let done = cluster.until("the runtime runs the pods that stay, and no other", are_equal);
+    let done = cluster.until("the runtime runs the pods of the Deployment, and no other pods", are_equal);
     space.described(done)?;
     let twice: Vec<String> = names(&marks)?.into_iter().filter(|name| name.ends_with(".twice")).collect();
     ensure!(twice.is_empty(), "containers of these pods ran twice: {twice:?}");
-    step("Searching for what is left");
+    step("Searching for leftovers");
     space.delete()?;
     leftovers::until_none(cluster)?;
     outcome.into_inner().ok().context("a thread panicked")
 }
 
-/// Kills one program after another until the deadline, and starts it again. Ends early if a thread failed.
+/// Kills random programs one after the other until the deadline, and starts each again. Ends early if a thread fails.
 fn kill(
     cluster: &Cluster,
     seed: u64,
@@ -159,7 +161,7 @@ fn kill(
             "executord" => node.kill_executord()?,
             _ => node.kill_launcher()?,
         }
-        std::thread::sleep(pause); // so is the time of its start
+        std::thread::sleep(pause); // the time of the restart is random, too
         match name {
             "kubelet" => node.start_kubelet()?,
             "executor-cri" => node.start_cri()?,
@@ -228,12 +230,12 @@ impl Churn<'_> {
         Ok(())
     }
 
-    /// Returns true if the container of a pod has begun to run.
+    /// Returns true if the container of a pod has started.
     fn has_run(&self, pod: &Value) -> bool {
         pod["metadata"]["uid"].as_str().is_some_and(|uid| self.marks.join(uid).exists())
     }
 
-    /// Replaces the pods that stay, again and again.
+    /// Replaces the pods of the Deployment repeatedly.
     fn updates(&self) -> anyhow::Result<()> {
         let mut next = Instant::now() + UPDATE;
         while !self.is_over.load(Ordering::Relaxed) {
@@ -279,7 +281,7 @@ impl Outcome {
     fn text(&self) -> String {
         let kills: Vec<_> = self.kills.iter().map(|(name, count)| format!("{name} {count}")).collect();
         format!(
-            "Nothing ran twice, nothing is lost, and nothing is left.\n\
+            "No container ran twice, no exit or pod was lost, and no resources are left.\n\
              Kills: {}. executord ended {} times with its launcher.\n\
              {} Jobs with {} pods that succeeded, and {} that failed before their container ran; {} updates.",
             kills.join(", "),

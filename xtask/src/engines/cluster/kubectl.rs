@@ -1,4 +1,4 @@
-//! The cluster as kubectl sees it.
+//! Access to a cluster with kubectl.
 
 use std::fs;
 use std::io::Write as _;
@@ -136,7 +136,7 @@ pub(super) fn condition(object: &Value, kind: &str) -> bool {
     conditions.into_iter().flatten().any(|one| one["type"] == kind && one["status"] == "True")
 }
 
-/// Runs a command with an input, and returns its standard output. The error has its standard error.
+/// Runs a command with an input, and returns its standard output. The error contains the standard error.
 pub(super) fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     child.stdin.take().context("a pipe")?.write_all(input.as_bytes())?;

@@ -1,4 +1,4 @@
-//! The search for what is left of deleted pods on the first node.
+//! Searches the first node for resources of deleted pods.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ const PLACES: [(&str, &str); 4] = [
     ("the cgroups", "find /sys/fs/cgroup -path \"*/$0/*\" -name 'pod*' -type d | sed 's/.*pod//' | sort -u"),
 ];
 
-/// Waits until only sandboxes, directories, mounts, logs and cgroups of pods that the API server has are left. The control:
-/// each place has the running pods of the system.
+/// Waits until no sandbox, directory, mount, log or cgroup of a deleted pod is left. The control: each place has the
+/// running pods of the system.
 pub(super) fn until_none(cluster: &Cluster) -> anyhow::Result<()> {
     let mut last = Vec::new();
     let is_clean = || {
@@ -24,10 +24,10 @@ pub(super) fn until_none(cluster: &Cluster) -> anyhow::Result<()> {
         Ok(last.is_empty().then_some(()))
     };
     let done = cluster.until("nothing is left of deleted pods", is_clean);
-    done.with_context(|| format!("of these pods something is left: {last:?}"))
+    done.with_context(|| format!("resources of these deleted pods are left: {last:?}"))
 }
 
-/// Returns the uids of which something is left.
+/// Returns the uids of deleted pods that have resources.
 fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let pods = cluster.get(&["pods", "--all-namespaces"])?;
     let pods = pods["items"].as_array().context("a list")?;
@@ -49,7 +49,7 @@ fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     }
     for (place, present) in &found {
         let missing = system.iter().find(|uid| !present.contains(uid));
-        ensure!(missing.is_none(), "{place} lack the running pod {missing:?}: {present:?}");
+        ensure!(missing.is_none(), "{place} do not have the running pod {missing:?}: {present:?}");
     }
     let found = found.into_iter().flat_map(|(_, present)| present);
     Ok(found.filter(|uid| !uids.contains(uid)).collect())

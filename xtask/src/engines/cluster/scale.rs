@@ -1,5 +1,6 @@
-//! `cargo xtask cluster-scale`: what 100 pods with probes cost on a node, beside containerd in the same run, and what a node
-//! costs the API server. docs/scale.md has the results, and the arithmetic for large clusters.
+//! `cargo xtask cluster-scale`: measures the processor time and memory of 100 pods with probes on a node, with
+//! executor-cri and with containerd, and the requests of a node to the API server. docs/scale.md has the results, and
+//! estimates for large clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,13 +26,13 @@ use crate::engines::supplies::Supplies;
 use crate::engines::usage::{self, Usage};
 use crate::workspace::{Workspace, output, step};
 
-/// Pods of the measurement. A node has 110 at most, with those of the system.
+/// Number of pods of the measurement. A node has at most 110 pods, including the pods of the system.
 const PODS: u32 = 100;
-/// Nodes with which the costs at the API server are measured.
+/// Number of nodes for the measurement of requests to the API server.
 const NODES: u8 = 3;
-/// Time that is measured.
+/// Duration of a measurement.
 const INTERVAL: Duration = Duration::from_secs(120);
-/// Time between the readiness of all pods and the measurement, in which the last updates of their status end.
+/// Pause between the readiness of all pods and the measurement, for the last updates of their status.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Time limit for the start of all pods.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -57,7 +58,7 @@ struct Figures {
     api: ApiFigure,
 }
 
-/// Costs of the pods of a node.
+/// Resource usage of a node with pods.
 #[derive(Serialize)]
 struct NodeFigure {
     runtime: String,
@@ -68,7 +69,7 @@ struct NodeFigure {
     programs: BTreeMap<String, ProgramFigure>,
 }
 
-/// What the processes of a program use while all pods run, with the processes that they wait for.
+/// Resource usage of the processes of a program while all pods run, including reaped children.
 #[derive(Default, Serialize)]
 struct ProgramFigure {
     processes: u32,
@@ -77,7 +78,7 @@ struct ProgramFigure {
     memory_kib: u64,
 }
 
-/// Costs of a node at the API server while nothing changes, as the mean of the nodes without the control plane.
+/// Requests of a node to the API server while no object changes: the mean of the nodes without the control plane.
 #[derive(Default, Serialize)]
 struct ApiFigure {
     pods_per_node: f64,
@@ -115,7 +116,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     Ok(if usage::is_rest(rest) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Starts a cluster, and returns what `measure` returns for it.
+/// Starts a cluster, and returns the result of `measure`.
 fn with_cluster<T>(
     workspace: &Workspace,
     options: &Options,
@@ -128,7 +129,7 @@ fn with_cluster<T>(
     let started = start(workspace, supplies, &sites, programs, runtime, &[]);
     let result = started.and_then(|cluster| measure(&cluster, &sites));
     if let Some(logs) = &options.logs {
-        site::keep_logs(&sites, logs)?;
+        site::copy_logs(&sites, logs)?;
     }
     result
 }
@@ -157,7 +158,7 @@ fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFig
     Ok(NodeFigure { runtime, start_seconds, machine_ms: [without, with], programs })
 }
 
-/// Returns the milliseconds of processor time a second that the machine uses, measured for [`INTERVAL`].
+/// Returns the processor time of the machine during [`INTERVAL`], in milliseconds a second.
 fn machine() -> anyhow::Result<f64> {
     let (begin, busy) = (Instant::now(), usage::busy_seconds()?);
     std::thread::sleep(INTERVAL); // the time that is measured
@@ -246,7 +247,7 @@ struct Request {
     node: String,
     verb: String,
     resource: String,
-    /// Path and query without what differs between repetitions.
+    /// Path and field selector, which are equal for repeated requests.
     key: String,
     /// Position in the log.
     at: u64,
@@ -286,7 +287,7 @@ fn requests(log: &Path) -> anyhow::Result<Vec<Request>> {
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !usage::is_rest(self.rest) {
-            writeln!(f, "The machine was busy: these figures do not count.\n")?;
+            writeln!(f, "The machine was busy: these figures are not valid.\n")?;
         }
         writeln!(f, "At rest the machine used at most {:.0} ms of processor time a second.\n", self.rest * 1000.0)?;
         for node in &self.nodes {

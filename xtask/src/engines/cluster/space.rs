@@ -1,4 +1,4 @@
-//! A namespace for a case, and the objects in it.
+//! A Kubernetes namespace for a case, and its objects.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -8,8 +8,8 @@ use super::kubectl::{Cluster, output};
 pub(super) const IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
 /// Shell script that runs until it is terminated.
 pub(super) const WAIT: &str = "trap 'exit 0' TERM; while :; do sleep 0.2; done";
-/// Shell script that runs until SIGKILL. A kubelet that evicts a pod reports it as Succeeded, without a reason, if its
-/// containers end with exit code 0.
+/// Shell script that runs until SIGKILL. If the containers of an evicted pod exit with 0, the kubelet reports the pod
+/// as Succeeded, without a reason.
 pub(super) const STAY: &str = "exec sleep 100000";
 /// Shell script that serves its host name on port 8080.
 pub(super) const SERVE: &str = "mkdir /w; hostname >/w/index.html; exec httpd -f -p 8080 -h /w";
@@ -44,7 +44,7 @@ impl<'a> Space<'a> {
         Ok(space)
     }
 
-    /// Deletes the namespace, and waits until it is gone.
+    /// Deletes the namespace, and waits for the end of the deletion.
     pub(super) fn delete(self) -> anyhow::Result<()> {
         self.cluster.kubectl(&["delete", "namespace", self.name, "--timeout", "180s"]).map(drop)
     }
@@ -123,7 +123,7 @@ impl<'a> Space<'a> {
         self.kubectl(&["exec", object, "--", "sh", "-c", script])
     }
 
-    /// Waits until a shell script in a pod prints this.
+    /// Waits until a shell script in a pod prints the expected text.
     pub(super) fn until_prints(&self, object: &str, script: &str, expected: &str) -> anyhow::Result<()> {
         let mut last = String::new();
         let poll = || {
@@ -131,7 +131,7 @@ impl<'a> Space<'a> {
             Ok((last == expected).then_some(()))
         };
         let done = self.cluster.until(&format!("`{script}` in {object} prints {expected:?}"), poll);
-        done.with_context(|| format!("it printed {last:?}"))
+        done.with_context(|| format!("the script printed {last:?}"))
     }
 
     /// Waits until the events of the namespace contain a text.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use super::kubectl::{Cluster, condition};
 use crate::engines::site::{ADDRESS, Site};
 
-/// Memory of the node's pods, in KiB. The kubelet evicts pods if they use more.
+/// Maximum memory of the node's pods, in KiB. The kubelet evicts pods if they use more.
 const MEMORY: u64 = 2 << 20;
 /// Objects of the system, with placeholders.
 const MANIFEST: &str = include_str!("system.yaml");
@@ -24,7 +24,8 @@ pub(super) fn write_kubelet_configuration(site: &Site, socket: &Path) -> anyhow:
     Ok(["--config".into(), file.display().to_string(), "--kubeconfig".into(), config.display().to_string()].into())
 }
 
-/// Returns the kubelet's configuration: defaults, but for authentication, and intervals that would make the cases slow.
+/// Returns the kubelet's configuration: the defaults, except for authentication and for intervals that would slow the
+/// cases down.
 fn settings(site: &Site, socket: &Path, reserved: u64) -> String {
     let Site { address, cgroup, directory, .. } = site;
     let (directory, socket) = (directory.display(), socket.display());

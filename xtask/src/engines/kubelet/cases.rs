@@ -12,7 +12,7 @@ mod volumes;
 use crate::engines::cases::{Case, case};
 use crate::engines::node::Node;
 
-/// Cases that do not disturb each other. Slow ones are first.
+/// Cases that can run at the same time, slow cases first.
 pub(super) const TOGETHER: &[Case<Node>] = &[
     case("restarts: back-off grows", lifecycle::back_off_grows),
     case("init containers: a failing one is repeated, and no other starts", lifecycle::failing_init_is_repeated),

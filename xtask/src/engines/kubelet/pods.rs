@@ -1,4 +1,4 @@
-//! Static pods, by their manifests.
+//! Static pods.
 
 use std::fs;
 
@@ -63,7 +63,7 @@ impl StaticPod<'_> {
         Ok(self.node.pods()?.into_iter().find(|pod| pod.name() == self.full_name()))
     }
 
-    /// Waits until the pod fulfils a condition.
+    /// Waits until a condition of the pod is true.
     pub(super) fn until(&self, what: &str, mut is_true: impl FnMut(&Pod) -> bool) -> anyhow::Result<Pod> {
         let mut last = String::new();
         let poll = || {
@@ -81,7 +81,7 @@ impl StaticPod<'_> {
         self.until("is ready", Pod::is_ready)
     }
 
-    /// Waits until a container has terminated for good, and returns `state.terminated`.
+    /// Waits until a container has terminated, and returns `state.terminated`.
     pub(super) fn until_terminated(&self, container: &str) -> anyhow::Result<Value> {
         let pod = self.until("a container has terminated", |pod| pod.state(container) == "terminated")?;
         Ok(pod.status(container)["state"]["terminated"].clone())
@@ -130,13 +130,13 @@ impl StaticPod<'_> {
         Ok(fs::read_to_string(directory.join(file))?.trim().to_owned())
     }
 
-    /// Removes the manifest, and waits until the pod is gone, with its cgroup and its directory.
+    /// Removes the manifest, and waits until the pod, its cgroup and its directory are removed.
     pub(super) fn remove(self) -> anyhow::Result<()> {
         self.remove_with(&|_| String::new())
     }
 
-    /// Removes the manifest, and waits until nothing is left: also no sandbox and no log, which the kubelet removes once a
-    /// minute.
+    /// Removes the manifest, and waits until all resources of the pod are removed, including the sandbox and the log,
+    /// which the kubelet removes once a minute.
     pub(super) fn remove_entirely(self) -> anyhow::Result<()> {
         let name = self.full_name();
         let endpoint = format!("unix://{}", self.node.path("cri.sock").display());
@@ -149,14 +149,15 @@ impl StaticPod<'_> {
         })
     }
 
-    /// `more` returns a shell script that prints what else is left of the pod with a uid.
+    /// Removes the manifest, and waits until nothing is left. `more` returns a shell script that prints further
+    /// leftovers of the pod with a uid.
     fn remove_with(self, more: &dyn Fn(&str) -> String) -> anyhow::Result<()> {
         let uid = self.find()?.map(|pod| pod.uid().to_owned()).unwrap_or_default();
         ensure!(!uid.is_empty(), "{}: the kubelet does not have the pod", self.name);
         let name = self.full_name();
         fs::remove_file(self.node.path(&format!("pods/{}.json", self.name)))?;
         let is_gone = || Ok(self.find()?.is_none().then_some(()));
-        self.node.until(&format!("{name} is gone"), is_gone)?;
+        self.node.until(&format!("{name} is removed"), is_gone)?;
         let leftovers = || {
             let script = format!(
                 "{}ls -d /var/lib/kubelet/pods/{uid} 2>/dev/null; find /sys/fs/cgroup -path '*/{}/*pod{uid}*' \

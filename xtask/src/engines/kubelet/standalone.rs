@@ -17,7 +17,7 @@ impl Node {
         self.until("the kubelet lists its pods", list)
     }
 
-    /// Calls the kubelet's API, which needs no certificate here.
+    /// Calls the kubelet's API, which is configured to need no certificate.
     pub(super) fn get(&self, path: &str) -> anyhow::Result<String> {
         self.http("GET", &format!("https://127.0.0.1:10250{path}"))
     }
@@ -39,7 +39,7 @@ pub(super) fn write_configuration(site: &Site) -> anyhow::Result<Vec<String>> {
     Ok(vec!["--config".into(), file.display().to_string()])
 }
 
-/// Returns the kubelet's configuration: defaults, but for intervals and limits that would make the cases slow.
+/// Returns the kubelet's configuration: the defaults, except for intervals and limits that would slow the cases down.
 fn settings(directory: &Path, cgroup: &str) -> String {
     let directory = directory.display();
     format!(

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// A pod as the kubelet's API has it.
+/// A pod as the kubelet's API returns it.
 pub(super) struct Pod(pub(super) Value);
 
 impl Pod {
@@ -29,7 +29,7 @@ impl Pod {
         statuses.into_iter().find(|status| status["name"] == container).unwrap_or(&Value::Null)
     }
 
-    /// Returns the state of a container: `running`, `waiting` or `terminated`, or nothing.
+    /// Returns the state of a container: `running`, `waiting` or `terminated`; empty if unknown.
     pub(super) fn state(&self, container: &str) -> &str {
         let state = self.status(container)["state"].as_object();
         state.and_then(|state| state.keys().next()).map_or("", String::as_str)

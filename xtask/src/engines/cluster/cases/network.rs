@@ -1,4 +1,4 @@
-//! Services, names, and the API server as pods reach it.
+//! Cases for Services, DNS names, and access of pods to the API server.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub(super) fn services_have_addresses_and_names(cluster: &Cluster) -> anyhow::Re
     let mut names: Vec<String> =
         space.pods("web")?.iter().filter_map(|pod| Some(format!("{}\n", pod["metadata"]["name"].as_str()?))).collect();
     names.sort();
-    // Both pods answer, each one after at most some calls.
+    // Both pods answer within 40 calls.
     for host in [&address, "web", "web.services.svc.cluster.local"] {
         for name in &names {
             let script =
@@ -68,7 +68,7 @@ pub(super) fn service_account_reaches_the_api_server(cluster: &Cluster) -> anyho
     space.kubectl(&["create", "serviceaccount", "reader"])?;
     space.kubectl(&["create", "role", "reader", "--verb", "get,list", "--resource", "pods"])?;
     space.kubectl(&["create", "rolebinding", "reader", "--role", "reader", "--serviceaccount", "account:reader"])?;
-    // The first one finds the server by its name, the second one by the cluster IP.
+    // The allowed client uses the name of the API server, and the denied client its cluster IP.
     let client = |arguments: &[&str], variables: Value| {
         let mut pod = json!({"containers": [{"name": "a", "image": KUBECTL, "args": arguments, "env": variables}]});
         extend(&mut pod, json!({"serviceAccountName": "reader", "restartPolicy": "Never"}));

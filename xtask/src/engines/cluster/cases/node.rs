@@ -1,4 +1,4 @@
-//! Cases that run alone: the node is cordoned, drained or full, or its programs end.
+//! Cases that run alone: the node is cordoned, drained or full, or its programs are killed.
 
 use anyhow::{bail, ensure};
 use serde_json::{Value, json};
@@ -16,13 +16,16 @@ pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow
     space.apply("policy/v1", "PodDisruptionBudget", "web", json!({"spec": budget}))?;
     let drain =
         ["drain", NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", "app=web", "--timeout"];
-    // The budget forbids it.
+    // The disruption budget forbids the drain.
     let refused = cluster.kubectl(&[&drain[..], &["3s"]].concat());
     let Err(error) = refused else { bail!("the node was drained against the budget") };
     ensure!(error.to_string().contains("disruption budget"), "the drain failed for another reason: {error:#}");
     let kept = space.pods("web")?;
     let is_ending = |pod: &Value| !pod["metadata"]["deletionTimestamp"].is_null();
-    ensure!(before.len() == 3 && names(&kept) == before && !kept.iter().any(is_ending), "{before:?} and {kept:?}");
+    ensure!(
+        before.len() == 3 && names(&kept) == before && !kept.iter().any(is_ending),
+        "the pods were {before:?} and are {kept:?}"
+    );
     space.kubectl(&["delete", "poddisruptionbudget", "web"])?;
     cluster.kubectl(&[&drain[..], &["120s"]].concat())?;
     let is_pending = |pod: &Value| pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"].is_null();
@@ -35,7 +38,7 @@ pub(super) fn drained_node_runs_pods_after_uncordon(cluster: &Cluster) -> anyhow
     cluster.kubectl(&["uncordon", NAME])?;
     space.roll_out("deployment/web")?;
     let after = names(&space.pods("web")?);
-    ensure!(after.iter().all(|name| !before.contains(name)), "{before:?} and {after:?}");
+    ensure!(after.iter().all(|name| !before.contains(name)), "the pods were {before:?} and are {after:?}");
     space.delete()
 }
 
@@ -57,7 +60,7 @@ pub(super) fn full_disk_evicts(cluster: &Cluster) -> anyhow::Result<()> {
 pub(super) fn exceeded_memory_evicts(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "memory")?;
     space.run("small", &pod(WAIT, json!({"resources": {"requests": {"memory": "64Mi"}}})))?;
-    // The pods may use 2 GiB. The kubelet looks every ten seconds.
+    // The pods may use 2 GiB. The kubelet checks the memory every ten seconds.
     let script = format!(
         "i=0; while [ $i -lt 2100 ]; do dd if=/dev/zero of=/v/$i bs=1M count=20; i=$((i+20)); sleep 0.5; done; {STAY}"
     );
@@ -68,7 +71,8 @@ pub(super) fn exceeded_memory_evicts(cluster: &Cluster) -> anyhow::Result<()> {
     space.delete()
 }
 
-/// Waits until the pressure has begun and ended, because the pod `large` is evicted. The pod `small` runs on.
+/// Waits until the node reports the pressure and, after the eviction of the pod `large`, no longer reports it. The pod
+/// `small` must keep running.
 fn evicted(cluster: &Cluster, space: &Space<'_>, pressure: &str) -> anyhow::Result<()> {
     let before = ids(space)?;
     for (status, what) in [(true, "begins"), (false, "ends")] {
@@ -109,7 +113,7 @@ pub(super) fn programs_of_the_node_are_killed(cluster: &Cluster) -> anyhow::Resu
     cluster.node.kill_runtime()?;
     cluster.node.start_runtime()?;
     cluster.node.start_kubelet()?;
-    // A pod that starts shows that all of them work again.
+    // A pod that starts shows that all programs work again.
     space.run("next", &pod(WAIT, json!({})))?;
     cluster.until_nodes_are_ready()?;
     space.until_prints("deployment/web", "echo runs", "runs\n")?;

@@ -1,4 +1,4 @@
-//! Cases for a cluster of several nodes: their network, drain, and the death of a node.
+//! Cases for a cluster of several nodes: their network, drain, and the power loss of a node.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::engines::node::Node;
 /// Shell script that serves the host name, and the address of the client at `/cgi-bin/peer`, on port 8080.
 const SERVE: &str = "mkdir -p /w/cgi-bin; cd /w; hostname >index.html; printf '#!/bin/sh\\necho; echo $REMOTE_ADDR' \
     >cgi-bin/peer; chmod 755 cgi-bin/peer; exec httpd -f -p 8080 -h /w";
-/// Prints a page.
+/// Command that prints a page.
 const GET: &str = "wget -q -T 10 -O -";
 
 pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
     for (node, pods) in &counts {
         let from = pods.first().context("a pod")?;
         let script = format!("for i in 1 2 3 4 5 6 7 8; do {GET} http://web || exit; done");
-        // kube-proxy of each node learns of the Service by itself.
+        // The kube-proxy of each node receives the Service independently.
         let answers =
             cluster.until(&format!("the Service answers on {node}"), || Ok(space.execute(from, &script).ok()))?;
         ensure!(answers.lines().count() == 8, "{answers:?}");
@@ -93,8 +93,8 @@ pub(super) fn drained_pods_move(cluster: &Cluster) -> anyhow::Result<()> {
     space.delete()
 }
 
-/// A Deployment's pods are replaced on other nodes. A StatefulSet's pod is not, since it could still run, until an
-/// administrator says that the node is out of service.
+/// A Deployment's pods are replaced on other nodes. A StatefulSet's pod could still be running, so it is replaced only
+/// after an administrator taints the node as out of service.
 pub(super) fn dead_node_is_replaced(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "dead")?;
     let dead = other(cluster, 1)?;
@@ -148,7 +148,7 @@ pub(super) fn dead_node_is_replaced(cluster: &Cluster) -> anyhow::Result<()> {
     space.delete()
 }
 
-/// Returns the node after the first with an index.
+/// Returns a node by its index among the nodes after the first.
 fn other(cluster: &Cluster, index: usize) -> anyhow::Result<&Node> {
     cluster.others.get(index).context("the cluster has too few nodes")
 }

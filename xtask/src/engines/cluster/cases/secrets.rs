@@ -13,19 +13,20 @@ use crate::engines::site::NAME;
 
 /// Manifest of the package.
 const DRIVER: &str = include_str!("../../../../../packaging/kubernetes/csi-driver.yaml");
-/// Pods of one service account may use all secrets.
+/// Configuration that allows the pods of one service account to use all secrets.
 const CONFIGURATION: &str = "[cri.csi]\n[[cri.secrets]]\nservice_accounts = [\"app\"]\nnamespaces = [\"secrets\"]\n\
                              provider = \"shelf\"\npaths = [\"/\"]\n";
-/// Least number of specs of the sanity suite that pass.
+/// Minimum number of specs of the sanity suite that must pass.
 const SANITY_MIN: u32 = 9;
 const FIRST: &str = "the-first-value-of-a-volume";
 const SECOND: &str = "the-second-value-of-a-volume";
 /// Value of a Secret of Kubernetes.
 const NATIVE: &str = "the-value-of-a-native-secret";
 
-/// A pod with the volume reads the values, also by `subPath`, and their changes. A pod with another service account does not
-/// start, and its description says why. The values are in no file of etcd, of the kubelet and of the runtime, and in no answer of
-/// the API server. The control: the value of a Secret of Kubernetes is found in etcd and in the kubelet's directory.
+/// A pod with the volume reads the values and their changes, also by `subPath`. A pod with another service account does
+/// not start, and its description contains the reason. No file of etcd, the kubelet or the runtime, and no answer of
+/// the API server, contains the values. The control: the value of a Secret of Kubernetes is found in etcd and in the
+/// kubelet's directory.
 pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster)?;
     let node = &cluster.node;
@@ -94,9 +95,9 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     space.delete()
 }
 
-/// The suite of csi-test, without the specs that create volumes by a controller, which the plugin does not have, and without
-/// that of GetPluginInfo, which requires a name that ends with a letter: the specification allows a digit. The control: it counts
-/// the specs that have passed.
+/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo, which
+/// requires that a name ends with a letter although the specification allows a digit. The control: the number of passed
+/// specs is checked.
 pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster)?;
     let suite = cluster.program().with_file_name("csi-sanity");
@@ -142,8 +143,8 @@ fn count(cluster: &Cluster, command: &str) -> anyhow::Result<String> {
     Ok(lines.trim().to_owned())
 }
 
-/// The events of a pod whose annotation names a secret that it may not use name the secret, the namespace and the missing
-/// rule. The control: a pod without the annotation runs.
+/// If the annotation of a pod names a secret that the pod may not use, the events of the pod contain the secret, the
+/// namespace and the missing rule. The control: a pod without the annotation runs.
 pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "denied")?;
     let reference = json!({"secrets.executor.v1/a": "- {file: /run/word, provider: shelf, path: db/word}\n"});

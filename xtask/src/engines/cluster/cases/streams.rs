@@ -1,4 +1,4 @@
-//! `kubectl` with streams: logs, exec, attach, port-forward, cp, debug.
+//! Cases for the streams of kubectl: logs, exec, attach, port-forward, cp, debug.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,7 +11,7 @@ use crate::engines::Kind;
 use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{IMAGE, SERVE, Space, WAIT, extend, pod, same};
 
-/// Lines of the log that is followed.
+/// Number of lines of the log that is followed.
 const LINES: usize = 2000;
 
 pub(super) fn logs_are_followed(cluster: &Cluster) -> anyhow::Result<()> {
@@ -98,11 +98,11 @@ pub(super) fn ports_are_forwarded(cluster: &Cluster) -> anyhow::Result<()> {
         let served = cluster.until("the forwarded port is served", served);
         let _ = forward.kill();
         forward.wait()?;
-        same("what the port serves", &served?, &format!("{name}\n"))?;
+        same("the response of the port", &served?, &format!("{name}\n"))?;
     }
-    // The API server as a proxy of the Service.
+    // The API server is a proxy of the Service.
     let path = "/api/v1/namespaces/ports/services/web/proxy/";
-    same("what the proxy serves", &cluster.kubectl(&["get", "--raw", path])?, &format!("{name}\n"))?;
+    same("the response of the proxy", &cluster.kubectl(&["get", "--raw", path])?, &format!("{name}\n"))?;
     space.delete()
 }
 
@@ -111,7 +111,7 @@ pub(super) fn pods_are_debugged(cluster: &Cluster) -> anyhow::Result<()> {
     let mut spec = json!({"containers": [{"name": "a", "image": "registry.k8s.io/pause:3.9"}]});
     extend(&mut spec, json!({"terminationGracePeriodSeconds": 1}));
     space.run("a", &spec)?;
-    // The image of the pod has no shell. The ephemeral container sees its processes.
+    // The image of the pod has no shell. The ephemeral container sees the processes of the pod.
     space.kubectl(&[
         "debug",
         "a",
@@ -131,7 +131,7 @@ pub(super) fn pods_are_debugged(cluster: &Cluster) -> anyhow::Result<()> {
     let is_seen = || Ok(space.kubectl(&["logs", "a", "--container", "d"]).ok().filter(|log| log.contains("/pause")));
     let seen = cluster.until("the ephemeral container prints the processes", is_seen);
     space.described(seen)?;
-    same("its output", &space.kubectl(&["exec", "a", "--container", "d", "--", "echo", "hi"])?, "hi\n")?;
+    same("the output of exec", &space.kubectl(&["exec", "a", "--container", "d", "--", "echo", "hi"])?, "hi\n")?;
     // A pod on the node has the node's root directory as a volume, which executord refuses.
     space.kubectl(&["debug", "node/node", "--image", IMAGE, "--profile", "general", "--quiet", "--", "true"])?;
     if cluster.node.runtime() == Kind::Executor {

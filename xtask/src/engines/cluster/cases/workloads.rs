@@ -16,19 +16,19 @@ pub(super) fn deployment_is_updated(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "deployment")?;
     let version = json!({"env": [{"name": "V", "value": "1"}]});
     space.deploy("web", REPLICAS, &pod(WAIT, version))?;
-    let judge = |expected: &str| -> anyhow::Result<()> {
+    let check = |expected: &str| -> anyhow::Result<()> {
         let pods = space.pods("web")?;
         let running = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         ensure!(running.count() == REPLICAS as usize, "{} pods", pods.len());
         same("the version", &space.execute("deployment/web", "echo $V")?, expected)
     };
-    judge("1\n")?;
+    check("1\n")?;
     space.kubectl(&["set", "env", "deployment/web", "V=2"])?;
     space.roll_out("deployment/web")?;
-    judge("2\n")?;
+    check("2\n")?;
     space.kubectl(&["rollout", "undo", "deployment/web"])?;
     space.roll_out("deployment/web")?;
-    judge("1\n")?;
+    check("1\n")?;
     space.delete()
 }
 

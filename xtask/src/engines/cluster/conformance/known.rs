@@ -1,15 +1,15 @@
-//! Conformance cases that fail, and why.
+//! Conformance cases that are known to fail, with the reasons.
 
 use std::fmt;
 
 use crate::engines::Kind;
 use crate::engines::report::Report;
 
-/// A case that fails.
+/// A case that is known to fail.
 struct Known {
-    /// Part of its name.
+    /// Part of the name of the case.
     case: &'static str,
-    /// Runtime on which it fails, if not on both.
+    /// Runtime on which the case fails; unset if it fails on both runtimes.
     runtime: Option<Kind>,
     reason: &'static str,
 }
@@ -48,7 +48,7 @@ impl Verdict {
             cases.find(|known| title.contains(known.case)).map(|known| known.reason)
         };
         let mut verdict = Self { new: Vec::new(), known: Vec::new(), passed: Vec::new() };
-        for (title, has_failed) in report.judged() {
+        for (title, has_failed) in report.results() {
             match (known(&title), has_failed) {
                 (None, true) => verdict.new.push(title),
                 (Some(reason), true) => verdict.known.push((title, reason)),

@@ -1,4 +1,4 @@
-//! Start, restart and end of containers.
+//! Cases for the start, restart and end of containers.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Namespaces and security contexts.
+//! Cases for namespaces and security contexts.
 
 use anyhow::ensure;
 use serde_json::json;

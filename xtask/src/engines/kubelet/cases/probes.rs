@@ -1,4 +1,4 @@
-//! Probes of the kubelet.
+//! Cases for probes.
 
 use anyhow::ensure;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Limits, cgroups and statistics.
+//! Cases for limits, cgroups and statistics.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Cases that run alone: the programs end, or the disk is full.
+//! Cases that run alone: the programs are killed, or the disk is full.
 
 use anyhow::ensure;
 use serde_json::json;
@@ -6,8 +6,8 @@ use serde_json::json;
 use crate::engines::kubelet::pods::{WAIT, container, run};
 use crate::engines::node::Node;
 
-/// Parts of the kubelet's error messages that every runtime gets: about features that this host does not have, settings that
-/// need an API server, and errors that the cases cause.
+/// Parts of the kubelet's error messages that occur with every runtime: about features that this host does not have,
+/// settings that need an API server, and errors that the cases cause.
 const KNOWN: [&str; 23] = [
     // Features that this host does not have.
     "Failed to set rlimit on max file handles",
@@ -39,7 +39,7 @@ const KNOWN: [&str; 23] = [
     "/exec-",
 ];
 
-/// Lines about errors and warnings in the kubelet's log are known.
+/// The kubelet's log contains only known errors and warnings.
 pub(super) fn log_has_known_errors(node: &Node) -> anyhow::Result<()> {
     let log = node.log()?;
     let is_problem = |line: &&str| {
@@ -48,7 +48,7 @@ pub(super) fn log_has_known_errors(node: &Node) -> anyhow::Result<()> {
     };
     let problems = log.lines().filter(is_problem);
     let unknown: Vec<&str> = problems.filter(|line| !KNOWN.iter().any(|known| line.contains(known))).collect();
-    ensure!(unknown.is_empty(), "{} lines:\n{}", unknown.len(), unknown.join("\n"));
+    ensure!(unknown.is_empty(), "{} unknown lines:\n{}", unknown.len(), unknown.join("\n"));
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn pods(node: &Node, mut disturb: impl FnMut() -> anyhow::Result<()>) -> anyhow:
     node.until("the runtime lists its pods", list)?;
     let after = pod.until_ready()?.ids();
     ensure!(before == after, "the containers were\n{before}and are\n{after}");
-    // executord serves before it is connected to its launcher.
+    // executord serves calls before its launcher is connected.
     let execute = || Ok(pod.execute("a", "echo runs").is_ok_and(|printed| printed == "runs\n").then_some(()));
     node.until("a command can be executed", execute)?;
     pod.remove()
@@ -91,7 +91,7 @@ pub(super) fn executord_is_killed(node: &Node) -> anyhow::Result<()> {
     })
 }
 
-/// The kubelet removes unused images. It evicts no static pod.
+/// On a full disk the kubelet removes unused images, but evicts no static pod.
 pub(super) fn full_disk_collects_images(node: &Node) -> anyhow::Result<()> {
     let unused = "registry.k8s.io/e2e-test-images/nonewprivs:1.3";
     node.crictl(&["pull", unused])?;

@@ -1,4 +1,4 @@
-//! Logs, streams and ports.
+//! Cases for logs, streams and ports.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,9 +10,10 @@ use serde_json::json;
 use crate::engines::kubelet::pods::{StaticPod, WAIT, container, run};
 use crate::engines::node::Node;
 
-/// Lines of a part of the log, of 135 bytes in the file: a part is larger than the kubelet's limit of 1 MiB.
+/// Number of lines of a part of the log. A line has 135 bytes in the file, so a part is larger than the kubelet's limit
+/// of 1 MiB.
 const LINES: usize = 10_000;
-/// Parts of the log. The kubelet keeps five files.
+/// Number of parts of the log. The kubelet keeps five files.
 const PARTS: usize = 3;
 
 pub(super) fn rotation_loses_nothing(node: &Node) -> anyhow::Result<()> {
@@ -88,7 +89,7 @@ pub(super) fn streams_are_connected(node: &Node) -> anyhow::Result<()> {
     pod.remove()
 }
 
-/// Runs the client of streams. Returns its output and its exit code.
+/// Runs the client of streams, and returns its output and exit code.
 fn stream(node: &Node, arguments: &[&str], input: &str) -> anyhow::Result<(String, Option<i32>)> {
     let mut command = node.command(&node.streams);
     let mut client = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -97,7 +98,7 @@ fn stream(node: &Node, arguments: &[&str], input: &str) -> anyhow::Result<(Strin
     Ok((String::from_utf8_lossy(&done.stdout).into_owned(), done.status.code()))
 }
 
-/// Returns what the pod serves on its port.
+/// Returns the response of the pod's port through port-forward.
 fn forward(node: &Node, transport: &str, pod: &StaticPod<'_>) -> anyhow::Result<String> {
     use std::io::BufRead as _;
     let url = pod.url("portForward", "", "port=8080");
@@ -107,7 +108,7 @@ fn forward(node: &Node, transport: &str, pod: &StaticPod<'_>) -> anyhow::Result<
     let mut port = String::new();
     std::io::BufReader::new(client.stdout.take().context("a pipe")?).read_line(&mut port)?;
     let served = node.http("GET", &format!("http://127.0.0.1:{}/", port.trim()));
-    drop(client.stdin.take()); // it serves until its input ends
+    drop(client.stdin.take()); // the client serves until its input ends
     client.wait()?;
     served
 }

@@ -1,4 +1,4 @@
-//! Volumes of the kubelet.
+//! Cases for volumes.
 
 use anyhow::ensure;
 use serde_json::json;
