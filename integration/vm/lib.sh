@@ -1,7 +1,7 @@
 # Functions that the checks share. Sourced: `. "$VM/lib.sh"`.
 
 ROOTFS=/srv/rootfs/busybox
-# The image's user is `app`, its entrypoint a shell's -c.
+# The user of the image is `app`, and its entrypoint is `sh -c`.
 IMAGES=/srv/images
 IMAGE=127.0.0.1:5000/example/app:1
 
@@ -25,17 +25,17 @@ eventually() {
     deadline=$(($(date +%s) + $1))
     shift
     until "$@" >/dev/null 2>&1; do
-        [ "$(date +%s)" -lt $deadline ] || fail "it never came: $*"
+        [ "$(date +%s)" -lt $deadline ] || fail "did not succeed in time: $*"
         sleep 0.1
     done
 }
 
-# same WANTED GOT WHAT
+# same WANTED GOT WHAT: fails unless the two values are equal.
 same() {
     [ "$1" = "$2" ] || fail "$3: wanted '$1', got '$2'"
 }
 
-# has TEXT PATTERN: a line of the text matches.
+# has TEXT PATTERN: fails unless a line of the text matches.
 has() {
     printf '%s\n' "$1" | grep -Eq -- "$2" || fail "no line matches '$2' in: $1"
 }
@@ -61,7 +61,7 @@ serves() {
     agent-cli info --json | grep -q '"launcher_connected": true'
 }
 
-# Cgroup directories of containers, without those of warm containers.
+# Prints the cgroup directories of containers, except warm containers.
 cgroups() {
     find /sys/fs/cgroup/executor -mindepth 2 -type d 2>/dev/null | while read -r dir; do
         name=${dir#*/.shell-}
@@ -69,12 +69,12 @@ cgroups() {
     done
 }
 
-# The cgroup directory of a container.
+# Prints the cgroup directory of a container.
 cgroup_of() {
     echo "/sys/fs/cgroup/$(sed -n 's/.*"cgroup":"\([^"]*\)".*/\1/p' "/run/executor/containers/$1/container.json")"
 }
 
-# All objects that plugins have created for containers, and the launcher's records of them.
+# Prints all objects that plugins have created for containers, and the launcher's records of the objects.
 network_left() {
     ip -o link show type veth
     iptables-save | grep -e ' id: ' -e CNI-DN- -e '10\.88\.' || true
@@ -82,7 +82,7 @@ network_left() {
         ! -name lock 2>/dev/null || true
 }
 
-# Files below the package's directories that back loop devices.
+# Prints the files below the package's directories that back loop devices.
 loop_devices() {
     grep -l /var/lib/executor /sys/block/loop*/loop/backing_file 2>/dev/null || true
 }

@@ -32,7 +32,7 @@ node_down() {
     restarted
 }
 
-# Waits until no cgroup of a container and no network is left. A kubelet leaves the cgroups of the classes of service.
+# Waits until no cgroup of a container and no network is left. A kubelet leaves the cgroups of the QoS classes.
 node_is_empty() {
     eventually 60 sh -c '! find /sys/fs/cgroup/kubepods -type d -name "executor-*" 2>/dev/null | grep .'
     [ ! -e /sys/fs/cgroup/kubepods ] || find /sys/fs/cgroup/kubepods -depth -type d -exec rmdir {} +

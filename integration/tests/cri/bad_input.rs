@@ -27,8 +27,8 @@ async fn pull(node: &KubernetesNode, name: String, deadline: Duration) -> Result
     node.images().pull_image(request).await.map(tonic::Response::into_inner)
 }
 
-/// Rule C39: a registry that stalls in a layer is given up after `patience_seconds`, or at the caller's deadline. Other
-/// pulls go on, and a retry succeeds.
+/// Rule C39: a pull from a registry that stalls in a layer fails after `patience_seconds` or at the caller's deadline.
+/// Other pulls continue, and a retry succeeds.
 #[test]
 fn stalled_registries_end_their_pull() {
     let setup = Setup::default();
@@ -69,8 +69,8 @@ fn stalled_registries_end_their_pull() {
     parts(0);
 }
 
-/// Rules C6, C8, C12: 10,000 small labels and annotations are kept unchanged; 10 MiB of them are refused with the limit and
-/// the size, and nothing is left.
+/// Rules C6, C8, C12: 10,000 small labels and annotations are stored unchanged. Labels or annotations of 10 MiB are
+/// refused with the limit and the size, and nothing is left.
 #[test]
 fn many_annotations_are_kept_or_refused() {
     let node = KubernetesNode::start();
@@ -112,7 +112,7 @@ struct RawRequest {
     newer: String,
 }
 
-/// Rule C7: fields of a newer interface, which this one does not know, change nothing.
+/// Rule C7: unknown fields of a newer interface are ignored.
 #[test]
 fn unknown_fields_are_ignored() {
     let node = KubernetesNode::start();
@@ -132,13 +132,14 @@ fn unknown_fields_are_ignored() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Makes a call, gives it up after some time, and makes it again to its end.
+/// Makes a call, cancels the call after some time, and makes it again to its end.
 async fn twice<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(after: Duration, call: impl Fn() -> F) -> T {
     let _ = tokio::time::timeout(after, call()).await;
     call().await.unwrap().into_inner()
 }
 
-/// Rule C8: each call of a pod's life is given up after 0 to 50 ms and made again. Nothing is made, started or left twice.
+/// Rule C8: each call of a pod's life is cancelled after 0 to 50 ms and made again. No object is created or started
+/// twice, and nothing is left.
 #[test]
 fn cancelled_calls_can_be_retried() {
     let node = KubernetesNode::start();
@@ -164,7 +165,7 @@ fn cancelled_calls_can_be_retried() {
         assert_eq!((sandboxes.into_inner().items.len(), containers.into_inner().containers.len()), (1, 1));
         assert_eq!(node.daemon.api.ids().len(), 1);
         let start = StartContainerRequest { container_id: id.clone() };
-        // A kubelet does not start a container again that runs: it reads its status first.
+        // A kubelet does not start a running container again: it reads the status of the container first.
         let mut starting = node.runtime();
         let first = node.block_on(async { tokio::time::timeout(after, starting.start_container(start)).await });
         if !matches!(first, Ok(Ok(_))) {
@@ -197,8 +198,8 @@ fn cancelled_calls_can_be_retried() {
     }
 }
 
-/// Rule C24: while a directory is swapped with a link to another, a container sees the directory or is refused. The
-/// control: if the policy lists the other directory, containers see it.
+/// Rule C24: while a directory is swapped with a link to another directory, a container sees the original directory or
+/// is refused. The control: if the policy lists the other directory, containers see the other directory.
 #[test]
 fn swapped_paths_never_give_another() {
     let lent = tempfile::tempdir_in("/run").unwrap();
@@ -247,8 +248,8 @@ fn swapped_paths_never_give_another() {
     assert!(matches!(seen[..], [(1.., 1.., 0), (_, _, 1..)]), "{seen:?}");
 }
 
-/// Rule C35: clients of exec and attach that stop reading delay neither the container nor other clients. Those receive
-/// the whole output.
+/// Rule C35: clients of exec and attach that stop reading delay neither the container nor other clients. The other
+/// clients receive the whole output.
 #[test]
 fn slow_clients_hold_up_none() {
     let node = KubernetesNode::start();
@@ -282,8 +283,8 @@ fn slow_clients_hold_up_none() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C14: pods with large annotations are refused before the kubelet's lists exceed a message: one pod does not stop the
-/// node. After a removal there is room again.
+/// Rule C14: pods with large annotations are refused before the kubelet's lists exceed a message: one pod does not stop
+/// the node. After a removal, new pods are accepted again.
 #[test]
 fn large_annotations_leave_lists_readable() {
     let node = KubernetesNode::start();
@@ -302,7 +303,7 @@ fn large_annotations_leave_lists_readable() {
     assert_eq!((refused.code(), pods.len()), (Code::ResourceExhausted, 18), "{refused}");
     assert!(refused.message().contains("remove pods or shorten annotations"), "{refused}");
     assert_eq!(node.run_sandbox(&config(3)).unwrap(), pods[3], "a retry");
-    // As the kubelet's client.
+    // The client of the kubelet has this limit.
     let mut runtime = node.runtime().max_decoding_message_size(16 << 20);
     let listed =
         node.block_on(runtime.list_pod_sandbox(ListPodSandboxRequest::default())).unwrap().into_inner().items.len();

@@ -1,4 +1,4 @@
-//! Tests that pods leave nothing when they are removed after their processes were killed: complaint X3.
+//! Tests that pods whose processes were killed leave nothing after their removal: complaint X3.
 
 use integration::cri::{KubernetesNode, POLICY};
 use integration::daemon::kill;

@@ -25,14 +25,14 @@ use tonic::{Code, Status};
 
 use crate::{has_code, output};
 
-/// Allows the service account of the tests everything in the shelf.
+/// Rule that allows the service account of the tests to use all secrets of the shelf.
 const RULE: &str =
     "[[cri.secrets]]\nservice_accounts = [\"app\"]\nnamespaces = [\"test\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
 const SLEEP: &str = "exec sleep 100000";
 const ITEMS: &str = "- {file: db/user, path: user}\n- {file: db/password, path: password, mode: 0440, group: 4321}\n\
                      - {file: token, path: token}\n";
 
-/// Directory of the kubelet.
+/// Returns the directory of the kubelet.
 fn kubelet(setup: &Setup) -> PathBuf {
     setup.home().join("kubelet")
 }
@@ -70,7 +70,7 @@ fn plugin(node: &KubernetesNode) -> NodeClient<Channel> {
     NodeClient::new(channel(node, "plugins/secrets.executor.v1/csi.sock"))
 }
 
-/// Path of a pod's volume.
+/// Returns the path of a pod's volume.
 fn target(node: &KubernetesNode, pod: &str) -> PathBuf {
     let volumes = kubelet(node.daemon.setup()).join(format!("pods/uid-{pod}/volumes/kubernetes.io~csi/secrets"));
     fs::create_dir_all(&volumes).unwrap();
@@ -128,7 +128,8 @@ fn records(node: &KubernetesNode) -> Vec<PathBuf> {
     fs::read_dir(node.records().join("volumes")).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Mounts a part of a volume where a kubelet mounts it for `subPath`. Unmounts it when dropped.
+/// A bind mount of a part of a volume, as a kubelet makes it for `subPath`. The mount is removed when this value is
+/// dropped.
 struct SubPath(PathBuf);
 
 impl SubPath {
@@ -149,9 +150,9 @@ impl Drop for SubPath {
     }
 }
 
-/// Rules C52 and C53: the host has names and empty files, and the containers of the pod have the values, also by `subPath`.
-/// A changed secret is replaced. The same request again has no effect. Neither executor-cri, its records nor any file of the
-/// host has a value.
+/// Rules C52 and C53: the host has names and empty files, and the containers of the pod have the values, also by
+/// `subPath`. A changed secret is replaced. A repeated equal request has no effect. Neither executor-cri, its records
+/// nor any file of the host has a value.
 #[test]
 fn volumes_become_files_of_containers() {
     let shelf = Shelf::new();
@@ -179,7 +180,7 @@ fn volumes_become_files_of_containers() {
     let written = fs::write(target.join("token"), "x").unwrap_err();
     assert_eq!(written.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     publish(&node, &request).unwrap();
-    assert_eq!(fs::metadata(&target).unwrap().dev(), device, "it is mounted once");
+    assert_eq!(fs::metadata(&target).unwrap().dev(), device, "the volume is mounted once");
     let mut other = request.clone();
     other.volume_context.insert("items".into(), "- {file: a, path: user}".into());
     has_code(&publish(&node, &other).unwrap_err(), Code::AlreadyExists, &["volume_id"]);
@@ -208,7 +209,7 @@ fn volumes_become_files_of_containers() {
         "cd /run/secrets; cat all/db/user all/token db/user /etc/token /linked/token; stat -L -c %a:%g all/db/password";
     assert_eq!(output(&node, &id, read), "first userfirst tokenfirst userfirst tokenfirst token440:4321\n");
     let password = "cat /run/secrets/db/password";
-    assert_eq!(output(&node, &id, password), canary.as_str(), "the control: the program has it");
+    assert_eq!(output(&node, &id, password), canary.as_str(), "the control: the program has the value");
     let mounted = output(&node, &id, "cat /proc/mounts");
     assert!(!mounted.contains("executor-csi"), "the volume of the host is not mounted: {mounted}");
     shelf.put("token", "second token");
@@ -283,7 +284,7 @@ fn volumes_cannot_be_forged() {
     let by_link = with_mounts(node.script("c", SLEEP), &[(&link, "/s")]);
     has_code(&node.create(&other, &by_link).unwrap_err(), Code::PermissionDenied, &["another pod"]);
 
-    // Rules decide again for each new container; a file of an annotation in the place of the volume is refused.
+    // The rules are checked again for each new container.
     write_rules(setup, &elsewhere);
     has_code(&node.create(&sandbox, &of_volume).unwrap_err(), Code::PermissionDenied, &["service account \"app\""]);
     publish(&node, &one).unwrap();
@@ -299,8 +300,8 @@ fn volumes_cannot_be_forged() {
     unpublish(&node, &one);
 }
 
-/// Rules C43 and C53: a volume survives SIGKILL of executor-cri between publication and creation. The record of a volume that
-/// is not mounted is removed, as after a reboot, and its device number means nothing.
+/// Rules C43 and C53: a volume survives SIGKILL of executor-cri between publication and creation. The record of a
+/// volume that is not mounted, as after a reboot, is removed, and its device number is ignored.
 #[test]
 fn volumes_survive_restarts_of_executor_cri() {
     let shelf = Shelf::new();

@@ -16,8 +16,8 @@ use tonic::{Code, Request};
 /// Deadline of a kubelet's call.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A node whose pods may mount a FUSE file system of the test. `fuse` is dropped first: containers that wait for it can
-/// end then.
+/// A node whose pods may mount a FUSE file system of the test. `fuse` is dropped first, so that containers that wait
+/// for the file system can end.
 struct Stage {
     fuse: Fuse,
     node: KubernetesNode,
@@ -42,7 +42,7 @@ impl Stage {
         Self { fuse, node, mount, _home: home }
     }
 
-    /// Makes lists and all calls of another pod.
+    /// Makes list calls and all calls for another pod.
     fn others_go_on(&self) {
         let node = &self.node;
         let mut runtime = node.runtime();
@@ -81,7 +81,7 @@ fn check_creation(aborts: bool) {
         request.set_timeout(DEADLINE);
         node.block_on(runtime.create_container(request)).map(|answer| answer.into_inner().container_id)
     };
-    // By default the phase has 300 seconds, and the 2 minutes of a kubelet end the call first.
+    // By default the time limit of the phase is 300 s, and the 2-minute deadline of a kubelet would end the call first.
     std::thread::scope(|scope| {
         let refused = scope.spawn(|| call(&create));
         wait::until("the creation waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));

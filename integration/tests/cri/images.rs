@@ -1,4 +1,4 @@
-//! Answers about images: rules C38 and C40.
+//! Tests answers about images: rules C38 and C40.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -29,7 +29,7 @@ fn annotate(layout: &HandmadeLayout) {
     layout.set_index(&[descriptor]);
 }
 
-/// Returns how often a method of executord was called.
+/// Returns the number of calls of a method of executord.
 fn calls(socket: &Path, method: &str) -> u64 {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
@@ -41,7 +41,8 @@ fn calls(socket: &Path, method: &str) -> u64 {
     values.map(|value| value.parse::<f64>().unwrap() as u64).sum()
 }
 
-/// Two manifests with one configuration are one image in every answer, for which executord is asked once.
+/// Two manifests with the same configuration are one image in every answer, and each answer needs one call of
+/// executord.
 #[test]
 fn image_status_is_one_call() {
     let setup = Setup::default();

@@ -1,4 +1,4 @@
-//! Sandboxes and containers from their creation to their removal.
+//! Tests sandboxes and containers from their creation to their removal.
 
 use executor_cri_api::v1::{
     CgroupDriver, ContainerEventType, ContainerFilter, ContainerState, GetEventsRequest, LinuxContainerConfig,
@@ -12,7 +12,7 @@ use integration::wait;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 
-/// Rules C1 to C4.
+/// Rules C1 to C4: version, status, handlers and cgroup driver are reported.
 #[test]
 fn runtime_describes_itself() {
     let node = KubernetesNode::start();
@@ -28,7 +28,8 @@ fn runtime_describes_itself() {
     assert_eq!(config.linux.unwrap().cgroup_driver(), CgroupDriver::Cgroupfs);
 }
 
-/// Rule C8, complaint X1: a retry joins the first call, and another request with the name is refused.
+/// Rule C8, complaint X1: a retry returns the result of the first call, and a different request with the same name is
+/// refused.
 #[test]
 fn retries_join_their_first_call() {
     let node = KubernetesNode::start();
@@ -56,7 +57,7 @@ fn retries_join_their_first_call() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rule C8: after an error nothing is left, and the name is free.
+/// Rule C8: after an error nothing is left, and the name can be used again.
 #[test]
 fn names_are_free_after_errors() {
     let node = KubernetesNode::start();
@@ -82,7 +83,7 @@ fn names_are_free_after_errors() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C5: what is missing is stopped and removed, and has no status.
+/// Rule C5: stopping and removing missing objects succeeds, and their status is NOT_FOUND.
 #[test]
 fn missing_objects_are_gone() {
     let node = KubernetesNode::start();
@@ -100,7 +101,7 @@ fn missing_objects_are_gone() {
     node.block_on(images.remove_image(RemoveImageRequest { image: Some(image) })).unwrap();
 }
 
-/// Rules C10, C12, C13: states, exit codes and reasons.
+/// Rules C10, C12, C13: states, exit codes and reasons are reported.
 #[test]
 fn ends_have_their_reasons() {
     let node = KubernetesNode::start();
@@ -130,7 +131,7 @@ fn ends_have_their_reasons() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rule C13, complaint X5: a container that exceeds its memory at once is OOMKilled.
+/// Rule C13, complaint X5: a container that exceeds its memory limit immediately is OOMKilled.
 #[test]
 fn exceeded_memory_is_the_reason() {
     let node = KubernetesNode::start();
@@ -143,7 +144,7 @@ fn exceeded_memory_is_the_reason() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C11: the stop signal once, SIGKILL after the timeout.
+/// Rule C11: a stop sends the stop signal once, and SIGKILL after the timeout.
 #[test]
 fn stops_return_at_the_end() {
     let node = KubernetesNode::start();
@@ -163,7 +164,7 @@ fn stops_return_at_the_end() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C9: a stopped sandbox accepts no members, and its members are killed.
+/// Rule C9: stopping a sandbox kills its containers, and a stopped sandbox accepts no new ones.
 #[test]
 fn stopped_sandboxes_accept_no_members() {
     let node = KubernetesNode::start();
@@ -183,7 +184,7 @@ fn stopped_sandboxes_accept_no_members() {
     assert_eq!(node.status(&member).unwrap_err().code(), Code::NotFound);
 }
 
-/// Rule C14: filters are combined, and a call's effect is in the next list.
+/// Rule C14: filters are combined, and the next list shows the effect of a call.
 #[test]
 fn lists_have_the_last_effect() {
     let node = KubernetesNode::start();
@@ -210,7 +211,7 @@ fn lists_have_the_last_effect() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C15: resources change all or nothing, and the status has those in force.
+/// Rule C15: either all resources change or none, and the status has the resources in force.
 #[test]
 fn resources_change_while_running() {
     let node = KubernetesNode::start();
@@ -263,7 +264,7 @@ fn processors_change_while_running() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C41: counters with times, of running containers only if there is no filter.
+/// Rule C41: counters have times, and without a filter only running containers are listed.
 #[test]
 fn stats_have_times() {
     let node = KubernetesNode::start();
@@ -284,7 +285,7 @@ fn stats_have_times() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C42: events of a container, in order.
+/// Rule C42: the events of a container are sent in order.
 #[test]
 fn events_follow_a_life() {
     let node = KubernetesNode::start();
@@ -308,7 +309,7 @@ fn events_follow_a_life() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C6: what the operator does not allow is named.
+/// Rule C6: a refusal names the key that does not allow the request.
 #[test]
 fn refusals_name_the_key() {
     let node = KubernetesNode::with(
@@ -350,7 +351,7 @@ fn exec_has_the_containers_identity() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C19: also if the kubelet sends no name.
+/// Rule C19: a pod on the host's network has the host's name, even if the kubelet sends no name.
 #[test]
 fn host_network_has_the_hosts_name() {
     let node = KubernetesNode::start();
@@ -361,7 +362,7 @@ fn host_network_has_the_hosts_name() {
     assert_eq!(String::from_utf8(printed).unwrap(), expected);
 }
 
-/// `executor-cri --check` names each key that a node lacks. The example's policy lacks none.
+/// `executor-cri --check` names each missing key of a node. With the policy of the example, no key is missing.
 #[test]
 fn check_names_missing_keys() {
     let check_with = |node: &KubernetesNode, kubelet: &std::path::Path| {

@@ -1,4 +1,4 @@
-//! Logs of containers: rules C31 and C32.
+//! Tests logs of containers: rules C31 and C32.
 
 use executor_cri_api::v1::{ContainerState, ReopenContainerLogRequest};
 use integration::cri::KubernetesNode;

@@ -1,5 +1,5 @@
-//! executor-cri with real containers: rules C1 to C55 and complaints X1 to X10 of the Kubernetes runtime interface. critest
-//! judges it too (`cargo xtask engines-test`).
+//! Tests executor-cri with real containers: rules C1 to C57 and complaints X1 to X10 of the Kubernetes runtime
+//! interface. `cargo xtask engines-test` also tests executor-cri with critest.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -33,11 +33,11 @@ fn output(node: &KubernetesNode, id: &str, script: &str) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Checks the code of an error, the parts of its message, and that it has one line.
+/// Checks the code of an error, the parts of its message, and that the message has one line.
 fn has_code(error: &Status, code: Code, parts: &[&str]) {
     assert_eq!(error.code(), code, "{error:?}");
     for part in parts {
         assert!(error.message().contains(part), "{part}: {error:?}");
     }
-    assert!(!error.message().contains('\n'), "one sentence: {error:?}");
+    assert!(!error.message().contains('\n'), "one line: {error:?}");
 }

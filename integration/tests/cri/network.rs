@@ -1,4 +1,4 @@
-//! Networks of pods: rules C9, C17, C19 and C22.
+//! Tests networks of pods: rules C9, C17, C19 and C22.
 
 use executor_cri_api::v1::{PodSandboxStatusRequest, StatusRequest};
 use integration::cri::{KubernetesNode, POLICY};
@@ -36,7 +36,7 @@ fn pods_have_addresses_until_they_stop() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Complaint X2: a failing DEL delays neither the stop nor the removal, and is tried again until it succeeds.
+/// Complaint X2: a failing DEL delays neither the stop nor the removal, and is retried until it succeeds.
 #[test]
 fn failing_plugins_do_not_block_removals() {
     let network = Network::new();
@@ -62,13 +62,13 @@ fn failing_plugins_do_not_block_removals() {
     assert_eq!(records(), 2);
     let made = network.calls().len();
     wait::until("another attempt", || (network.calls().len() >= made + 2).then_some(()));
-    assert_eq!(records(), 2, "it failed");
+    assert_eq!(records(), 2, "the attempt failed");
     std::fs::remove_file(broken).unwrap();
     wait::until("the networks are removed", || network.leftovers(node.daemon.setup()).is_empty().then_some(()));
 }
 
-/// Complaint X2: a DEL that never returns delays a stop by the time limit of one plugin, is killed, and is tried again. The
-/// control is that the network stays until then.
+/// Complaint X2: a DEL that never returns delays a stop by the time limit of one plugin, is killed, and is retried. The
+/// control: the network exists until the retry succeeds.
 #[test]
 fn hanging_plugins_do_not_block_removals() {
     let network = Network::new();
@@ -92,7 +92,7 @@ fn hanging_plugins_do_not_block_removals() {
     wait::until("the network is removed", || network.leftovers(node.daemon.setup()).is_empty().then_some(()));
 }
 
-/// Rule C2: a network configuration is seen without a restart.
+/// Rule C2: a new network configuration is used without a restart.
 #[test]
 fn networks_are_seen_without_a_restart() {
     let network = Network::new();

@@ -1,4 +1,4 @@
-//! Privileged containers: rule C28.
+//! Tests privileged containers: rule C28.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -9,8 +9,8 @@ use executor_cri_api::v1::{
 use integration::cri::{KubernetesNode, POLICY, log_dir};
 use integration::daemon::Setup;
 
-/// Prints which kinds of device it can open, how many nodes of terminals it has, and whether it can write to /sys and to
-/// its cgroup.
+/// Script that prints the kinds of devices that can be opened, the number of terminal device nodes, and if /sys and the
+/// cgroup are writable.
 const LOOK: &str = "\
     [ -c /dev/loop-control ] && (exec 3<>/dev/loop-control) 2>/dev/null && echo control; \
     [ -c /dev/fuse ] && (exec 3<>/dev/fuse) 2>/dev/null && echo fuse; \
@@ -19,7 +19,7 @@ const LOOK: &str = "\
     grep -q '^sysfs /sys sysfs rw' /proc/mounts && echo sys; \
     for file in /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max; do (echo 1000 >$file) 2>/dev/null && echo cgroup; done; \
     [ $(head -c 4 /dev/termination-log) = text ] && echo file";
-/// Prints the mode, the owner and the device numbers of a node.
+/// Script that prints the mode, the owner and the device numbers of a device node.
 const NODE: &str = "stat -c '%a %u %t %T' /dev/loop-control";
 
 fn node(policy: &str) -> KubernetesNode {
@@ -39,7 +39,7 @@ fn with_security(config: ContainerConfig, is_privileged: bool) -> ContainerConfi
     ContainerConfig { linux: Some(linux), ..config }
 }
 
-/// Returns the number of nodes of terminals in the host's /dev.
+/// Returns the number of terminal device nodes in the host's /dev.
 fn terminals() -> usize {
     let terminals = std::fs::read_dir("/dev").unwrap().flatten().filter(|entry| {
         let name = entry.file_name().into_string().unwrap();
@@ -55,8 +55,8 @@ fn node_of_host() -> String {
     format!("{:o} {} {major:x} {minor:x}\n", stat.mode() & 0o777, stat.uid())
 }
 
-/// A privileged container has all devices of the host, with their owners, and can open them, also under another path. The
-/// controls: a container that is not privileged, and a policy without /dev.
+/// A privileged container has all devices of the host, with their owners, and can open the devices, also under another
+/// path. The controls: a container that is not privileged, and a policy without /dev.
 #[test]
 fn privileged_containers_have_all_devices() {
     let file = tempfile::Builder::new().prefix("executor-").tempdir_in("/srv").unwrap();
@@ -94,8 +94,8 @@ fn privileged_containers_have_all_devices() {
     nodes[0].daemon.wait_until_back_at(&before);
 }
 
-/// In a user namespace a privileged container has the standard devices alone: nodes of the host would belong to none of
-/// its users. The control: a privileged container with the host's ids has the nodes.
+/// In a user namespace, a privileged container has only the standard devices, because device nodes of the host would
+/// belong to none of its users. The control: a privileged container with the host's ids has the device nodes.
 #[test]
 fn user_namespaces_have_standard_devices() {
     let node = node("device_paths = [\"/dev\"]\ngiven_id_ranges = [\"2013265920-2020474879\"]\n");

@@ -1,12 +1,13 @@
-//! The host restarts: rule C44, complaint X10.
+//! Tests a restart of the host: rule C44, complaint X10.
 
 use executor_cri_api::v1::{ContainerState, ListContainersRequest, ListPodSandboxRequest, PodSandboxState};
 use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
 
-/// Complaint X10: after a reboot sandboxes are NOTREADY, containers EXITED with the time of their end, addresses free. The
-/// old sandboxes stay listed until they are removed, and the next attempt of the pod has an address. The
-/// controls: before the reboot all are ready and running; an end before the reboot keeps its exit code.
+/// Complaint X10: after a reboot, sandboxes are NOTREADY, containers are EXITED with a finish time, and addresses are
+/// free. The old sandboxes stay listed until they are removed, and the next attempt of the pod gets an address. The
+/// controls: before the reboot all sandboxes are ready and all containers run, and a container that ended before the
+/// reboot keeps its exit code.
 #[test]
 fn reboot_ends_every_pod() {
     let network = Network::new();

@@ -1,4 +1,4 @@
-//! kill -9 of executor-cri, executord and the launcher: rules C43 and C44.
+//! Tests SIGKILL of executor-cri, executord and the launcher: rules C43 and C44.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,9 +54,9 @@ fn ends_are_seen_after_a_restart() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// While executord and the launcher restart, no status changes, and calls fail with UNAVAILABLE alone. The launcher is frozen
-/// before it is killed: until it is thawed, after executord has said that it waits, it exists and its socket accepts
-/// connections.
+/// While executord and the launcher restart, no status changes, and calls fail only with UNAVAILABLE. The launcher is
+/// frozen before it is killed, and thawed after executord has logged that it waits: until then the launcher exists, and
+/// its socket accepts connections.
 #[test]
 fn statuses_stay_while_executord_restarts() {
     let mut node = KubernetesNode::start();
@@ -112,8 +112,8 @@ fn statuses_stay_while_executord_restarts() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// A cgroup whose processes survive SIGKILL until they are thawed. Only cgroup version 1 has such cgroups: a frozen process of
-/// version 2 dies, so the launcher is only killed there.
+/// A cgroup whose processes survive SIGKILL until they are thawed. Only cgroup version 1 has such cgroups. Under
+/// version 2, SIGKILL ends frozen processes, so the launcher is killed without freezing.
 struct Freezer(Option<PathBuf>);
 
 impl Freezer {
@@ -153,18 +153,21 @@ impl Drop for Freezer {
     }
 }
 
-/// What has no record is ended at the start, and what executord has lost has an unknown end.
+/// At the start, containers without a record are deleted, and containers that executord does not have get an unknown
+/// exit status.
 #[test]
 fn the_daemon_wins_at_the_start() {
     let mut node = KubernetesNode::start();
     let before = node.daemon.footprint();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
-    let forgotten = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
+    let unrecorded = node.started(&sandbox, &node.script("c", "exec sleep 100000"));
     let lost = node.started(&sandbox, &node.script("d", "exec sleep 100000"));
-    fs::remove_file(node.records().join("containers").join(format!("{forgotten}.json"))).unwrap();
+    fs::remove_file(node.records().join("containers").join(format!("{unrecorded}.json"))).unwrap();
     node.daemon.api.delete(&lost, true).unwrap();
     node.restart_cri();
-    wait::until("what has no record is ended", || node.daemon.api.get(&forgotten).is_err().then_some(()));
+    wait::until("the container without a record is deleted", || {
+        node.daemon.api.get(&unrecorded).is_err().then_some(())
+    });
     let status = node.status(&lost).unwrap();
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 137));
     assert_eq!(status.reason, "ContainerStatusUnknown");
@@ -176,7 +179,7 @@ fn the_daemon_wins_at_the_start() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// A container that another client deletes has an unknown end, without a restart.
+/// A container that another client deletes has an unknown exit status, also without a restart.
 #[test]
 fn deleted_containers_have_unknown_ends() {
     let node = KubernetesNode::start();
@@ -190,7 +193,7 @@ fn deleted_containers_have_unknown_ends() {
     let status = wait::until("the end is known", || {
         Some(node.status(&id).unwrap()).filter(|status| status.state() == ContainerState::ContainerExited)
     });
-    // Between its end and its deletion, executor-cri may have seen how it ended.
+    // executor-cri may have read the result between the exit and the deletion.
     assert_eq!(status.exit_code, 137, "{status:?}");
     assert_eq!(node.status(&ended).unwrap().exit_code, 4, "a known end stays");
     node.remove_sandbox(&sandbox).unwrap();

@@ -1,4 +1,4 @@
-//! Secrets by reference in annotations of pods: rules C51, C54 and C55.
+//! Tests secrets by reference in annotations of pods: rules C51, C54 and C55.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,11 +20,11 @@ use tonic::Code;
 
 use crate::{has_code, output};
 
-/// Allows the pods of the tests everything in the shelf.
+/// Rule that allows the pods of the tests to use all secrets of the shelf.
 const RULE: &str =
     "[[cri.secrets]]\nannotations = true\nnamespaces = [\"test\"]\nprovider = \"shelf\"\npaths = [\"/\"]\n";
 const SLEEP: &str = "exec sleep 100000";
-/// First host id of a pod's users, below the pools of the tests and apart from those of other tests.
+/// First host id of a pod's users. It is below the pools of the tests, and other tests do not use it.
 const FIRST: u32 = 0x5010_0000;
 
 /// Returns the configuration of executord with a provider, and `more` in `[policy]`.
@@ -100,8 +100,8 @@ fn annotations_become_files_and_variables() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rules C18 and C51: in a pod with users of its own, the files belong to these users. The volume of a service account is
-/// beside them.
+/// Rules C18 and C51: in a pod with its own user namespace, the files belong to the users of the pod. The volume of a
+/// service account is next to the files.
 #[test]
 fn users_of_pods_own_their_files() {
     let (shelf, network) = (Shelf::new(), Network::new());
@@ -151,8 +151,8 @@ fn users_of_pods_own_their_files() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C54: no answer, event, record, log or file of the host contains a value, and executor-cri never has one. What the
-/// program prints is masked in its log. The controls: an ordinary variable is found in the log.
+/// Rule C54: no answer, event, record, log or file of the host contains a value, and executor-cri never has a value.
+/// Values in the output of the program are masked in its log. The control: an ordinary variable is found in the log.
 #[test]
 fn values_are_in_the_container_alone() {
     let shelf = Shelf::new();
@@ -175,7 +175,7 @@ fn values_are_in_the_container_alone() {
     assert!(log.contains("[REDACTED:") && log.contains(ordinary.as_str()), "the control: {log}");
     assert!(!log.contains(file.as_str()) && !log.contains(variable.as_str()), "{log}");
     let shown = output(&node, &id, "cat /run/s/file; echo $SECRET");
-    assert_eq!(shown, format!("{}{}\n", file.as_str(), variable.as_str()), "the control: the program has both");
+    assert_eq!(shown, format!("{}{}\n", file.as_str(), variable.as_str()), "the control: the program has both values");
 
     let container = ContainerStatusRequest { container_id: id.clone(), verbose: true };
     let pod = PodSandboxStatusRequest { pod_sandbox_id: sandbox.clone(), verbose: true };
@@ -219,8 +219,8 @@ fn bytes(message: &impl prost::Message) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-/// Rule C55: closed by default; a rule has namespaces, a provider and paths, and is applied without a restart. executord's
-/// own rules apply too.
+/// Rule C55: without a rule no reference is allowed. A rule has namespaces, a provider and paths, and applies without a
+/// restart. The rules of executord also apply.
 #[test]
 fn rules_decide_which_references_exist() {
     let shelf = Shelf::new();
@@ -248,7 +248,7 @@ fn rules_decide_which_references_exist() {
     elsewhere.metadata.as_mut().unwrap().namespace = "elsewhere".into();
     has_code(&node.run_sandbox(&elsewhere).unwrap_err(), Code::PermissionDenied, &["\"elsewhere\""]);
 
-    // A removed rule applies to new containers of the pod; a broken file allows nothing.
+    // The removal of a rule applies to new containers of the pod; an invalid file allows nothing.
     let config = node.script("c", SLEEP);
     let home = node.daemon.setup();
     write_rules(home, "");
@@ -261,14 +261,14 @@ fn rules_decide_which_references_exist() {
     let id = node.started(&sandbox, &config);
     assert_eq!(output(&node, &id, "cat /run/s/key"), "a value");
 
-    // Rule C8: repeated calls return what exists, also after the rule was removed.
+    // Rule C8: repeated calls return the existing objects, even after the rule was removed.
     write_rules(home, "");
     assert_eq!(node.run_sandbox(&pod("a", "app/key")).unwrap(), sandbox);
     assert_eq!(node.create(&sandbox, &config).unwrap(), id);
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C51: every violation is reported at once, before anything exists, and the pod's annotations are fixed.
+/// Rule C51: all violations are reported at once, before any object is created, and the pod's annotations are fixed.
 #[test]
 fn unusable_annotations_are_refused() {
     let shelf = Shelf::new();
@@ -305,7 +305,7 @@ fn unusable_annotations_are_refused() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rule C8: after an error nothing is left, and a retry succeeds once the secret is there. The error names the file, the
+/// Rule C8: after an error nothing is left, and a retry succeeds once the secret exists. The error names the file, the
 /// secret and the reason.
 #[test]
 fn failed_fetches_leave_nothing() {
@@ -355,8 +355,9 @@ fn failed_fetches_leave_nothing() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C43: after SIGKILL of executor-cri between both calls, the references stay, also if the prefix of annotations was
-/// changed meanwhile. Records have names alone. After SIGKILL of all three, secrets are followed.
+/// Rule C43: after SIGKILL of executor-cri between RunPodSandbox and CreateContainer, the references stay, even if the
+/// prefix of annotations has been changed. Records contain only names. After SIGKILL of executor-cri, executord and the
+/// launcher, changed secrets are still replaced.
 #[test]
 fn references_survive_restarts() {
     let shelf = Shelf::new();
@@ -393,7 +394,7 @@ fn references_survive_restarts() {
     node.remove_sandbox(&other).unwrap();
 }
 
-/// `executor-cri --check` names providers in rules that executord does not have, and does not accept impossible rules.
+/// `executor-cri --check` names providers in rules that executord does not have, and refuses invalid rules.
 #[test]
 fn check_names_unknown_providers() {
     let shelf = Shelf::new();

@@ -12,7 +12,7 @@ use integration::wait;
 use nix::sys::signal::Signal;
 use tonic::{Code, Request};
 
-/// Deadline of a call that ends without executord.
+/// Deadline of a call that needs no answer of executord.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Time limit of a call without a deadline.
 const NO_DEADLINE_MAX: Duration = Duration::from_secs(240);
@@ -39,7 +39,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Lists are answered from memory, and every other call ends: by its deadline, or because the connection is given up.
+/// Lists are answered from memory, and every other call ends: at its deadline, or because the connection is closed.
 #[test]
 fn stopped_executord_holds_no_call() {
     let node = KubernetesNode::start();

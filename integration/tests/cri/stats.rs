@@ -1,10 +1,10 @@
-//! Statistics of sandboxes: rule C41.
+//! Tests statistics of sandboxes: rule C41.
 
 use executor_cri_api::v1::{LinuxPodSandboxStats, ListPodSandboxMetricsRequest, PodSandboxStatsRequest};
 use integration::cri::{KubernetesNode, POLICY, log_dir};
 use integration::daemon::Setup;
 
-/// Uses 1 s of processor time.
+/// Script that uses 1 s of processor time.
 const BURN: &str = "while set -- $(cat /proc/$$/stat) && [ $((${14} + ${15} + ${16} + ${17})) -lt 100 ]; do :; done";
 const SECOND: u64 = 1_000_000_000;
 
@@ -18,7 +18,7 @@ fn cpu(stats: &LinuxPodSandboxStats) -> u64 {
     stats.cpu.as_ref().unwrap().usage_core_nano_seconds.unwrap().value
 }
 
-/// Rule C41: the processor time of a sandbox never decreases, also without a cgroup of its own.
+/// Rule C41: the processor time of a sandbox never decreases, even without its own cgroup.
 #[test]
 fn removed_containers_stay_counted() {
     let setup = Setup::default();

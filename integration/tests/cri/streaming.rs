@@ -1,4 +1,4 @@
-//! Streams through the URLs of executor-cri: rules C33 to C37.
+//! Tests streams through the URLs of executor-cri: rules C33 to C37.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use rustix::net::sockopt::set_socket_linger;
 
 /// Size of the output, in bytes.
 const OUTPUT: usize = 1 << 20;
-/// Prints [`OUTPUT`] bytes in lines of 64 bytes and exits at once.
+/// Script that prints [`OUTPUT`] bytes in lines of 64 bytes and exits immediately.
 const PRINT: &str =
     "busybox yes 123456789012345678901234567890123456789012345678901234567890123 | busybox head -c 1048576";
 
@@ -32,8 +32,8 @@ fn logged(path: &str) -> Vec<u8> {
     output.into_bytes()
 }
 
-/// Complaint X7, rules C32 and C35: all output of a process that exits at once is in its log file before it shows as
-/// EXITED, and at the clients of attach and exec before their status.
+/// Complaint X7, rules C32 and C35: all output of a process that exits immediately is in the log file before the
+/// container is EXITED, and reaches the clients of attach and exec before their status.
 #[test]
 fn whole_output_reaches_every_client() {
     let node = KubernetesNode::start();
@@ -98,7 +98,8 @@ fn whole_output_reaches_every_client() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Complaint X6, rule C37: 100 refused and 100 reset connections end alone, while another of the same session goes on.
+/// Complaint X6, rule C37: 100 refused and 100 reset connections end only their own streams, while another connection
+/// of the session continues.
 #[test]
 fn failed_connections_end_alone() {
     let node = KubernetesNode::start();
@@ -148,7 +149,7 @@ fn failed_connections_end_alone() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C37: ports of a pod with a network of its own are those of its network namespace.
+/// Rule C37: port-forward connects to ports in the network namespace of the pod.
 #[test]
 fn forwarded_ports_are_the_pods() {
     let network = integration::network::Network::new();

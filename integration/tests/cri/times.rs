@@ -1,4 +1,4 @@
-//! Long time limits: rules C11 and C36.
+//! Tests long time limits: rules C11 and C36.
 
 use integration::cri::KubernetesNode;
 use integration::wait;
@@ -6,7 +6,7 @@ use tonic::Code;
 
 const DAY: i64 = 24 * 3600;
 
-/// Kubernetes has pods with a day. The control: more than executord accepts is an error, not a shorter limit.
+/// Time limits of a day are accepted. The control: a limit above the maximum of executord is refused, not shortened.
 #[test]
 fn limits_of_days_are_accepted() {
     let node = KubernetesNode::start();

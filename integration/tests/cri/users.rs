@@ -1,4 +1,4 @@
-//! Pods whose users are others on the host: rule C56.
+//! Tests pods with their own user namespaces: rule C56.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -7,13 +7,13 @@ use executor_cri_api::v1::{Mount, RunPodSandboxRequest};
 use integration::cri::{KubernetesNode, POLICY};
 use integration::network::Network;
 
-/// With `cri.user_namespaces = "all"`, each ordinary pod has a range of its own, and files in volumes keep their owners. The
-/// controls: a pod of the handler `executor-host`, and one on the host's network.
+/// With `cri.user_namespaces = "all"`, each ordinary pod has its own range of ids, and files in volumes keep their
+/// owners. The controls: a pod with the handler `executor-host`, and a pod on the host's network.
 #[test]
 fn every_pod_has_own_users() {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[]);
-    // Users of the host must not reach what containers leave there.
+    // Users of the host must not reach files that containers leave in the directory.
     let hidden = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(hidden.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let volume = hidden.path().join("volume");

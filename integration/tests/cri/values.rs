@@ -1,4 +1,5 @@
-//! Values that pass executor-cri: the environment, arguments and output of exec, passwords of registries (rule C57).
+//! Tests values that pass through executor-cri: the environment, arguments and output of exec, passwords of registries
+//! (rule C57).
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +15,7 @@ use integration::shelf::Shelf;
 use integration::wait;
 use tonic::Code;
 
-/// Prints the names of processes that are not zombies: the container's first process reaps none.
+/// Script that prints the number of processes that are not zombies. The container's init reaps no zombies.
 const LIVING: &str = "busybox grep -L 'State:.Z' /proc/[0-9]*/status | busybox wc -l";
 
 fn search(node: &KubernetesNode, needles: &Needles, pids: &[u32]) -> Report {
@@ -26,7 +27,7 @@ fn search(node: &KubernetesNode, needles: &Needles, pids: &[u32]) -> Report {
     search.report()
 }
 
-/// Returns the process of a place.
+/// Returns the pid of the process at a place.
 fn pid(place: &Place) -> Option<u32> {
     match place {
         Place::Memory { pid, .. }
@@ -76,7 +77,7 @@ fn values_are_gone_after_the_removal() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// A process of the node.
+/// Process of the node that is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
     None,
@@ -86,9 +87,10 @@ enum Victim {
 }
 
 /// Rule C57: soon after RemoveContainer no value is in a process, file or log of executor-cri, executord and the
-/// launcher, also if one of them was killed while the container ran: the environment, a mounted file, a file and a variable
-/// by reference, a registry's password, the token of a stream's URL, and arguments and input of both kinds of exec. The
-/// controls: the program can read both variables and both files, and the search finds a file that contains all values.
+/// launcher, even if one of these processes was killed while the container ran: the environment, a mounted file, a file
+/// and a variable by reference, a registry's password, the token of a stream's URL, and arguments and input of exec and
+/// ExecSync. The controls: the program can read both variables and both files, and the search finds a file that
+/// contains all values.
 #[test]
 fn killed_processes_leave_no_values() {
     let lent = tempfile::tempdir_in("/run").unwrap();
@@ -189,7 +191,7 @@ fn killed_processes_leave_no_values() {
     }
 }
 
-/// Rule C39: credentials are sent to their own server alone.
+/// Rule C39: credentials are sent only to their own server.
 #[test]
 fn credentials_stay_with_their_registry() {
     let node = KubernetesNode::start();
@@ -213,7 +215,7 @@ fn credentials_stay_with_their_registry() {
     assert!(id.starts_with("sha256:"), "{id}");
 }
 
-/// Rule C36, complaint X4: what a timed out exec has started is killed, and the container runs on.
+/// Rule C36, complaint X4: processes that a timed out exec has started are killed, and the container keeps running.
 #[test]
 fn timed_out_exec_leaves_nothing() {
     let node = KubernetesNode::start();
@@ -225,6 +227,6 @@ fn timed_out_exec_leaves_nothing() {
         let timed_out = node.exec(&id, &["sh", "-c", "sleep 100000 & sleep 100000"], 1).unwrap_err();
         assert_eq!(timed_out.code(), Code::DeadlineExceeded, "{timed_out:?}");
     }
-    wait::until("its processes are gone", || (processes() == before).then_some(()));
+    wait::until("the processes of exec have ended", || (processes() == before).then_some(()));
     node.remove_sandbox(&sandbox).unwrap();
 }

@@ -11,7 +11,7 @@ agent-cli kube --help | grep -q 'agent-cli kube' || fail 'agent-cli kube is not 
 agent-cli cnab --help | grep -q 'agent-cli cnab' || fail 'agent-cli cnab is not found'
 same docker,oci "$(cnab-executor --handles)" 'the driver of bundles'
 same 644 "$(stat -c %a /etc/executor/executor.toml)" 'the configuration'
-# (Documentation is left out in this machine, by a setting of its dpkg.)
+# (A setting of dpkg on this machine excludes documentation.)
 foreign=$(dpkg -L executor | grep -v -e ^/usr/share/doc -e ^/usr/share/man | xargs stat -c '%u:%g %n' | grep -v '^0:0 ' || true)
 same '' "$foreign" "files that are not root's"
 dpkg -L executor | grep -qx /usr/share/doc/executor/html/docs/index.html || fail 'the package has no book'

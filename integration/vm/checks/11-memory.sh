@@ -4,7 +4,7 @@ run -d --id limited --memory 48M -- sleep 1000
 dir=$(cgroup_of limited)
 same $((48 << 20)) "$(cat "$dir/memory.max")" memory.max
 same 0 "$(cat "$dir/memory.swap.max")" memory.swap.max
-# systemd processes the cgroup tree; limits that it did not set stay.
+# systemd updates the cgroup tree, but does not change limits that it did not set.
 systemctl daemon-reload
 systemctl daemon-reexec
 same $((48 << 20)) "$(cat "$dir/memory.max")" 'memory.max after daemon-reexec'

@@ -13,7 +13,7 @@ for cpus in 0.25 1; do
     percent=$(((after - before) * 100000 / (ended - began)))
     note "--cpus $cpus: $percent % of a processor was used"
     if [ $cpus = 1 ]; then
-        [ $percent -gt 50 ] || fail 'the control: without a tight quota it uses more'
+        [ $percent -gt 50 ] || fail 'the control: without a tight quota the container uses more'
     else
         [ $percent -le 32 ] || fail 'the quota does not hold'
     fi

@@ -1,4 +1,4 @@
-# Secret files are replaced while a container runs, and the container reads the new ones.
+# Secret files are replaced while a container runs, and the container reads the new files.
 . "$VM/lib.sh"
 printf old-value-1 | run -d --id web --file db/password=@- --redact none -- sh -c '
     trap "cat /etc/cf-service-bindings/db/password; echo" HUP

@@ -1,5 +1,5 @@
 # Both daemons are restarted repeatedly while containers run, start and exit, from directories and images, with and
-# without a network and a disk limit: none is lost, and every exit code is correct.
+# without a network and a disk limit: no container is lost, and every exit code is correct.
 # seconds: 600
 . "$VM/lib.sh"
 for n in 1 2 3 4; do
@@ -17,8 +17,8 @@ launch() {
 says() {
     busybox nc -w 2 127.0.0.1 8084 </dev/null | grep -q from-long
 }
-# A request that fails during a restart is repeated. If both daemons were restarted, the original request is unknown,
-# and the id is reported as in use: then the container exists.
+# A request that fails during a restart is repeated. If both daemons were restarted, they do not have the original
+# request, and report that the id is in use: then the container exists.
 (for n in 1 2 3 4 5; do eventually 60 launch "short$n" $((n + 20)); done) &
 load=$!
 at "four run, five more are asked for"

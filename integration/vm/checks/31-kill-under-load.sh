@@ -11,8 +11,8 @@ done
 launch() {
     run -d --id "$1" -- sh -c "sleep 1; exit $2" || agent-cli inspect "$1"
 }
-# A request that fails while a daemon is down is repeated. If both were killed, the original request is unknown,
-# and the id is reported as in use: then the container exists.
+# A request that fails while a daemon is down is repeated. If both daemons were killed, they do not have the original
+# request, and report that the id is in use: then the container exists.
 (for n in 1 2 3 4 5; do eventually 60 launch "short$n" $((n + 20)); done) &
 load=$!
 at "four run, five more are asked for"

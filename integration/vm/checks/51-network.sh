@@ -11,7 +11,7 @@ says() {
 web web 8080
 address=$(agent-cli inspect --json web | field '["network_status"]["addresses"][0]' | cut -d/ -f1)
 has "$address" '^10\.88\.'
-[ -n "$(network_left)" ] || fail 'the control: there is something while it runs'
+[ -n "$(network_left)" ] || fail 'the control: there are network objects while the container runs'
 eventually 60 says "$address" 8000
 eventually 60 says 127.0.0.1 8080
 ! says 127.0.0.1 8081 || fail 'the control: a port that is not published'
@@ -21,7 +21,7 @@ peer() {
 has "$(peer "$address" 8000)" '^from-web$'
 
 # The registry listens at the gateway, but containers cannot reach it.
-busybox nc -w 2 10.88.0.1 5000 </dev/null || fail 'the control: the host itself gets there'
+busybox nc -w 2 10.88.0.1 5000 </dev/null || fail 'the control: the host reaches the registry'
 same 1 "$(status_of agent-cli run --network blue $IMAGE -- 'busybox nc -w 2 10.88.0.1 5000 </dev/null')" 'egress'
 same 125 "$(status_of agent-cli run --network blue --egress $IMAGE)" 'egress, as installed'
 

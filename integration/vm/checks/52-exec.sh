@@ -20,5 +20,5 @@ eventually 60 counted
 agent-cli rm -f long
 code=0
 wait $waiting || code=$?
-[ $code != 0 ] || fail 'it went on after its container'
+[ $code != 0 ] || fail 'the process outlived its container'
 [ ! -d "$dir" ] || fail "$dir is still there"

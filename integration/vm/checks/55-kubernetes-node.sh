@@ -1,4 +1,4 @@
-# The package is a node for Kubernetes: `executor-cri --check` names what is missing, its unit serves crictl, pods with
+# The package is a node for Kubernetes: `executor-cri --check` names the missing settings, the unit serves crictl, pods with
 # limits run under cgroup version 2, and they outlive executor-cri. Nothing is left.
 # programs: crictl
 # seconds: 600
@@ -7,7 +7,7 @@
 . "$VM/node.sh"
 trap node_down EXIT
 
-# The package starts nothing that speaks to a kubelet, and its default policy is no node.
+# The package starts no service for a kubelet, and its default policy does not allow a node.
 same inactive "$(systemctl is-active executor-cri || true)" 'the unit after the installation'
 code=0
 missing=$(executor-cri --check 2>&1) || code=$?
@@ -46,7 +46,7 @@ same '50000 100000' "$(cat "$cgroup/cpu.max")" 'the quota'
 crictl update --memory 134217728 "$web"
 same 134217728 "$(cat "$cgroup/memory.max")" 'the changed limit'
 used=$(crictl stats -o json "$web" | field '["stats"][0]["memory"]["workingSetBytes"]["value"]')
-[ "$used" -gt 0 ] || fail "statistics say $used bytes"
+[ "$used" -gt 0 ] || fail "the statistics have $used bytes"
 at 'a pod runs, and is limited'
 
 # A restart and a kill of executor-cri, and of executord, change nothing for the container.

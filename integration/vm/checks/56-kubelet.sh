@@ -1,6 +1,6 @@
-# docs/guides/kubernetes-node.md and kubernetes-secrets.md, typed on this machine: a stock kubelet without an API server, under systemd and cgroup version 2.
-# A static pod runs in the cgroups of its class of service. Its certificate, a secret by reference, is replaced while it runs,
-# and is nowhere else. It outlives the kubelet, and the kubelet ends it within its time when the machine shuts down.
+# Runs the commands of docs/guides/kubernetes-node.md and kubernetes-secrets.md on this machine: a stock kubelet without an API server, under systemd and cgroup version 2.
+# A static pod runs in the cgroups of its QoS class. Its certificate, a secret by reference, is replaced while the pod runs,
+# and is not on the host. The pod outlives the kubelet, and the kubelet stops it in time when the machine shuts down.
 # programs: crictl kubelet
 # seconds: 900
 . "$VM/lib.sh"
@@ -22,14 +22,14 @@ finish() {
 }
 trap finish EXIT
 
-# typed PAGE NUMBER: types a block of commands. The image of the pod is one of this machine's registry.
+# typed PAGE NUMBER: runs a block of commands of a guide. The image of the pod is from this machine's registry.
 typed() {
     awk -v wanted="$2" '/^```sh$/ { found++; shown = found == wanted; next } /^```$/ { shown = 0 } shown' \
         "/payload/docs/kubernetes-$1.md" | sed "s|registry.k8s.io/[^ ]*|$IMAGE|" >"$made/block"
     [ -s "$made/block" ] || fail "the guide has no block $2"
     timeout 200 sh -eu "$made/block" || fail "block $2 of kubernetes-$1.md: $?"
 }
-# Prints what Python's expression says of the pod, from the kubelet's own endpoint.
+# Prints the value of a Python expression about the pod, from the kubelet's own endpoint.
 pod() {
     python3 - "$1" <<END
 import json, sys, urllib.request
@@ -41,7 +41,7 @@ is() {
     [ "$(pod "$1")" = "$2" ]
 }
 
-# The other parts: a unit like that of kubeadm's packages, and crictl. dpkg left out the documentation.
+# The other parts: a unit like the unit of kubeadm's packages, and crictl. dpkg excluded the documentation.
 cat >$unit <<END
 [Service]
 ExecStart=/payload/programs/kubelet --config=/var/lib/kubelet/config.yaml --hostname-override=node
@@ -78,7 +78,7 @@ cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
 has "$cgroup" '^/sys/fs/cgroup/kubepods/besteffort/pod'
 at 'a static pod runs, and its certificate was replaced'
 
-# The pair fits. The host has the key in the directory of the provider alone.
+# Key and certificate match. On the host, only the directory of the provider has the key.
 crictl exec "$id" busybox cat /run/secrets/tls/tls.crt >"$made/crt"
 crictl exec "$id" busybox cat /run/secrets/tls/tls.key >"$made/key"
 same "$(openssl pkey -in "$made/key" -pubout)" "$(openssl x509 -in "$made/crt" -noout -pubkey)" 'the public key'
@@ -91,7 +91,7 @@ for version in web-1 web-2; do
 done
 grep -qF -- "$part" "$made/key" || fail 'the control: the same search finds the copy of this check'
 
-# The kubelet is killed, and finds the container again.
+# After a kill, the kubelet finds the container again.
 kill -9 "$(systemctl show -P MainPID kubelet)"
 eventually 120 sh -c '[ "$(systemctl show -P NRestarts kubelet)" -ge 1 ] && systemctl is-active kubelet'
 eventually 120 is 'pod["status"]["containerStatuses"][0]["ready"]' True
@@ -99,7 +99,7 @@ same "executor://$id" "$(pod 'pod["status"]["containerStatuses"][0]["containerID
 same 0 "$(pod 'pod["status"]["containerStatuses"][0]["restartCount"]')" 'restarts'
 at 'the kubelet was killed'
 
-# A pod with a limit, which ends itself in time.
+# A pod with limits, which exits in time.
 cat >/etc/kubernetes/manifests/limited.yaml <<END
 apiVersion: v1
 kind: Pod
@@ -124,7 +124,7 @@ same 67108864 "$(cat "$cgroup/memory.max")" 'the limit of the container'
 same 67108864 "$(cat "${cgroup%/*}/memory.max")" 'the limit of the pod'
 at 'a pod with a limit is ready'
 
-# logind announces a shutdown: the kubelet, which delays it, ends the pods.
+# logind announces a shutdown: the kubelet delays the shutdown, and stops the pods.
 eventually 60 sh -c 'systemd-inhibit --list --no-legend | grep -q kubelet'
 busctl emit /org/freedesktop/login1 org.freedesktop.login1.Manager PrepareForShutdown b true
 eventually 90 is '{pod["status"]["phase"] for pod in pods} <= {"Failed", "Succeeded"}' True

@@ -1,4 +1,4 @@
-# Disabled units stay disabled, whatever the package does.
+# Disabled units stay disabled after a reinstallation of the package.
 . "$VM/lib.sh"
 units='executord.socket executord.service executor-launcher.service'
 systemctl disable --now $units

@@ -12,7 +12,7 @@ done
 [ -n "$(cgroups)" ] || fail 'the control: there are cgroups'
 [ -n "$(shims)" ] || fail 'the control: there are shims'
 [ -n "$(network_left)" ] || fail 'the control: there is a network'
-[ -n "$(loop_devices)" ] || fail 'the control: there is a file system of a limit of disk'
+[ -n "$(loop_devices)" ] || fail 'the control: there is a file system of a disk limit'
 files=$(dpkg -L executor)
 at "dpkg -r"
 dpkg -r executor
@@ -40,5 +40,5 @@ done
 for id in polite deaf; do
     has "$(exit_of $id '')" "'verified': True"
 done
-[ -n "$(find /var/lib/executor/layers/sha256 -name private)" ] || fail 'the image'
-grep -q bye /var/lib/executor/containers/polite/log || fail 'the last words'
+[ -n "$(find /var/lib/executor/layers/sha256 -name private)" ] || fail 'the image is missing'
+grep -q bye /var/lib/executor/containers/polite/log || fail 'the last output of the container is missing'

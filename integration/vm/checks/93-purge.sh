@@ -8,8 +8,8 @@ gone() {
     left=$(find /etc/systemd /var/lib/systemd/deb-systemd-helper-* -name '*execut*' 2>/dev/null || true)
     same '' "$left" 'traces of the units'
     same 1 "$(dpkg -s executor 2>&1 | grep -c 'not installed')" 'dpkg knows nothing of it'
-    ! grep executor /etc/subuid /etc/subgid 2>/dev/null || fail 'ranges of ids'
-    getent passwd executor >/dev/null || fail 'the user'
+    ! grep executor /etc/subuid /etc/subgid 2>/dev/null || fail 'ranges of ids are left'
+    getent passwd executor >/dev/null || fail 'the user is missing'
     systemctl daemon-reload
     same '' "$(systemctl --failed --no-legend)" 'failed units'
 }
