@@ -97,7 +97,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     passed &= programs::run_examples(workspace, options.filter.as_deref())?;
     if !with_root {
         eprintln!(
-            "The tests that need root were NOT run: all tests of the package `integration`, and all tests reported as ignored."
+            "The tests that need root were NOT run: the package `integration`, and all tests reported as ignored."
         );
         if !options.no_root {
             bail!("run as root to run every test, or pass --no-root");

@@ -171,7 +171,8 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
             Some(first_and_last) => ids_of_pods.extend(first_and_last),
             None => missing.push(MissingSetting {
                 what: format!(
-                    "{} do not assign the same id range to the user kubelet; ids of pods may overlap with other users' ids",
+                    "{} do not assign the same id range to the user kubelet; ids of pods may overlap with other users' \
+                     ids",
                     IDS.join(" and ")
                 ),
                 line: IDS_LINE.to_owned(),

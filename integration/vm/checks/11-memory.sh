@@ -12,8 +12,8 @@ agent-cli rm -f limited
 [ ! -d "$dir" ] || fail "$dir is still there"
 
 code=0
-told=$(run --keep --id oom --memory 32M -- sh -c 'head -c 200m /dev/zero | tail' 2>&1) || code=$?
-has "$told" 'the memory limit \(32 MiB\) was reached'
+printed=$(run --keep --id oom --memory 32M -- sh -c 'head -c 200m /dev/zero | tail' 2>&1) || code=$?
+has "$printed" 'the memory limit \(32 MiB\) was reached'
 same 137 $code 'exit status'
 same True "$(agent-cli inspect --json oom | field '["result"]["oom_killed"]')" oom_killed
 agent-cli rm oom

@@ -1,4 +1,4 @@
-# Stopping the units stops no container; after a start every container is found, including containers that exited in between.
+# Stopping the units stops no container; after a start every container is found, also if it has exited.
 . "$VM/lib.sh"
 run -d --id stays -- sleep 1000
 run -d --id ends -- sh -c 'sleep 2; exit 9'
@@ -7,7 +7,7 @@ systemctl stop executord.socket executord.service executor-launcher.service
 for unit in executord.socket executord.service executor-launcher.service; do
     same inactive "$(systemctl is-active $unit || true)" "$unit"
 done
-same 125 "$(status_of agent-cli info)" 'nobody listens'
+same 125 "$(status_of agent-cli info)" 'no daemon listens'
 ended() {
     [ -e /var/lib/executor/containers/ends/exit.json ] && [ -s /var/lib/executor/containers/ends/exit.json ]
 }
@@ -17,5 +17,5 @@ same sleep "$(cat "/proc/$stays/comm")" 'it runs on'
 systemctl start executord.socket
 eventually 60 serves
 same "$stays" "$(agent-cli inspect --json stays | field '["processes"][0]["pid"]')" 'the same process'
-same 9 "$(status_of agent-cli wait ends)" 'what ended while nobody was there'
+same 9 "$(status_of agent-cli wait ends)" 'the container that exited without a daemon'
 agent-cli rm -f stays ends

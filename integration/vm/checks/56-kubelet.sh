@@ -1,4 +1,5 @@
-# Runs the commands of docs/guides/kubernetes-node.md and kubernetes-secrets.md on this machine: a stock kubelet without an API server, under systemd and cgroup version 2.
+# Runs the commands of docs/guides/kubernetes-node.md and kubernetes-secrets.md on this machine: a stock kubelet without
+# an API server, under systemd and cgroup version 2.
 # A static pod runs in the cgroups of its QoS class. Its certificate, a secret by reference, is replaced while the pod runs,
 # and is not on the host. The pod outlives the kubelet, and the kubelet stops it in time when the machine shuts down.
 # programs: crictl kubelet

@@ -65,7 +65,7 @@ struct Outcome {
     seed: u64,
     /// Number of kills by program.
     kills: BTreeMap<&'static str, u32>,
-    /// Number of exits of executord because its launcher was killed before executord listened.
+    /// Number of exits of executord because its launcher was killed before the launcher listened.
     executord_ended: u32,
     /// Number of completed Jobs.
     jobs: u32,
