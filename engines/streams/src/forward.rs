@@ -1,4 +1,4 @@
-//! A session of port-forward.
+//! Sessions of port-forward.
 
 use std::collections::HashMap;
 use std::io;

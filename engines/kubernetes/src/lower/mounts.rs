@@ -1,4 +1,4 @@
-//! Mounts and devices: rules C24 to C26.
+//! Lowers mounts and devices: rules C24 to C26.
 
 use std::collections::BTreeMap;
 

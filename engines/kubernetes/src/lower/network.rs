@@ -1,4 +1,4 @@
-//! Arguments and capabilities for CNI plugins: rule C22.
+//! Lowers the arguments and capabilities for CNI plugins: rule C22.
 
 use executor_client::v1::{CniArgument, CniBandwidth, CniOptions};
 use executor_core::quantity::Quantity;

@@ -1,4 +1,4 @@
-//! The process of a container: rule C23.
+//! Lowers the process of a container: rule C23.
 
 use executor_client::v1::{EnvironmentVariable, RunAction};
 use executor_core::image::parse_signal;

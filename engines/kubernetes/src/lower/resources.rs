@@ -1,4 +1,4 @@
-//! Resources: rule C29. A resource without a limit in the CRI is unlimited: defaults of executord do not apply.
+//! Lowers resources: rule C29. A resource without a limit in the CRI is unlimited: defaults of executord do not apply.
 
 use executor_client::v1::Limits;
 use executor_cri_api::v1::LinuxContainerResources;

@@ -1,4 +1,4 @@
-//! Sandboxes: rules C17 to C22.
+//! Lowers sandboxes: rules C17 to C22.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! Security context of a container: rules C27 and C28.
+//! Lowers the security context of a container: rules C27 and C28.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Items of an inline volume: rule C52.
+//! Reads the items of an inline volume: rule C52.
 
 use std::collections::BTreeSet;
 

@@ -52,7 +52,7 @@ impl SandboxRecord {
         }
     }
 
-    /// Returns the processor time of removed containers, without those that the caller counts itself.
+    /// Returns the processor time of removed containers, except containers that the caller counts itself.
     pub(crate) fn removed_cpu_ns(&self, is_counted: impl Fn(&str) -> bool) -> u64 {
         let removed = self.removed_containers.iter().filter(|(id, _)| !is_counted(id));
         removed.fold(self.removed_cpu_ns, |sum, (_, cpu_ns)| sum.saturating_add(*cpu_ns))

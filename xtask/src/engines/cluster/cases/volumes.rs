@@ -1,4 +1,4 @@
-//! ConfigMaps, Secrets and projected volumes.
+//! Cases for ConfigMaps, Secrets and projected volumes.
 
 use anyhow::ensure;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Deployments, Jobs, CronJobs, StatefulSets, DaemonSets, and the autoscaler of Deployments.
+//! Cases for Deployments, Jobs, CronJobs, StatefulSets, DaemonSets, and the autoscaler of Deployments.
 
 use std::fs;
 
