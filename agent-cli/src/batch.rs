@@ -47,7 +47,8 @@ pub(crate) async fn report(
             session.output.text(to_document(&json::Container::from(container))).await;
         }
     } else if session.json {
-        let documents: Vec<json::Tried> = done.iter().map(|(id, done)| json::Tried::new(id, done)).collect();
+        let documents: Vec<json::ContainerOutcome> =
+            done.iter().map(|(id, done)| json::ContainerOutcome::new(id, done)).collect();
         session.output.text(to_document(&documents)).await;
     }
     successes(session, done.into_iter().map(|(_, done)| done).collect())

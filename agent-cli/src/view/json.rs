@@ -102,13 +102,13 @@ impl Done {
 
 /// Result for one of several containers.
 #[derive(Serialize)]
-pub(crate) struct Tried {
+pub(crate) struct ContainerOutcome {
     id: String,
     container: Option<Container>,
     error: Option<String>,
 }
 
-impl Tried {
+impl ContainerOutcome {
     /// Creates the result for the requested id.
     pub(crate) fn new(id: &str, done: &Result<v1::Container, Failure>) -> Self {
         let container = done.as_ref().ok();

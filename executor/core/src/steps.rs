@@ -28,7 +28,7 @@ use crate::plan::{Action, Actions, Direction, Messages, PlannedProcess, PlannedT
 use crate::record::{Exit, StepRecord, StepState};
 use crate::time::Timestamp;
 use error::{Cause, StepError, Why, several};
-pub use restart::AskedAgain;
+pub use restart::RestartOutcome;
 use restart::Restarts;
 
 /// Result of a process.

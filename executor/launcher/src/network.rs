@@ -108,7 +108,7 @@ pub(crate) fn longest(host: &Host) -> Duration {
 
 /// A network failure by its cause.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum NetworkError {
     #[error("plugin `{0}`, {1}: {2}")]
     Plugin(String, &'static str, Fault),
     #[error("plugin `{0}`: {1}")]
@@ -136,7 +136,7 @@ enum Trouble {
     System(&'static str, io::Error),
 }
 
-impl Trouble {
+impl NetworkError {
     fn refused(&self, network: &str) -> Refused {
         if let Self::Port(..) | Self::HostPort(..) = self {
             return Refused::from_fields(Reason::Precondition, &[Violation::new("ports", self.to_string())]);
@@ -236,7 +236,7 @@ impl WarmNetwork {
     pub(crate) fn attach(host: &Host, name: &str, init: BorrowedFd<'_>) -> Result<Self, Refused> {
         let network = &host.warm_pool_network;
         let boot_id = executor_sys::identity::boot_id().map_err(|error| failed("/proc", &error))?;
-        let configured = host.networks.get(network).ok_or(Trouble::Removed);
+        let configured = host.networks.get(network).ok_or(NetworkError::Removed);
         let attached =
             configured.and_then(|network| bridge::attach_warm(host, (&warm_record(name), &boot_id), network, init));
         attached.map(Self).map_err(|trouble| trouble.refused(network))

@@ -79,7 +79,7 @@ impl Restarts {
 
 /// Result of a request to restart the action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AskedAgain {
+pub enum RestartOutcome {
     /// The run is being ended, and another run follows.
     Follows(Vec<StepOrder>),
     /// The action is ending or has already ended.
@@ -98,21 +98,21 @@ impl Steps {
     }
 
     /// Ends the current run as a failure with this reason, if the policy permits another run.
-    pub fn run_again_for(&mut self, reason: String, now: Timestamp) -> AskedAgain {
+    pub fn run_again_for(&mut self, reason: String, now: Timestamp) -> RestartOutcome {
         let Some(index) = self.steps.iter().position(|step| matches!(step.role, Role::Restart(_))) else {
-            return AskedAgain::NotPermitted;
+            return RestartOutcome::NotPermitted;
         };
         let (is_running, cancelled) = (self.is_running(index), self.steps[index].cancelled);
-        let Role::Restart(restarts) = &mut self.steps[index].role else { return AskedAgain::NotPermitted };
+        let Role::Restart(restarts) = &mut self.steps[index].role else { return RestartOutcome::NotPermitted };
         if cancelled || !restarts.permits_after_failure() {
-            return AskedAgain::NotPermitted;
+            return RestartOutcome::NotPermitted;
         }
         if !is_running || restarts.waits() || restarts.asked.is_some() {
-            return AskedAgain::IsEnding;
+            return RestartOutcome::IsEnding;
         }
         restarts.asked = Some(reason);
         self.cancel_children(index, now);
-        AskedAgain::Follows(std::mem::take(&mut self.orders))
+        RestartOutcome::Follows(std::mem::take(&mut self.orders))
     }
 
     /// Prevents further runs. During a delay the step ends with the last run's error.

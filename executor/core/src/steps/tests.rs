@@ -339,15 +339,15 @@ fn an_unhealthy_run_begins_again_as_far_as_the_policy_permits() {
     let why = || "Instance became unhealthy: no answer".to_owned();
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
     steps.start(at(0));
-    assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::Follows(vec![StepOrder::Cancel(0)]));
-    assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::IsEnding);
+    assert_eq!(steps.run_again_for(why(), at(5)), RestartOutcome::Follows(vec![StepOrder::Cancel(0)]));
+    assert_eq!(steps.run_again_for(why(), at(5)), RestartOutcome::IsEnding);
     let (text, timer, _) = pause(&steps.ended(0, exited(0), at(6)));
     assert_eq!(text, "restarting now: Instance became unhealthy: no answer");
     assert_eq!(steps.expired(timer, at(6)), [StepOrder::Start(0)]);
-    assert_eq!(steps.run_again_for(why(), at(7)), AskedAgain::NotPermitted, "once only");
+    assert_eq!(steps.run_again_for(why(), at(7)), RestartOutcome::NotPermitted, "once only");
     let mut without = self::steps(Action::Run(0), 1);
     without.start(at(0));
-    assert_eq!(without.run_again_for(why(), at(1)), AskedAgain::NotPermitted);
+    assert_eq!(without.run_again_for(why(), at(1)), RestartOutcome::NotPermitted);
 }
 
 #[test]

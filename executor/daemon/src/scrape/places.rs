@@ -50,7 +50,7 @@ impl SlotPhase {
 }
 
 #[derive(Debug)]
-struct TakenPlaces {
+struct OccupiedSlot {
     owner: Owner,
     phase: SlotPhase,
     leave: Arc<Notify>,
@@ -62,7 +62,7 @@ pub(super) struct ConnectionSlots(Arc<SlotsShared>);
 
 #[derive(Debug, Default)]
 struct SlotsShared {
-    taken: Mutex<Vec<TakenPlaces>>,
+    taken: Mutex<Vec<OccupiedSlot>>,
     /// Notified when a connection has closed or its phase has changed.
     changed: Notify,
 }
@@ -115,7 +115,7 @@ impl ConnectionSlots {
             }
         }
         let leave = Arc::new(Notify::new());
-        taken.push(TakenPlaces { owner, phase: SlotPhase::Silent(now), leave: Arc::clone(&leave) });
+        taken.push(OccupiedSlot { owner, phase: SlotPhase::Silent(now), leave: Arc::clone(&leave) });
         drop(taken);
         ConnectionSlot { places: self.clone(), leave }
     }

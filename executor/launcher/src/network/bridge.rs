@@ -34,7 +34,7 @@ use super::attachment::{BridgeAttachment, hardware};
 use super::netlink::NetlinkSocket;
 use super::ports::Reserved;
 use super::store::{Durability, Stored};
-use super::{Trouble, nft, store};
+use super::{NetworkError, nft, store};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::sysctl;
@@ -65,7 +65,7 @@ pub(super) fn attach(
     network: &BridgeNetwork,
     asked: Capabilities,
     init: BorrowedFd<'_>,
-) -> Result<(Addresses, Reserved), Trouble> {
+) -> Result<(Addresses, Reserved), NetworkError> {
     let (id, ports) = (record.plan.id.as_str(), &record.plan.connectivity.ports);
     let (lock, reserved) = reserve_ports(host, id, ports, &asked)?;
     let attachment = lease(host, (id, &record.shim.boot_id), network, (ports.clone(), asked))?;
@@ -84,8 +84,8 @@ pub(super) fn attach_warm(
     (name, boot_id): (&str, &str),
     network: &BridgeNetwork,
     init: BorrowedFd<'_>,
-) -> Result<BridgeAttachment, Trouble> {
-    let lock = store::lock(host).map_err(|error| Trouble::System("state directory", error))?;
+) -> Result<BridgeAttachment, NetworkError> {
+    let lock = store::lock(host).map_err(|error| NetworkError::System("state directory", error))?;
     let attachment = lease(host, (name, boot_id), network, (Vec::new(), Capabilities::default()))?;
     drop(lock);
     connect(host, network, &attachment, init)?;
@@ -115,8 +115,8 @@ pub(super) fn complete(
     record: &ContainerRecord,
     adopted: BridgeAttachment,
     asked: Capabilities,
-) -> Result<(Addresses, Reserved), Trouble> {
-    let network = host.networks.get(&adopted.network).ok_or(Trouble::Removed)?;
+) -> Result<(Addresses, Reserved), NetworkError> {
+    let network = host.networks.get(&adopted.network).ok_or(NetworkError::Removed)?;
     let ports = &record.plan.connectivity.ports;
     if ports.is_empty() {
         ensure(host, network, &adopted)?;
@@ -125,7 +125,7 @@ pub(super) fn complete(
     let (lock, reserved) = reserve_ports(host, &adopted.id, ports, &asked)?;
     let attachment = BridgeAttachment { ports: ports.clone(), asked, ..adopted };
     store::write(host, &attachment.id, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
-        .map_err(|error| Trouble::System("state directory", error))?;
+        .map_err(|error| NetworkError::System("state directory", error))?;
     drop(lock);
     ensure(host, network, &attachment)?;
     publish(host, network, &attachment)?;
@@ -140,13 +140,13 @@ fn reserve_ports(
     id: &str,
     ports: &[PublishedPort],
     asked: &Capabilities,
-) -> Result<(File, Reserved), Trouble> {
-    let system = |error: io::Error| Trouble::System("state directory", error);
+) -> Result<(File, Reserved), NetworkError> {
+    let system = |error: io::Error| NetworkError::System("state directory", error);
     if ports.is_empty() {
         return Ok((store::lock(host).map_err(system)?, Reserved::default()));
     }
     let checked = store::check_ports(host, id, asked).map_err(system)?;
-    let lock = checked.map_err(|(port, other)| Trouble::Port(port, other))?;
+    let lock = checked.map_err(|(port, other)| NetworkError::Port(port, other))?;
     Ok((lock, Reserved::from_ports(ports)?))
 }
 
@@ -156,8 +156,8 @@ fn connect(
     network: &BridgeNetwork,
     attachment: &BridgeAttachment,
     init: BorrowedFd<'_>,
-) -> Result<(), Trouble> {
-    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+) -> Result<(), NetworkError> {
+    let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
     let bridge = ensure(host, network, attachment)?;
     let inside = process::within_network(init, || {
         for (name, value) in INSIDE {
@@ -187,8 +187,13 @@ fn connect(
 
 /// Adds the container to the network's tables and returns the bridge. Creates the bridge or the tables again if they
 /// were deleted.
-fn ensure(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<link::FoundLink, Trouble> {
-    let found = link::find(&network.interface).map_err(|error| Trouble::System("interface of the network", error))?;
+fn ensure(
+    host: &Host,
+    network: &BridgeNetwork,
+    attachment: &BridgeAttachment,
+) -> Result<link::FoundLink, NetworkError> {
+    let found =
+        link::find(&network.interface).map_err(|error| NetworkError::System("interface of the network", error))?;
     let bridge = match found {
         Some(found) if found.is_up && found.alias == alias(host, network) => found,
         _ => make(host, network)?,
@@ -196,20 +201,20 @@ fn ensure(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -
     match rules::add(attachment) {
         // The tables were deleted, for example by `nft flush ruleset`.
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(host, network),
-        added => added.map(|()| bridge).map_err(Trouble::Rules),
+        added => added.map(|()| bridge).map_err(NetworkError::Rules),
     }
 }
 
 /// Completes the publication of ports after the map elements were added. Handles replies to `::1`, connections of the
 /// container to itself, and UDP flows that are already tracked.
-fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<(), Trouble> {
-    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<(), NetworkError> {
+    let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
     if attachment.ports.is_empty() {
         return Ok(());
     }
     link::return_frames(&attachment.device).map_err(system("interface of the container"))?;
     if let Some(alias) = network.loopback_alias() {
-        rules::answer_loopback(attachment, alias).map_err(Trouble::Rules)?;
+        rules::answer_loopback(attachment, alias).map_err(NetworkError::Rules)?;
     }
     for port in attachment.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
         conntrack::forget_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
@@ -223,7 +228,7 @@ fn lease(
     (name, boot_id): (&str, &str),
     network: &BridgeNetwork,
     (ports, asked): (Vec<PublishedPort>, Capabilities),
-) -> Result<BridgeAttachment, Trouble> {
+) -> Result<BridgeAttachment, NetworkError> {
     let mut attachment = BridgeAttachment {
         id: name.to_owned(),
         boot_id: boot_id.to_owned(),
@@ -246,8 +251,8 @@ fn lease(
                 store::write(host, name, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
             })
         })
-        .map_err(|error| Trouble::System("state directory", error))?
-        .ok_or_else(|| Trouble::Full(network.capacity()))?;
+        .map_err(|error| NetworkError::System("state directory", error))?
+        .ok_or_else(|| NetworkError::Full(network.capacity()))?;
     Ok(attachment)
 }
 
@@ -317,18 +322,18 @@ pub(super) fn leave(host: &Host, attachment: &BridgeAttachment) -> Result<(), St
 }
 
 /// Creates or repairs the bridge of a network and its tables, and returns the bridge.
-fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble> {
-    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, NetworkError> {
+    let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
     let _lock = store::lock(host).map_err(system("state directory"))?;
     let (name, alias) = (&network.interface, alias(host, network));
     let containers = attachments(host, &network.name).map_err(system("state directory"))?;
     let mut found = link::find(name).map_err(system("interface of the network"))?;
     if let Some(other) = found.as_ref().filter(|found| found.alias != alias) {
         if !other.is_bridge || !other.alias.starts_with(&owner_prefix(host, network)) {
-            return Err(Trouble::ForeignInterface(name.clone(), network.name.clone()));
+            return Err(NetworkError::ForeignInterface(name.clone(), network.name.clone()));
         }
         if containers.iter().any(|container| !container.is_of(network)) {
-            return Err(Trouble::Changed(network.name.clone()));
+            return Err(NetworkError::Changed(network.name.clone()));
         }
     }
     // The configuration has changed, or the interface is down. When it goes down, the kernel removes its IPv6
@@ -342,7 +347,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
             if let Some(route) = link::overlapping(&routes, pool) {
                 let (key, interface) =
                     (if pool.addr().is_ipv4() { "ipv4" } else { "ipv6" }, link::interface_name(route.interface));
-                return Err(Trouble::Overlap {
+                return Err(NetworkError::Overlap {
                     pool,
                     route: route.destination,
                     interface,
@@ -373,7 +378,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
             log::line(Level::Warning, "", format_args!("network `{}`: {warning}", network.name));
         }
     }
-    rules::replace(network, &containers).map_err(Trouble::Rules)?;
+    rules::replace(network, &containers).map_err(NetworkError::Rules)?;
     for container in containers.iter().filter(|container| !container.ports.is_empty()) {
         let exists = link::find(&container.device).map_err(system("interface of the container"))?.is_some();
         if exists {
@@ -381,7 +386,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
         }
     }
     let made = link::find(name).map_err(system("interface of the network"))?;
-    made.ok_or_else(|| Trouble::System("interface of the network", io::ErrorKind::NotFound.into()))
+    made.ok_or_else(|| NetworkError::System("interface of the network", io::ErrorKind::NotFound.into()))
 }
 
 /// Sets up a new bridge.
@@ -446,7 +451,7 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
     });
     let is_own = found.as_ref().is_some_and(|found| found.is_bridge && found.alias == alias(host, network));
     if found.is_some() && !is_own {
-        warnings.push(Trouble::ForeignInterface(network.interface.clone(), network.name.clone()).to_string());
+        warnings.push(NetworkError::ForeignInterface(network.interface.clone(), network.name.clone()).to_string());
     }
     let mtu = network.mtu.or_else(|| found.filter(|_| is_own).map(|found| found.mtu));
     let bridge = ListedBridge {
@@ -461,7 +466,7 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
     (bridge, warnings)
 }
 
-/// Returns the description of a network's interface. It identifies this executor and the network's configuration.
+/// Returns the alias of a network's interface, which identifies this executor and the network's configuration.
 fn alias(host: &Host, network: &BridgeNetwork) -> String {
     let pools: Vec<String> = network.pools().map(|pool| pool.to_string()).collect();
     let mtu = network.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
@@ -470,7 +475,7 @@ fn alias(host: &Host, network: &BridgeNetwork) -> String {
     alias
 }
 
-/// Returns the part of the interface description that does not depend on the network's configuration.
+/// Returns the part of the interface's alias that does not depend on the network's configuration.
 fn owner_prefix(host: &Host, network: &BridgeNetwork) -> String {
     let installation =
         &hex::encode(Sha256::digest(host.state_dir.as_os_str().as_encoded_bytes()))[..INSTALLATION_DIGITS];

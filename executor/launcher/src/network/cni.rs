@@ -37,7 +37,7 @@ use sha2::{Digest, Sha256};
 
 use super::ports::Reserved;
 use super::store::Stored;
-use super::{KILL_PATIENCE, Patience, Trouble, netns, store};
+use super::{KILL_PATIENCE, NetworkError, Patience, netns, store};
 use crate::files;
 use crate::host::Host;
 use locks::OperationLock;
@@ -51,9 +51,9 @@ pub(super) fn attach(
     network: CniNetwork,
     asked: Capabilities,
     init: i32,
-) -> Result<(Addresses, Reserved), Trouble> {
+) -> Result<(Addresses, Reserved), NetworkError> {
     let id = &record.plan.id;
-    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+    let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
     let patience = Patience::whole(host);
     let _lock = OperationLock::for_container(host, id, patience.deadline(), || Ok(()))
         .map_err(system("lock of the network"))?;
@@ -74,7 +74,7 @@ pub(super) fn attach(
         progress: Progress::Adding,
     };
     let lock = store::check_ports(host, id.as_str(), &attachment.asked).map_err(system("state directory"))?;
-    let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
+    let lock = lock.map_err(|(port, other)| NetworkError::Port(port, other))?;
     let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
     // Data of the plugins may survive a reboot, so the record must survive too.
     let durable = store::Durability::Synced;
@@ -95,7 +95,7 @@ pub(super) fn attach(
             if fault.is_other_version() {
                 versions::forget(host, &attachment.network);
             }
-            Trouble::Plugin(plugin.kind.clone(), "ADD", fault)
+            NetworkError::Plugin(plugin.kind.clone(), "ADD", fault)
         })?;
         attachment.result = Some(result);
         if index == last {
@@ -106,7 +106,7 @@ pub(super) fn attach(
     }
     let result = attachment.result.unwrap_or(Value::Null);
     let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
-    let addresses = Addresses::parse(&result).map_err(|why| Trouble::Answer(last, why))?;
+    let addresses = Addresses::parse(&result).map_err(|why| NetworkError::Answer(last, why))?;
     Ok((addresses, reserved))
 }
 
@@ -155,7 +155,7 @@ fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Re
         let until = patience.deadline();
         let call = Call { host, cgroup: &plugins, verb: Verb::Del, attachment, netns, until };
         if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
-            troubles.push(Trouble::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
+            troubles.push(NetworkError::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
         }
     }
     for cgroup in [&plugins, &check_cgroup(host, id)] {

@@ -13,7 +13,7 @@ use executor_core::plan::{Protocol, PublishedPort};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt};
 
-use super::Trouble;
+use super::NetworkError;
 
 /// Sockets that reserve a container's ports.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Reserved {
     ///
     /// # Errors
     /// Returns an error if a port is in use or its address is not one of the host's.
-    pub(super) fn from_ports(ports: &[PublishedPort]) -> Result<Self, Trouble> {
+    pub(super) fn from_ports(ports: &[PublishedPort]) -> Result<Self, NetworkError> {
         let mut sockets = Vec::new();
         for port in ports {
             let addresses = match port.host_ip {
@@ -47,11 +47,13 @@ impl Reserved {
     }
 }
 
-fn refused(port: &PublishedPort, error: Errno) -> Trouble {
+fn refused(port: &PublishedPort, error: Errno) -> NetworkError {
     match error {
-        Errno::ADDRINUSE => Trouble::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it"),
-        Errno::ADDRNOTAVAIL => Trouble::HostPort(port.on_host(), "the address is not assigned to this host"),
-        error => Trouble::System("a host port", error.into()),
+        Errno::ADDRINUSE => {
+            NetworkError::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it")
+        }
+        Errno::ADDRNOTAVAIL => NetworkError::HostPort(port.on_host(), "the address is not assigned to this host"),
+        error => NetworkError::System("a host port", error.into()),
     }
 }
 

@@ -22,7 +22,7 @@ use executor_core::plan::{Actions, PlannedProcess};
 use executor_core::record::{
     ContainerRecord, Exit, Failure, FailureKind, PreparedContainer, PreparedStep, RestartRecord, StepRecord,
 };
-use executor_core::steps::{AskedAgain, RunEnd, StepOrder, Steps, Timer, TransferEnd, exit_line};
+use executor_core::steps::{RestartOutcome, RunEnd, StepOrder, Steps, Timer, TransferEnd, exit_line};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -278,8 +278,8 @@ impl Ready {
         let mut permitted = false;
         self.drive(host, |running, _| {
             let asked = running.steps.run_again_for(reason.to_owned(), now());
-            permitted = asked != AskedAgain::NotPermitted;
-            if let AskedAgain::Follows(orders) = asked { orders } else { Vec::new() }
+            permitted = asked != RestartOutcome::NotPermitted;
+            if let RestartOutcome::Follows(orders) = asked { orders } else { Vec::new() }
         });
         permitted
     }

@@ -14,7 +14,7 @@ use crate::errors::plain;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network::store::{self, Stored};
-use crate::network::{KILL_PATIENCE, Patience, Trouble};
+use crate::network::{KILL_PATIENCE, NetworkError, Patience};
 
 /// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(in crate::network) fn check(
         let (cgroup, until) = (&*cgroup, patience.deadline());
         let call = Call { host, cgroup, verb: Verb::Check, attachment: &attachment, netns, until };
         if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
-            checked = Checked::Broken(Trouble::Plugin(plugin.kind.clone(), "CHECK", fault).to_string());
+            checked = Checked::Broken(NetworkError::Plugin(plugin.kind.clone(), "CHECK", fault).to_string());
             break;
         }
         if Instant::now() >= patience.until {

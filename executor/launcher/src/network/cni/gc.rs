@@ -13,7 +13,7 @@ use crate::errors::plain;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network::store::{self, Stored};
-use crate::network::{KILL_PATIENCE, Patience, Trouble, longest};
+use crate::network::{KILL_PATIENCE, NetworkError, Patience, longest};
 
 /// Calls GC for each network of CNI 1.1.0 or newer. Failures are logged.
 pub(in crate::network) fn collect(host: &Host) {
@@ -96,14 +96,14 @@ fn collect_network(
     }
     let version = match versions::negotiate(host, cgroup, network, patience) {
         Ok(version) if version >= Version::V1_1_0 => version,
-        Ok(_) | Err(Trouble::NoVersion) => return Vec::new(),
+        Ok(_) | Err(NetworkError::NoVersion) => return Vec::new(),
         Err(trouble) => return vec![trouble.to_string()],
     };
     let valid = || valid.iter().filter(|(name, _)| *name == network.name).map(|(_, id)| (&**id, INTERFACE));
     let failure = |plugin: &Plugin| {
         let config = gc_stdin(network, plugin, version, valid());
         let removed = plugin::remove_stale(host, cgroup, plugin, &config, patience.deadline());
-        removed.err().map(|fault| Trouble::Plugin(plugin.kind.clone(), "GC", fault).to_string())
+        removed.err().map(|fault| NetworkError::Plugin(plugin.kind.clone(), "GC", fault).to_string())
     };
     network.plugins.iter().filter_map(failure).collect()
 }

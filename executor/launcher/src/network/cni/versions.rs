@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::plugin::{self, Fault};
 use crate::files;
 use crate::host::Host;
-use crate::network::{Patience, Trouble};
+use crate::network::{NetworkError, Patience};
 
 /// Largest cache file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
@@ -39,27 +39,27 @@ pub(super) fn negotiate(
     cgroup: &Path,
     network: &CniNetwork,
     patience: Patience,
-) -> Result<Version, Trouble> {
+) -> Result<Version, NetworkError> {
     let mut versions = network.versions.clone();
     for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
         let theirs = supported(host, cgroup, plugin, patience)?;
         versions.retain(|version| theirs.contains(version));
     }
-    versions.last().copied().ok_or(Trouble::NoVersion)
+    versions.last().copied().ok_or(NetworkError::NoVersion)
 }
 
-fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) -> Result<Vec<Version>, Trouble> {
-    let failed = |fault: Fault| Trouble::Plugin(plugin.kind.clone(), "VERSION", fault);
+fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) -> Result<Vec<Version>, NetworkError> {
+    let failed = |fault: Fault| NetworkError::Plugin(plugin.kind.clone(), "VERSION", fault);
     let path = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind).map_err(failed)?;
     let state = || fs::metadata(&path).map(|meta| FileVersion::from(&meta));
-    let before = state().map_err(|error| Trouble::System("program of a plugin", error))?;
+    let before = state().map_err(|error| NetworkError::System("program of a plugin", error))?;
     let kept = kept_path(host, &path);
     let known = files::read_json::<KeptAnswer>(&kept, BYTES_MAX).ok();
     if let Some(known) = known.filter(|known| known.path == path && known.file == before) {
         return Ok(known.versions);
     }
     let answer = plugin::versions(host, cgroup, plugin, patience.deadline()).map_err(failed)?;
-    let versions = supported_versions(&answer).map_err(|why| Trouble::Answer(plugin.kind.clone(), why))?;
+    let versions = supported_versions(&answer).map_err(|why| NetworkError::Answer(plugin.kind.clone(), why))?;
     if before.is_settled(SystemTime::now()) && state().is_ok_and(|after| after == before) {
         let answer = KeptAnswer { path: path.clone(), file: before, versions: versions.clone() };
         // If the file cannot be written, the plugin is called again next time.

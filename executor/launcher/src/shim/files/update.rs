@@ -147,7 +147,7 @@ fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
 }
 
 /// A validated update.
-struct Judged {
+struct ValidatedUpdate {
     update: FileUpdate,
     placed: PlacedUpdate,
     /// The new record.
@@ -155,7 +155,7 @@ struct Judged {
 }
 
 /// Validates an update against the current state and the launcher's own policy, which may differ from the daemon's.
-fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
+fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<ValidatedUpdate, Refused> {
     let record = &ready.record;
     may_be_updated(record)?;
     let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;
@@ -174,7 +174,7 @@ fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refuse
         files_updated_at: Some(now()),
         ..record.clone()
     };
-    Ok(Judged { update, placed, record })
+    Ok(ValidatedUpdate { update, placed, record })
 }
 
 fn invalid(error: &dyn std::fmt::Display) -> Refused {
@@ -239,8 +239,8 @@ fn singles(update: &FileUpdate, placed: &PlacedUpdate) -> Vec<Violation> {
 }
 
 /// Writes a new generation, swaps it in, and records it.
-fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) -> Result<(), Refused> {
-    let Judged { update, placed, record } = judged;
+fn replace(host: &Host, ready: &mut Ready, judged: &ValidatedUpdate, contents: &MemFile) -> Result<(), Refused> {
+    let ValidatedUpdate { update, placed, record } = judged;
     let old = update.replaced_bytes(&ready.record.plan, host.page);
     let new: u64 = update.changed.iter().map(|index| update.files[*index].size.div_ceil(host.page) * host.page).sum();
     let overhead = FILE_OVERHEAD * update.files.len() as u64;
@@ -317,10 +317,10 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
 fn announce(
     watch: &mut MaskedValues,
     log: &mut Log,
-    judged: &Judged,
+    judged: &ValidatedUpdate,
     contents: &MemFile,
 ) -> Result<ContainerRecord, Refused> {
-    let Judged { update, record, .. } = judged;
+    let ValidatedUpdate { update, record, .. } = judged;
     let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
     let masked = watch.announce(&changed, contents);
     masked.map_err(|error| failed("secrets to be masked", &error))?;
