@@ -107,7 +107,8 @@ impl Store {
         self.find(layer, parents).is_some()
     }
 
-    /// Returns the warning of a layer that is present, as in [`OpenedLayers::warnings`].
+    /// Returns the warning about a stored layer, as in [`OpenedLayers::warnings`]; `None` if the layer is missing or
+    /// has no warning.
     pub fn warning(&self, layer: &DiffId, parents: &[DiffId]) -> Option<String> {
         let about = about(&self.find(layer, parents)?.join(ABOUT)).ok()?;
         about.warning.map(|warning| format!("layer {layer}: {warning}"))

@@ -184,7 +184,7 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
 fn names<'a>(path: &'a [u8], entry: &[u8], name_max: u64) -> Result<Vec<&'a [u8]>, UnpackError> {
     let names = components(path).ok_or_else(|| UnpackError::entry(entry, "leads out of the layer"))?;
     match names.iter().map(|name| name.len() as u64).find(|length| *length > name_max) {
-        Some(length) => Err(UnpackError::limit(entry, "bytes of one of its names", length, name_max)),
+        Some(length) => Err(UnpackError::limit(entry, "bytes in a path component", length, name_max)),
         None => Ok(names),
     }
 }

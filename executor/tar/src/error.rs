@@ -10,7 +10,7 @@ const NAME_MAX: usize = 200;
 /// Error of reading an archive: a fault of the archive or of its source.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
-    #[error("{}{what}: {found}; at most {limit}", at(.entry))]
+    #[error("{}{found} {what}; at most {limit} are allowed", at(.entry))]
     Limit {
         /// Path of the entry; empty if it concerns the whole archive.
         entry: String,

@@ -210,8 +210,8 @@ impl<R: Read> Reader<R> {
         let mtime = records.mtime.map_or_else(|| header.mtime(), Ok)?;
         let mode = header.mode()? & 0o7777;
         for (what, found, limit) in [
-            ("bytes of its name", path.len() as u64, self.limits.path),
-            ("bytes of its link target", link.len() as u64, self.limits.link),
+            ("bytes in the name", path.len() as u64, self.limits.path),
+            ("bytes in the link target", link.len() as u64, self.limits.link),
         ] {
             within(&path, what, found, limit)?;
         }

@@ -49,11 +49,11 @@ fn everything_that_can_be_too_much_has_a_limit() {
     let length = files.len() as u64;
     bounded("bytes of the uncompressed archive", length, &files, |limits, most| limits.bytes = most);
     let long = Layer::new().file(&"abcdefghi/".repeat(30), "x").bytes();
-    bounded("bytes of its name", 300, &long, |limits, most| limits.path = most);
+    bounded("bytes in the name", 300, &long, |limits, most| limits.path = most);
     let name = Layer::new().file(&"n".repeat(200), "x").bytes();
-    bounded("bytes of one of its names", 200, &name, |limits, most| limits.name = most);
+    bounded("bytes in a path component", 200, &name, |limits, most| limits.name = most);
     let link = Layer::new().symlink("l", &"x".repeat(150)).bytes();
-    bounded("bytes of its link target", 150, &link, |limits, most| limits.link = most);
+    bounded("bytes in the link target", 150, &link, |limits, most| limits.link = most);
     let xattr = Layer::new().records(&[("SCHILY.xattr.user.x", &[7; 500])]).file("f", "").bytes();
     bounded("bytes of an extended attribute", 500, &xattr, |limits, most| limits.xattr = most);
     let names: Vec<String> = (0..9).map(|index| format!("SCHILY.xattr.user.{index}")).collect();
@@ -103,5 +103,5 @@ fn a_blob_does_not_grow_without_bound() {
 fn descriptions_come_to_an_end() {
     let layer = (0..100).fold(Layer::new(), |layer, _| layer.records(&[("comment", b"x")])).file("f", "").bytes();
     let error = Sandbox::new().unpack(&[], &layer).unwrap_err();
-    assert!(error.to_string().contains("extension headers before an entry: 9; at most 8"), "{error}");
+    assert!(error.to_string().contains("9 extension headers before an entry; at most 8"), "{error}");
 }

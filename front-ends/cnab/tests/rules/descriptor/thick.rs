@@ -138,7 +138,7 @@ fn rule_42_thick_bundle_long_name_refused() {
         with(archive::NAME_MAX, pax).unwrap();
         let refused = with(archive::NAME_MAX + 4, pax).unwrap_err();
         let ArchiveError::Read(why) = &refused else { panic!("{refused:?}") };
-        assert!(why.to_string().ends_with("bytes of its name: 4099; at most 4096"), "{why}");
+        assert!(why.to_string().contains("4099 bytes in the name; at most 4096"), "{why}");
         assert!(why.to_string().len() < 400, "{why}");
     }
 }
@@ -174,6 +174,6 @@ fn rule_42_thick_bundle_endless_name_refused() {
         };
         let refused = archive::bundle(&*long(64 << 20)).unwrap_err();
         let ArchiveError::Read(why) = &refused else { panic!("{kind:?}: {refused:?}") };
-        assert!(why.to_string().ends_with("67108864; at most 1048576"), "{kind:?}: {why}");
+        assert!(why.to_string().contains("67108864 bytes of long names"), "{kind:?}: {why}");
     }
 }
