@@ -430,7 +430,7 @@ impl Actor {
             }
             Err(error) => {
                 let reported = executor_core::errors::chain(&error);
-                tracing::error!(container = %self.handle.id(), error = reported, "cannot use the container's exit record");
+                tracing::error!(container = %self.handle.id(), error = reported, "cannot read the container's exit record");
                 self.conclude_without_record(
                     FailureKind::SupervisorLost,
                     format!("the exit of the process is unknown: {reported}"),
@@ -534,8 +534,8 @@ impl Actor {
         self.node.completed.notify_one();
     }
 
-    /// Forgets a container whose files are gone. It was completed and deleted shortly before the daemon was killed, and
-    /// the ledger does not record the deletion.
+    /// Removes from the registry a container whose files no longer exist. The container was completed and deleted
+    /// shortly before the daemon was killed, and the ledger does not record the deletion.
     fn vanish(&mut self) {
         self.wipe_unconfirmed();
         let id = self.handle.id();
@@ -543,7 +543,7 @@ impl Actor {
         forget(&self.node, &self.handle, Presence::Refused(ApiError::no_container(id.as_str())));
     }
 
-    /// Forgets a container that could not be created as requested, and returns the reason to its callers.
+    /// Removes a container that could not be created as requested, and returns the reason to the callers.
     fn refuse(mut self: Box<Self>, problem: ApiError) {
         self.wipe_unconfirmed();
         let id = self.handle.id();

@@ -146,7 +146,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let shared = root && account.uid == account::NOBODY;
     if shared {
         tracing::warn!(
-            "running as a user that other programs may share, so this user may not call the daemon: set `user` to a dedicated user"
+            "running as the overflow user, which other programs may also use: calls from this user are refused; set `user` to a dedicated user"
         );
     }
     let access = Access { own_uid: (!shared).then_some(account.uid), group };

@@ -62,7 +62,7 @@ pub(crate) enum FilterError {
     #[error("the seccomp filter cannot be installed without no_new_privs")]
     InstallPrivileged(#[source] std::io::Error),
     /// The filter must allow `capset` and `prctl` if the process may gain privileges.
-    #[error("the capability that installs the filter cannot be dropped; the filter must allow capset and prctl")]
+    #[error("cannot drop capabilities after installing the seccomp filter; the filter must allow capset and prctl")]
     Drop(#[source] std::io::Error),
 }
 

@@ -28,7 +28,7 @@ mod tests {
 
     const MARK: u8 = 0xa7;
 
-    /// Writes marks at a depth in the stack, and returns their address.
+    /// Fills a stack frame with `MARK` after `depth` nested calls, and returns the frame's address.
     #[inline(never)]
     fn leave(depth: usize) -> u64 {
         let mut frame = [0_u8; 1024];

@@ -17,7 +17,7 @@ const PLAYED: [&str; 9] =
 pub enum ManifestError {
     #[error("it needs parts that are not provided here:\n{}\n--partial installs the rest", list(.0))]
     NotProvided(Vec<NotProvided>),
-    #[error("it has no object that runs here")]
+    #[error("no object of the bundle can run on this node")]
     Nothing,
 }
 

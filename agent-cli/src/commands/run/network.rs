@@ -43,7 +43,7 @@ pub(crate) struct NetworkArgs {
     /// Host name of the container [default: its id]
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
-    /// Further name of the container for others on a built-in network; can be repeated
+    /// Additional name by which other containers on a built-in network find this container; can be repeated
     ///
     /// Containers on a built-in network also find it by its id and its host name. Several containers can have the same
     /// alias.

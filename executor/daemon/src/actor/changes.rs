@@ -28,7 +28,7 @@ impl Actor {
         // A missing record is not an error: the container has exited, and an exit record follows.
         if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
             let (id, error) = (self.handle.id(), executor_core::errors::chain(&error));
-            tracing::error!(container = %id, error, "cannot use the container's record");
+            tracing::error!(container = %id, error, "cannot read the container's record");
         }
         self.advance(reported);
         self.steps_changed(&steps, restarts.as_ref());

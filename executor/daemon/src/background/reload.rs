@@ -67,7 +67,7 @@ impl Reload {
         Self { done: Some(config.text.clone()), candidate: None, error: String::new(), pending: BTreeSet::new() }
     }
 
-    /// Forgets what was logged and applied, so that unchanged errors and keys are logged again.
+    /// Clears the state of earlier reads, so that unchanged text is applied and its errors and keys are logged again.
     fn forget(&mut self) {
         self.error.clear();
         self.pending.clear();

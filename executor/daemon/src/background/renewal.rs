@@ -59,7 +59,7 @@ pub(crate) async fn run_certificate_reload(
         let reader = Arc::clone(&certificates);
         let _ = tokio::task::spawn_blocking(move || reader.reload()).await;
         if certificates.expires_in().is_none() && !std::mem::replace(&mut expired, true) {
-            tracing::error!("{}: the certificate in force has expired", certificates.files()[0].display());
+            tracing::error!("{}: the current certificate has expired", certificates.files()[0].display());
         }
         expired &= certificates.expires_in().is_none();
         tokio::select! {

@@ -50,7 +50,7 @@ impl Launcher {
         match self.session()?.call_for_fds(call).await.map_err(|lost| self.absent(&lost.to_string()))? {
             (LauncherAnswer::NameSockets(_), fds) => fds.map_err(|error| ApiError::from_system(ABOUT, &error)),
             (LauncherAnswer::Refused(refused), _) => Err(refused.into()),
-            _ => Err(ApiError::new(Kind::Internal, format!("{ABOUT}: the answer has another type"))),
+            _ => Err(ApiError::new(Kind::Internal, format!("{ABOUT}: the launcher sent an unexpected response"))),
         }
     }
 }
@@ -65,7 +65,7 @@ fn read<T: Message + Default>(
     let fds = match answer {
         (LauncherAnswer::Refused(refused), _) => return Err(refused.into()),
         (answer, fds) if is_expected(&answer) => fds.map_err(|error| system(&error))?,
-        _ => return Err(ApiError::new(Kind::Internal, format!("{about}: the answer has another type"))),
+        _ => return Err(ApiError::new(Kind::Internal, format!("{about}: the launcher sent an unexpected response"))),
     };
     let fd = fds.into_iter().next();
     let fd = fd.ok_or_else(|| ApiError::new(Kind::Internal, format!("{about}: the answer has no descriptor")))?;

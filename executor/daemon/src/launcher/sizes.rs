@@ -21,7 +21,7 @@ impl Launcher {
         match answer.map_err(|lost| self.absent(&lost.to_string()))? {
             LauncherAnswer::LayersMeasured(size) => Ok(size),
             LauncherAnswer::Refused(refused) => Err(refused.into()),
-            _ => Err(ApiError::new(Kind::Internal, "size of the layers: the answer has another type")),
+            _ => Err(ApiError::new(Kind::Internal, "size of the layers: the launcher sent an unexpected response")),
         }
     }
 }

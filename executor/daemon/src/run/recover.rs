@@ -127,7 +127,7 @@ fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
             None
         }
         Err(error) => {
-            tracing::error!(container = %id, error = executor_core::errors::chain(&error), "cannot use the container's first record");
+            tracing::error!(container = %id, error = executor_core::errors::chain(&error), "cannot read the container's first record");
             None
         }
     }
@@ -166,7 +166,7 @@ fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     match records::exit(&node.config.paths, id) {
         Ok(exit) => exit.map(|exit| exit.container),
         Err(error) => {
-            tracing::error!(container = %id, error = executor_core::errors::chain(&error), "cannot use the container's exit record");
+            tracing::error!(container = %id, error = executor_core::errors::chain(&error), "cannot read the container's exit record");
             None
         }
     }
@@ -175,7 +175,7 @@ fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
 /// Reads the record of a container with a shim.
 fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     records::live(&node.config.paths, id).unwrap_or_else(|error| {
-        tracing::error!(container = %id, error = executor_core::errors::chain(&error), "cannot use the container's record");
+        tracing::error!(container = %id, error = executor_core::errors::chain(&error), "cannot read the container's record");
         None
     })
 }

@@ -120,7 +120,7 @@ fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         return Ok(shown);
     }
     mount::detach(&place.point)?;
-    Err(io::Error::other(format!("{} is covered", place.point.display())))
+    Err(io::Error::other(format!("another mount covered {}, and was removed", place.point.display())))
 }
 
 /// Sends a writable clone of a mount.

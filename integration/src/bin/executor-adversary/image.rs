@@ -135,7 +135,7 @@ fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Unpacks a blob that has a hole after its archive. Its length does not cause a refusal.
+/// Unpacks a sparse blob with a hole after the archive. The length of the blob does not cause a refusal.
 fn hollow_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let mut archive = sparse(1 << 20);

@@ -80,7 +80,7 @@ struct Options {
     /// Run only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Run only contestants whose name contains one of these
+    /// Run only programs whose name contains one of the given texts
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     contestants: Vec<String>,
     /// Measure one more executord with these additional configuration keys; `cold`, without a warm pool, is always

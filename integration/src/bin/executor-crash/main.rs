@@ -190,7 +190,7 @@ impl<N: Node> Run<N> {
         Ok(())
     }
 
-    /// Kills at `sample` calls, spread over the lives of all targets.
+    /// Repeats the run about `sample` times, and each time kills a target at another of its system calls.
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut lives = Vec::new();
         for target in targets {

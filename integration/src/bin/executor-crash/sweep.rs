@@ -81,11 +81,11 @@ impl Target {
 
     /// Returns the process to trace. With a warm pool, the current warm container becomes the shim, and the next fork
     /// of the launcher creates the next warm container.
-    fn trace_target(self, node: &Supervised, shell: Option<i32>) -> TraceTarget {
+    fn trace_target(self, node: &Supervised, warm_shim: Option<i32>) -> TraceTarget {
         let launcher = node.pid(Part::Launcher);
-        match (self, shell) {
-            (Self::Shim | Self::Everything | Self::Orphan, Some(shell)) => return TraceTarget::Living(shell),
-            (Self::Inject, Some(shell)) => return TraceTarget::OfShell { shell },
+        match (self, warm_shim) {
+            (Self::Shim | Self::Everything | Self::Orphan, Some(shim)) => return TraceTarget::Living(shim),
+            (Self::Inject, Some(shim)) => return TraceTarget::OfWarmContainer { shim },
             _ => {}
         }
         match self {
@@ -265,7 +265,7 @@ impl Node for TestNode {
     fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
         let (id, secrets) = self.next_life()?;
         let request = self.request(&id, &secrets);
-        let shell = self.warm();
+        let warm_shim = self.warm();
         let step = Step::default();
         let (reported, kills) = mpsc::channel();
         let act = {
@@ -286,7 +286,7 @@ impl Node for TestNode {
             }
         };
         let trace =
-            Trace::start(target.trace_target(&self.node, shell), (Counted::All, at), act).context("attaching")?;
+            Trace::start(target.trace_target(&self.node, warm_shim), (Counted::All, at), act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor restarts exited processes while the client continues; or the
         // life ends without a kill.

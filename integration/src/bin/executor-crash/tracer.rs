@@ -32,10 +32,10 @@ pub(crate) enum TraceTarget {
         /// Pid of the launcher.
         launcher: i32,
     },
-    /// Helpers that the shim of a warm container forks after its activation.
-    OfShell {
+    /// Helpers that the shim of an activated warm container forks.
+    OfWarmContainer {
         /// Pid of the warm container's shim.
-        shell: i32,
+        shim: i32,
     },
     /// Helpers that the next shim forks.
     Helpers {
@@ -191,7 +191,7 @@ impl Tracer {
             TraceTarget::Living(pid) => self.attach_threads(pid),
             TraceTarget::Shim { launcher: parent }
             | TraceTarget::Helpers { launcher: parent, .. }
-            | TraceTarget::OfShell { shell: parent } => {
+            | TraceTarget::OfWarmContainer { shim: parent } => {
                 seize(parent, follow_forks())?;
                 self.tracees.insert(parent, TraceMode::Forks);
                 locked(&self.held).insert(parent);
@@ -200,7 +200,7 @@ impl Tracer {
         }
     }
 
-    /// Attaches to all threads, including threads that are started meanwhile.
+    /// Attaches to all threads, including threads that start during this call.
     fn attach_threads(&mut self, pid: i32) -> Result<(), Errno> {
         locked(&self.held).insert(pid);
         loop {
@@ -282,7 +282,7 @@ impl Tracer {
     /// Handles a tracee's new child or thread.
     fn forked(&mut self, parent: Pid, child: i32) {
         let how = match self.target {
-            TraceTarget::Living(_) | TraceTarget::OfShell { .. } => Some(TraceMode::Calls),
+            TraceTarget::Living(_) | TraceTarget::OfWarmContainer { .. } => Some(TraceMode::Calls),
             TraceTarget::Shim { launcher } if parent.as_raw() == launcher => Some(TraceMode::Calls),
             TraceTarget::Helpers { launcher, .. } if parent.as_raw() == launcher => Some(TraceMode::Forks),
             TraceTarget::Helpers { which, .. } => {

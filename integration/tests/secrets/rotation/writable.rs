@@ -1,4 +1,4 @@
-//! Files that a container's process may change: permitted and denied operations, and the wipe of all files.
+//! Tests files that a container's process may change: which operations succeed, and that all files are wiped.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
