@@ -101,7 +101,7 @@ impl Global {
     /// Like [`Self::server`], but returns `None` instead of the command's default.
     ///
     /// # Errors
-    /// See [`Self::server`].
+    /// Returns the same errors as [`Self::server`].
     pub fn configured_server(&self) -> Result<Option<Server>, Failure> {
         self.check()?;
         if let Some(name) = &self.context {
@@ -120,7 +120,7 @@ impl Global {
     /// nothing if no executord is selected.
     ///
     /// # Errors
-    /// See [`Self::server`].
+    /// Returns the same errors as [`Self::server`].
     pub fn export_to(&self, command: &mut Command) -> Result<(), Failure> {
         self.configured_server().map(|named| named.iter().for_each(|server| contexts::export_server(command, server)))
     }

@@ -35,7 +35,7 @@ pub trait Program: CommandFactory + FromArgMatches {
     /// Parses a command line. The first element is the program's name.
     ///
     /// # Errors
-    /// Returns the help, the version, or a usage error. The error formats itself.
+    /// Returns a [`clap::Error`] if the line requests the help or the version, or has a usage error.
     fn read(line: &[OsString]) -> Result<Self, clap::Error> {
         let matches = Self::documented().with_help().try_get_matches_from(line)?;
         let mut program = Self::from_arg_matches(&matches)?;

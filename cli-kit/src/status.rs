@@ -10,13 +10,13 @@ pub trait ErrorContext<T> {
     /// Converts the error to a failure of the operation `doing` ("stop web-1").
     ///
     /// # Errors
-    /// Returns the error of the call.
+    /// Returns a failure with the operation and the error if the call failed.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
     /// Like [`ErrorContext::doing`], for a request whose fields have other names than `flag_names::flag` returns.
     ///
     /// # Errors
-    /// Returns the error of the call.
+    /// Returns a failure with the operation and the error if the call failed.
     fn doing_named(self, named: &Named) -> Result<T, Failure>;
 }
 

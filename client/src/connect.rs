@@ -55,7 +55,7 @@ impl Client {
     /// [`Self::connect_tls`].
     ///
     /// # Errors
-    /// See [`Self::connect`].
+    /// Returns the same errors as [`Self::connect`].
     pub async fn connect_with_keepalive(socket: impl AsRef<Path>) -> Result<Self, ConnectError> {
         Self::connect_socket(socket.as_ref(), Some(KEEPALIVE)).await
     }

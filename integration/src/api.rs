@@ -90,7 +90,7 @@ impl Api {
     /// Calls Run.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn run(&self, request: RunRequest) -> Result<RunResponse, Status> {
         self.call(async |mut rpc| rpc.run(request).await)
     }
@@ -98,7 +98,7 @@ impl Api {
     /// Calls PutArchive with the archive in pieces of `piece` bytes.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn put_archive(
         &self,
         id: &str,
@@ -116,7 +116,7 @@ impl Api {
     /// Calls GetArchive and returns the whole archive.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn get_archive(&self, id: &str, path: &str) -> Result<Vec<u8>, Status> {
         let request = GetArchiveRequest { id: id.into(), path: path.into(), ..GetArchiveRequest::default() };
         self.block_on(async {
@@ -151,7 +151,7 @@ impl Api {
     /// Calls Get.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn get(&self, id: &str) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await)
             .map(|got| got.container.expect("the answer has a container"))
@@ -160,7 +160,7 @@ impl Api {
     /// Calls List.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn list(&self, request: ListRequest) -> Result<ListResponse, Status> {
         self.call(async |mut rpc| rpc.list(request).await)
     }
@@ -174,7 +174,7 @@ impl Api {
     /// Calls Wait.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn wait(&self, id: &str) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await)
             .map(|got| got.container.expect("the answer has a container"))
@@ -191,7 +191,7 @@ impl Api {
     /// Calls Signal.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn signal(&self, id: &str, signal: u32) -> Result<(), Status> {
         let request = SignalRequest { id: id.into(), signal, process_id: String::new() };
         self.call(async |mut rpc| rpc.signal(request).await).map(drop)
@@ -200,7 +200,7 @@ impl Api {
     /// Calls UpdateFiles and returns the container.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn update(&self, request: UpdateFilesRequest) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.update_files(request).await)
             .map(|updated| updated.container.expect("the answer has a container"))
@@ -209,7 +209,7 @@ impl Api {
     /// Calls Delete.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn delete(&self, id: &str, force: bool) -> Result<(), Status> {
         self.call(async |mut rpc| rpc.delete(DeleteRequest { id: id.into(), force }).await).map(drop)
     }
@@ -234,7 +234,7 @@ impl Api {
     /// Calls Info.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn try_info(&self) -> Result<InfoResponse, Status> {
         self.call(async |mut rpc| rpc.info(InfoRequest {}).await)
     }
@@ -242,7 +242,7 @@ impl Api {
     /// Calls StreamLogs.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn logs(&self, request: StreamLogsRequest) -> Result<Incoming<StreamLogsResponse>, Status> {
         let stream = self.call(async |mut rpc| rpc.stream_logs(request).await)?;
         Ok(Incoming { api: self.clone(), stream })
@@ -280,7 +280,7 @@ impl Api {
     /// Calls WatchEvents.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn events(&self, request: WatchEventsRequest) -> Result<Incoming<WatchEventsResponse>, Status> {
         let stream = self.call(async |mut rpc| rpc.watch_events(request).await)?;
         Ok(Incoming { api: self.clone(), stream })
@@ -302,7 +302,7 @@ impl<T> Incoming<T> {
     /// Returns the next message, or `None` at the end of the stream.
     ///
     /// # Errors
-    /// Returns the daemon's status, or a status for a broken connection.
+    /// Returns the daemon's status if the call fails, or a status for a broken connection.
     pub fn message(&mut self) -> Result<Option<T>, Status> {
         self.api.block_on(self.stream.message())
     }

@@ -141,7 +141,7 @@ impl Pair {
     /// Checks that the key belongs to the certificate.
     ///
     /// # Errors
-    /// Returns a description of the mismatch.
+    /// Returns a description of the mismatch if the key does not match.
     pub fn check(&self) -> Result<(), String> {
         let key = KeyPair::from_pem(&self.key).map_err(|error| format!("the key: {error}"))?;
         let (public, certificate) = (key.public_key_raw(), der(&self.certificate));

@@ -44,7 +44,7 @@ pub fn watch() -> anyhow::Result<()> {
 /// Checks for an interrupt. Call this before each step.
 ///
 /// # Errors
-/// Returns an error after an interrupt.
+/// Returns an error if an interrupt has occurred.
 pub fn go_on() -> anyhow::Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
     Ok(())

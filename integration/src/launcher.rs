@@ -113,7 +113,7 @@ impl Launcher {
     /// Launches a plan.
     ///
     /// # Errors
-    /// Returns the launcher's refusal.
+    /// Returns the launcher's refusal if the call fails.
     pub fn launch(&self, plan: &Plan, payload: &Payload<'_>) -> Result<Shim, Refused> {
         let (ours, theirs) = Seqpacket::pair().expect("socketpair");
         self.launch_forged(plan.id.as_str(), theirs.as_fd(), &Parts::new(plan, payload).fds())?;
@@ -123,7 +123,7 @@ impl Launcher {
     /// Launches any content of `parts`, as a compromised daemon may.
     ///
     /// # Errors
-    /// Returns the launcher's refusal.
+    /// Returns the launcher's refusal if the call fails.
     pub fn launch_forged(
         &self,
         id: &str,
@@ -228,7 +228,7 @@ impl Shim {
     /// Waits for a state or for the shim's refusal.
     ///
     /// # Errors
-    /// Returns the shim's refusal.
+    /// Returns the shim's refusal if the call fails.
     pub fn reach(&self, wanted: State) -> Result<(), Refused> {
         let mut buffer = vec![0; PACKET_MAX];
         loop {
@@ -257,7 +257,7 @@ impl Shim {
     /// Waits for the response to the last call.
     ///
     /// # Errors
-    /// Returns the shim's refusal.
+    /// Returns the shim's refusal if the call fails.
     pub fn answer(&self) -> Result<(), Refused> {
         let mut buffer = vec![0; PACKET_MAX];
         loop {

@@ -45,7 +45,7 @@ impl Fetched {
 /// Fetches all outputs, one file, or all files below a directory.
 ///
 /// # Errors
-/// Returns the daemon's status.
+/// Returns the daemon's status if the call fails.
 ///
 /// # Panics
 /// Panics if the stream violates the interface.

@@ -24,7 +24,7 @@ pub fn token(init: i32) -> String {
 /// Calls GetSecrets on a new connection.
 ///
 /// # Errors
-/// Returns the code and message of the daemon's status.
+/// Returns the code and message of the daemon's status if the call fails.
 pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Result<GetSecretsResponse, (Code, String)> {
     let api = Api::connect(socket).expect("the socket is served");
     let mut request = Request::new(GetSecretsRequest { id: id.into() });
@@ -38,7 +38,7 @@ pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Resu
 /// Calls GetSecrets with a token.
 ///
 /// # Errors
-/// Returns the daemon's status.
+/// Returns the daemon's status if the call fails.
 pub fn with_token(socket: &Path, token: &str) -> Result<GetSecretsResponse, (Code, String)> {
     get_secrets(socket, Some(&format!("Bearer {token}")), "")
 }

@@ -62,7 +62,7 @@ impl Executed {
     /// Executes a process and waits until it runs or has failed to start.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn start(api: &Api, start: ExecStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(ExecRequest { part: Some(ToExecuted::Start(start)) }).expect("room");
@@ -85,7 +85,7 @@ impl Executed {
     /// Reads one message. Returns false at the end of the stream.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
@@ -136,7 +136,7 @@ impl Executed {
     /// Reads messages until the end of the stream.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn end(mut self) -> Result<Self, Status> {
         while self.read_message()? {}
         Ok(self)
@@ -151,7 +151,7 @@ impl Executed {
 /// Executes a process and waits for its exit.
 ///
 /// # Errors
-/// Returns the daemon's status.
+/// Returns the daemon's status if the call fails.
 pub fn executed(api: &Api, start: ExecStart) -> Result<Executed, Status> {
     Executed::start(api, start)?.end()
 }
@@ -177,7 +177,7 @@ impl Attached {
     /// Attaches to a container.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn start(api: &Api, start: AttachStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(AttachRequest { part: Some(ToAttached::Start(start)) }).expect("room");
@@ -200,7 +200,7 @@ impl Attached {
     /// Reads one message. Returns false at the end of the stream.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
@@ -239,7 +239,7 @@ impl Attached {
     /// Reads messages until the end of the process's output.
     ///
     /// # Errors
-    /// Returns the daemon's status.
+    /// Returns the daemon's status if the call fails.
     pub fn end(mut self) -> Result<Self, Status> {
         while self.read_message()? {}
         Ok(self)

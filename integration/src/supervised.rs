@@ -188,7 +188,7 @@ impl Supervised {
     /// Waits until the footprint has nothing that was not in `before`.
     ///
     /// # Errors
-    /// Returns a description of the resources that remain after `patience`.
+    /// Returns a description of the remaining resources if some remain after `patience`.
     pub fn wait_until_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
         // The shim's last steps and the kernel's cleanup happen after the response.
         wait::within(patience, || match self.footprint().added_since(before) {

@@ -27,7 +27,7 @@ pub fn until_ok<T, E: Display>(what: &str, ask: impl FnMut() -> Result<T, E>) ->
 /// Waits until `ask` succeeds.
 ///
 /// # Errors
-/// Returns the last error after `patience`.
+/// Returns the last error if `ask` does not succeed within `patience`.
 pub fn within<T, E>(patience: Duration, mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let deadline = Instant::now() + patience;
     loop {

@@ -18,7 +18,7 @@ const FAULTS: [&str; 5] = [
 /// and the text is parsed once more.
 ///
 /// # Errors
-/// Returns the error of the last attempt.
+/// Returns the error of the last attempt if both attempts fail.
 pub fn lenient<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) -> Result<T, E> {
     match parse(text) {
         Err(error) if FAULTS.iter().any(|fault| error.to_string().contains(fault)) => parse(&mended(text)),

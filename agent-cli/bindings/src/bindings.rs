@@ -198,9 +198,9 @@ impl Builder {
     /// Validates all bindings.
     ///
     /// # Errors
-    /// Returns every violation: invalid names, duplicates, bindings without a type, and a total size of the resulting
-    /// files above the limit. (Cloud Controller stops at the first violation. If an attribute replaces a credential, it
-    /// counts both.)
+    /// Returns all violations if there are invalid names, duplicates, bindings without a type, or a total size of the
+    /// resulting files above the limit. (Cloud Controller stops at the first violation. If an attribute replaces a
+    /// credential, it counts both.)
     pub fn finish(self) -> Result<Bindings, Refused> {
         let Self { files, mut violations, .. } = self;
         let bindings = Bindings { files: files.into_values().collect(), layout: Layout::Directories };

@@ -33,7 +33,7 @@ impl Pressed {
     /// Counts a signal. Returns false if the signal belongs to the previous request.
     ///
     /// # Errors
-    /// Returns an error for the third request: this command exits immediately.
+    /// Returns an error if this is the third request: this command exits immediately.
     pub fn again(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
         if !self.counts(signal, Instant::now()) {
             return Ok(false);

@@ -85,7 +85,7 @@ impl NetworksSettings {
     /// Returns the networks, by name.
     ///
     /// # Errors
-    /// Returns every invalid value.
+    /// Returns all invalid values if there are any.
     pub fn check(&self) -> Result<BTreeMap<String, BridgeNetwork>, Vec<Unusable>> {
         let mut faults = Vec::new();
         if self.0.len() > NETWORKS_MAX {

@@ -108,7 +108,7 @@ impl CdiFile {
     /// Checks the fields that apply to the whole file.
     ///
     /// # Errors
-    /// Returns the invalid field and the reason.
+    /// Returns the field and the reason if a field is invalid.
     pub fn check(&self) -> Result<(), String> {
         if !VERSIONS.contains(&&*self.cdi_version) {
             let versions = VERSIONS.join(", ");

@@ -18,7 +18,7 @@ impl<'a> QualifiedName<'a> {
     /// Parses a qualified name.
     ///
     /// # Errors
-    /// Returns a message with the expected format.
+    /// Returns a message with the expected format if the name is invalid.
     pub(crate) fn parse(text: &'a str) -> Result<Self, &'static str> {
         let (kind, device) = text.split_once('=').ok_or("use vendor.com/class=name")?;
         check_kind(kind)?;
@@ -32,7 +32,7 @@ impl<'a> QualifiedName<'a> {
 /// Checks a device kind, `vendor.com/class`.
 ///
 /// # Errors
-/// Returns a message with the expected format.
+/// Returns a message with the expected format if the kind is invalid.
 pub(crate) fn check_kind(kind: &str) -> Result<(), &'static str> {
     let (vendor, class) = kind.split_once('/').ok_or("use vendor.com/class=name")?;
     let labels = vendor.len() <= VENDOR_MAX && vendor.split('.').all(|label| is_name(label, b"_-", false));

@@ -116,7 +116,7 @@ impl IdentitySettings {
     /// Checks the table.
     ///
     /// # Errors
-    /// Returns the first invalid value, with its key.
+    /// Returns the first invalid value with its key, if a value is invalid.
     pub fn check(&self) -> Result<(), Unusable> {
         let fault = |key: &str, value: String, why: String| Err(Unusable { key: key.into(), value, why });
         let absolute = |key: &str, path: &Path| {

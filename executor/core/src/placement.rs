@@ -100,7 +100,7 @@ impl PlacementRequest<'_> {
 /// container.
 ///
 /// # Errors
-/// Returns a [`PlacementError`].
+/// Returns a [`PlacementError`] if a file cannot be placed.
 pub fn place<V: RootfsView>(
     request: PlacementRequest<'_>,
     fresh: &[PathBuf],

@@ -124,7 +124,7 @@ pub mod bytes {
     /// Serializes the number.
     ///
     /// # Errors
-    /// Returns the error of the serializer.
+    /// Returns an error if the serializer fails.
     #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
     pub fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(*bytes)
@@ -160,7 +160,7 @@ pub mod rate {
     /// Serializes the number.
     ///
     /// # Errors
-    /// Returns the error of the serializer.
+    /// Returns an error if the serializer fails.
     #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
     pub fn serialize<S: Serializer>(rate: &i64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i64(*rate)
@@ -213,7 +213,7 @@ impl WarmPoolSettings {
     /// Checks the values of the keys.
     ///
     /// # Errors
-    /// Returns the first invalid value.
+    /// Returns the first invalid value if there is one.
     pub fn check(&self) -> Result<(), Unusable> {
         if self.size <= WARM_POOL_SIZE_MAX {
             return Ok(());
@@ -269,7 +269,7 @@ impl LauncherSettings {
     /// Checks the values of the keys.
     ///
     /// # Errors
-    /// Returns the first invalid value.
+    /// Returns the first invalid value if there is one.
     pub fn check(&self) -> Result<(), Unusable> {
         let unusable = |key: &str, value: &dyn fmt::Display, why: String| {
             Err(Unusable { key: key.into(), value: value.to_string(), why })

@@ -84,7 +84,7 @@ impl FileUpdate {
     /// update.
     ///
     /// # Errors
-    /// Returns a description of the error.
+    /// Returns a description of the error if the update is inconsistent.
     pub fn check(&self, plan: &Plan) -> Result<(), &'static str> {
         if !self.changed.windows(2).all(|pair| pair[0] < pair[1]) {
             return Err("the changed files are not in ascending order");
@@ -122,7 +122,7 @@ impl FileUpdate {
     /// Finds the mount point of every file. `mounts` are the mount points of `plan`, to which the update is applied.
     ///
     /// # Errors
-    /// Returns every path without a mount point.
+    /// Returns a violation for each path without a mount point.
     pub fn place(&self, plan: &Plan, mounts: &[MountPoint]) -> Result<PlacedUpdate, Vec<Violation>> {
         let mut violations = Vec::new();
         let homes = homes(plan, mounts);

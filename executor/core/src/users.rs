@@ -55,7 +55,7 @@ struct Group<'a> {
 /// Resolves a user. A missing file is treated like an empty file.
 ///
 /// # Errors
-/// Returns the first name without an entry.
+/// Returns the first unknown name if a name has no entry.
 pub fn resolve(
     user: &UserRef,
     memberships: Memberships,
@@ -113,7 +113,7 @@ pub fn resolve_host_user(user: Principal, passwd: &[u8]) -> Result<(u32, u32), U
 /// Resolves additional groups with a group file.
 ///
 /// # Errors
-/// Returns index and name of the first group that the file does not have.
+/// Returns the index and the name of the first group that the file does not have, if there is one.
 pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (usize, UnknownPrincipal)> {
     let number = |(index, group): (usize, &Principal)| match group {
         Principal::Id(gid) => Ok(*gid),

@@ -86,7 +86,7 @@ impl Report {
 /// Validates a request. The caller must fill in the draft's `id` if the request has none.
 ///
 /// # Errors
-/// Returns every violation, in the order of the interface's fields.
+/// Returns all violations, in the order of the interface's fields, if the request is invalid.
 pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     let id =

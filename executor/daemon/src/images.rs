@@ -63,7 +63,7 @@ pub(crate) fn volume_placeholder(reference: &str) -> VolumeImage {
 /// Resolves the images of a plan's volumes, in order. The images are kept while the results are in use.
 ///
 /// # Errors
-/// Returns the errors of [`resolve`], with the volume.
+/// Returns the same errors as [`resolve`], with the volume.
 pub(crate) async fn resolve_volumes(
     node: &Arc<Node>,
     plan: &Plan,
@@ -209,7 +209,7 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
 /// Checks the length of an image name from a caller.
 ///
 /// # Errors
-/// Returns an error if it is empty or too long.
+/// Returns an error if the name is empty or too long.
 pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
     match text.len() {
         1..=4700 => Ok(text),

@@ -225,7 +225,7 @@ impl Client {
     /// Sends a request and waits for the head of the response.
     ///
     /// # Errors
-    /// See [`HttpError`].
+    /// Returns an [`HttpError`] if the request fails.
     pub async fn ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
         timeout(self.patience, self.connect_and_ask(ask)).await.map_err(slow)?
@@ -242,7 +242,7 @@ impl Client {
     /// body is accepted within the waiting time, or if the response does not begin within it.
     ///
     /// # Errors
-    /// See [`HttpError`].
+    /// Returns an [`HttpError`] if the request fails.
     pub async fn send(&self, ask: HttpRequest<'_>, taken: &BytesSent) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
         let mut link = timeout(self.patience, self.connect(&ask)).await.map_err(slow)??;
@@ -378,7 +378,7 @@ impl Body {
     /// Returns the next piece; `None` at the end.
     ///
     /// # Errors
-    /// See [`BodyError`].
+    /// Returns a [`BodyError`] if the body cannot be read.
     pub async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             let begun = Instant::now();

@@ -42,7 +42,7 @@ impl std::fmt::Debug for Trust {
 /// Returns the number of certificates in PEM, and checks that each can be used as an authority.
 ///
 /// # Errors
-/// Fails if one of them is invalid.
+/// Returns an error if a certificate is invalid.
 pub fn count_certificates(pem: &[u8]) -> Result<usize, String> {
     let mut roots = RootCertStore::empty();
     add_certificates(&mut roots, pem)?;
@@ -78,7 +78,8 @@ impl Tls {
     /// Establishes TLS on a connection.
     ///
     /// # Errors
-    /// [`HttpError::Untrusted`] if a retry will not help: because of the server's certificate, its protocol, or the local certificates.
+    /// Returns [`HttpError::Untrusted`] if the server's certificate, its protocol or the local certificates are not
+    /// accepted, so that a retry would fail, too. Returns [`HttpError::Broken`] if the connection fails.
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| HttpError::Untrusted(error.to_string()))?;
         let connector = self.connector.get_or_try_init(|| async {

@@ -81,8 +81,8 @@ impl Authority {
     /// Reads and checks the CA's files.
     ///
     /// # Errors
-    /// Fails if a file cannot be read or other users can read the key file. Also fails if the certificate is not a CA
-    /// certificate, is not valid now, or does not match the key.
+    /// Returns an error if a file cannot be read or other users can read the key file. Also returns an error if the
+    /// certificate is not a CA certificate, is not valid now, or does not match the key.
     pub fn load(settings: &IdentitySettings, now: SystemTime) -> Result<Self, AuthorityError> {
         let path = &settings.ca_certificate;
         let unsuitable = |why: String| AuthorityError::Unsuitable(path.clone(), why);
@@ -135,7 +135,7 @@ impl Authority {
     /// Signs a certificate. The certificate expires no later than the CA's certificate.
     ///
     /// # Errors
-    /// See [`SignError`].
+    /// Returns a [`SignError`] if the request is refused.
     pub fn sign(&self, request: SignRequest, now: SystemTime) -> Result<Signed, SignError> {
         let SignRequest { container_id, public_key, ttl_seconds, .. } = request;
         let names = IdentityNames {

@@ -60,7 +60,7 @@ impl<L: LayerStore> Images<L> {
     /// Opens the store.
     ///
     /// # Errors
-    /// Fails if the store cannot be created or read.
+    /// Returns an error if the store cannot be created or read.
     pub fn open(settings: Settings, layers: L) -> Result<Arc<Self>, ImageError> {
         Ok(Arc::new(Self { intake: Arc::new(Intake::open(settings, layers)?), pulls: Pulls::default() }))
     }
@@ -135,7 +135,7 @@ impl<L: LayerStore> Images<L> {
     /// while the result exists.
     ///
     /// # Errors
-    /// Fails if the image is not present and cannot or must not be fetched.
+    /// Returns an error if the image is not present and cannot or must not be fetched.
     pub async fn resolve(
         self: &Arc<Self>,
         reference: &ImageReference,
@@ -232,7 +232,7 @@ impl<L: LayerStore> Images<L> {
     /// digits of one. Among images with the same configuration, returns the one that was pulled last.
     ///
     /// # Errors
-    /// Fails if no image matches, or several with different configurations.
+    /// Returns an error if no image matches, or several with different configurations.
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
         let all = self.intake.store.all();
@@ -263,7 +263,7 @@ impl<L: LayerStore> Images<L> {
     /// Returns the unmodified configuration document of an image.
     ///
     /// # Errors
-    /// Fails if the document is missing or corrupt.
+    /// Returns an error if the document is missing or corrupt.
     pub async fn configuration(&self, record: &ImageRecord) -> Result<Vec<u8>, ImageError> {
         let (store, digest) = (Arc::clone(&self.intake.store), record.config_digest.clone());
         blocking(move || store.document(&digest)).await
@@ -272,7 +272,7 @@ impl<L: LayerStore> Images<L> {
     /// Creates a file for an archive that a client sends.
     ///
     /// # Errors
-    /// Fails if the file cannot be created.
+    /// Returns an error if the file cannot be created.
     pub async fn upload(&self) -> Result<Upload, ImageError> {
         let store = Arc::clone(&self.intake.store);
         let most = self.intake.settings.image_bytes_max;
@@ -283,7 +283,7 @@ impl<L: LayerStore> Images<L> {
     /// Imports the image named `inner` from an archive, or the only image if `inner` is `None`.
     ///
     /// # Errors
-    /// Fails if the archive does not contain the image or is incomplete.
+    /// Returns an error if the archive does not contain the image or is incomplete.
     pub async fn import(
         self: &Arc<Self>,
         upload: Upload,
@@ -318,7 +318,7 @@ impl Upload {
     /// Appends bytes.
     ///
     /// # Errors
-    /// Fails if writing fails or the archive is too large.
+    /// Returns an error if writing fails or the archive is too large.
     pub async fn write(mut self, bytes: Vec<u8>) -> Result<Self, ImageError> {
         self.written += bytes.len() as u64;
         if self.written > self.most {

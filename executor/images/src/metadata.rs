@@ -77,7 +77,7 @@ impl MetadataReader {
     /// Reads the manifest and configuration of an image.
     ///
     /// # Errors
-    /// Fails if the image does not exist, cannot be read, or does not support this machine's platform.
+    /// Returns an error if the image does not exist, cannot be read, or does not support this machine's platform.
     pub async fn read(&self, reference: &ImageReference) -> Result<Metadata, ImageError> {
         let documents = match (reference, on_disk(reference)) {
             (ImageReference::Registry(repository, selector), _) => {
@@ -96,7 +96,7 @@ impl MetadataReader {
     /// Reads one layer of an image as stored, with at most `most` bytes. Returns `None` if the image has no such layer.
     ///
     /// # Errors
-    /// Fails if the layer cannot be read, is larger than `most`, or does not match its digest.
+    /// Returns an error if the layer cannot be read, is larger than `most`, or does not match its digest.
     pub async fn layer(&self, image: &Metadata, diff_id: &Digest, most: u64) -> Result<Option<Vec<u8>>, ImageError> {
         let Some(layer) = image.layers.iter().find(|layer| layer.diff_id == *diff_id) else { return Ok(None) };
         let what = format!("layer {} of image {}", layer.digest, image.reference);

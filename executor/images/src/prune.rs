@@ -93,7 +93,7 @@ impl<L: LayerStore> Images<L> {
     /// was removed.
     ///
     /// # Errors
-    /// Fails if there is no such image or a container uses it.
+    /// Returns an error if there is no such image or a container uses it.
     pub async fn remove(
         self: &Arc<Self>,
         text: &str,
@@ -127,7 +127,7 @@ impl<L: LayerStore> Images<L> {
     /// Removes the images that the rules select, and layers that belong to no image.
     ///
     /// # Errors
-    /// Fails on disk errors and errors of the layer store. Earlier removals stay in effect.
+    /// Returns an error if the disk or the layer store fails. Earlier removals stay in effect.
     pub async fn prune(
         self: &Arc<Self>,
         rules: PruneRules,
@@ -168,7 +168,7 @@ impl<L: LayerStore> Images<L> {
     /// Removes images to keep to the operator's size budget. Call this after an image was added.
     ///
     /// # Errors
-    /// See [`Self::prune`].
+    /// Returns the same errors as [`Self::prune`].
     pub async fn keep_to_budget(
         self: &Arc<Self>,
         used_by: impl Fn(&Digest) -> Option<String>,

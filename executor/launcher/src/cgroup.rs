@@ -454,7 +454,7 @@ impl Hierarchies {
 /// Kills the processes in a cgroup directory, and removes the directory.
 ///
 /// # Errors
-/// See [`Hierarchies::remove`].
+/// Returns the same errors as [`Hierarchies::remove`].
 pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     loop {

@@ -221,7 +221,7 @@ pub(crate) fn make_parents(dev: BorrowedFd<'_>, below: &Path) -> io::Result<()> 
 /// Creates nodes in the container's /dev. The caller is in the container. `views` contains the mounts of [`make`].
 ///
 /// # Errors
-/// Returns the path of the failed node, and the error.
+/// Returns the path and the error if a node cannot be created.
 pub(crate) fn place_all(
     dev: BorrowedFd<'_>,
     nodes: &[DeviceNode],

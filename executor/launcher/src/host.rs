@@ -132,7 +132,8 @@ impl Host {
     /// Adopts a new configuration. It applies to containers that are created from now on.
     ///
     /// # Errors
-    /// Returns the changed keys that require a restart of the launcher. In this case nothing is adopted.
+    /// Returns the changed keys that require a restart of the launcher, if there are any. In this case nothing is
+    /// adopted.
     pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Vec<&'static str>> {
         let (old, new) = (&self.policy, &config.policy);
         let fixed = [

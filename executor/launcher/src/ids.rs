@@ -127,7 +127,7 @@ impl Ids {
     /// Maps the owners in a detached mount to the container's ids. Does nothing if the container uses host ids.
     ///
     /// # Errors
-    /// See [`map_ids`].
+    /// Returns the same errors as [`map_ids`].
     pub(crate) fn map_mount(&self, mount: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
         self.namespace.as_ref().map_or(Ok(()), |namespace| map_ids(mount, namespace.as_fd(), recursive))
     }

@@ -232,7 +232,8 @@ impl WarmNetwork {
     /// Attaches a warm container, whose init has the pidfd `init`, to the configured network.
     ///
     /// # Errors
-    /// Returns a refusal. The caller must then call [`forget_warm`], which undoes a partial attachment.
+    /// Returns a refusal if the attachment fails. The caller must then call [`forget_warm`], which undoes a partial
+    /// attachment.
     pub(crate) fn attach(host: &Host, name: &str, init: BorrowedFd<'_>) -> Result<Self, Refused> {
         let network = &host.warm_pool_network;
         let boot_id = executor_sys::identity::boot_id().map_err(|error| failed("/proc", &error))?;
@@ -374,7 +375,7 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
 /// container's init.
 ///
 /// # Errors
-/// Returns the failure; the old rules then stay in force.
+/// Returns a refusal if the rules cannot be replaced; the old rules then stay in force.
 pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Plan) -> Result<(), Refused> {
     let stored = match store::read(host, plan.id.as_str()) {
         Ok(Some(stored)) => stored,
@@ -391,7 +392,7 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
 /// plugins, where only [`detach`] frees ports.
 ///
 /// # Errors
-/// Returns a description of the failure.
+/// Returns a description of the failure if a port cannot be freed.
 pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> {
     match store::read(host, id.as_str()) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::leave(host, &attachment).map(|()| true),
@@ -403,7 +404,7 @@ pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> 
 /// After an error a later call tries again.
 ///
 /// # Errors
-/// Returns a description of the failure.
+/// Returns a description of the failure if the container cannot be detached.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
     let system = cni::system;
     match store::read(host, id.as_str()) {

@@ -74,7 +74,7 @@ impl Program {
     /// is kept, then those of the container's devices. `home` is the default of `HOME`.
     ///
     /// # Errors
-    /// Returns an error for a malformed payload or environment.
+    /// Returns an error if the payload or the environment is malformed.
     pub(crate) fn read(
         payload: &MemFile,
         kept: Option<&Stored>,

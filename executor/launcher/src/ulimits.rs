@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Raises the hard limits of the calling process that are lower than requested.
 ///
 /// # Errors
-/// Returns the index of the limit and the error (`PermissionDenied` without CAP_SYS_RESOURCE).
+/// Returns the index and the error if a limit cannot be set (`PermissionDenied` without CAP_SYS_RESOURCE).
 pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
     for (index, ulimit, resource) in known(ulimits) {
         let own = getrlimit(resource);
@@ -38,7 +38,7 @@ pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)
 /// Sets the limits of the calling process.
 ///
 /// # Errors
-/// Returns the name of the limit that cannot be set, and the error.
+/// Returns the name and the error if a limit cannot be set.
 pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
     for (_, ulimit, resource) in known(ulimits) {
         setrlimit(resource, Rlimit { current: value(ulimit.soft), maximum: value(ulimit.hard) })

@@ -81,7 +81,7 @@ impl Store {
     /// Opens the store in a directory and creates it if needed.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn create(root: &Path) -> io::Result<Self> {
         let store = Self { root: root.to_owned() };
         for dir in [store.root.clone(), store.path(LAYERS), store.path(INGEST), store.path(VIEW)] {
@@ -129,7 +129,7 @@ impl Store {
     /// both are used.
     ///
     /// # Errors
-    /// Fails if a layer is missing. Also returns I/O errors.
+    /// Returns an error if a layer is missing, or if an I/O operation fails.
     pub fn open(&self, layers: &[DiffId]) -> Result<OpenedLayers, UnpackError> {
         let mut opened = OpenedLayers { dirs: Vec::new(), root: None, warnings: Vec::new() };
         let mut paths: Vec<PathBuf> = Vec::new(); // one for each of `opened.dirs`
@@ -180,7 +180,7 @@ impl Store {
     /// directories, for [`Store::clear`]. Returns no names if the layer is not present.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn take_out(&self, layer: &DiffId) -> io::Result<Vec<String>> {
         let (layers, ingest) = (open_dir(&self.path(LAYERS))?, open_dir(&self.path(INGEST))?);
         let forms = names(&self.path(LAYERS))?;
@@ -197,7 +197,7 @@ impl Store {
     /// Lists the stored trees. A tree with a name never changes, so that its size can be kept.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn trees(&self) -> io::Result<Vec<String>> {
         names(&self.path(LAYERS))
     }
@@ -210,7 +210,7 @@ impl Store {
     /// Measures trees of [`Self::trees`]. The size of a tree that no longer exists is 0.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn measure(&self, trees: &[String]) -> io::Result<Vec<TreeSize>> {
         let size = |tree: &String| match open_to_sync(&self.path(LAYERS).join(tree)) {
             Ok(dir) => tree_size::measure(dir),
@@ -223,7 +223,7 @@ impl Store {
     /// Lists the directories of processes that exited while they were unpacking or removing a layer.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn left_over(&self) -> io::Result<Vec<String>> {
         names(&self.path(INGEST))
     }
@@ -231,7 +231,7 @@ impl Store {
     /// Deletes directories. No process may be unpacking or removing these layers.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn clear(&self, names: &[String]) -> io::Result<()> {
         // The removal from the index must be durable before the directory is partially deleted.
         fsync(open_to_sync(&self.path(LAYERS))?)?;

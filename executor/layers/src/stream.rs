@@ -89,8 +89,8 @@ impl Archive {
     /// Starts reading a blob.
     ///
     /// # Errors
-    /// Fails if the blob is not a regular file, is larger than its content may be, or consists mostly of holes, because
-    /// reading holes costs as much as reading data.
+    /// Returns an error if the blob is not a regular file, is larger than its content may be, or consists mostly of
+    /// holes, because reading holes costs as much as reading data.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
         let meta = file.metadata().context(|| "blob".to_owned())?;
         if !meta.is_file() {
@@ -125,7 +125,7 @@ impl Archive {
     /// Reads up to `buffer.len()` bytes. Returns 0 at the end of the file.
     ///
     /// # Errors
-    /// Fails if the data cannot be decompressed or a limit is exceeded.
+    /// Returns an error if the data cannot be decompressed or a limit is exceeded.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
         let read = loop {
             let read = match &mut self.decoder {
@@ -153,7 +153,7 @@ impl Archive {
     /// Reads the remaining bytes, which are part of the digest, and returns the digest.
     ///
     /// # Errors
-    /// See [`Archive::read`].
+    /// Returns the same errors as [`Archive::read`].
     pub fn finish(mut self) -> Result<DiffId, UnpackError> {
         let mut buffer = vec![0; BLOCK];
         while self.read(&mut buffer)? > 0 {}

@@ -87,7 +87,7 @@ impl Tree {
     /// Starts a tree in `root`, an empty directory, on top of the layers below.
     ///
     /// # Errors
-    /// Fails if `root` cannot be opened.
+    /// Returns an error if `root` cannot be opened.
     pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
         let root = open_dir(root, b".").context(|| "the layer's root".to_owned())?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).context(|| "the layer's root".to_owned())?;
@@ -102,7 +102,7 @@ impl Tree {
     /// Sets the attributes of the root directory.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn mark_root(&mut self, marks: &Marks) -> Result<(), UnpackError> {
         self.found.root = true;
         mark_fd(&self.root, marks, b"/")
@@ -111,7 +111,7 @@ impl Tree {
     /// Creates a directory, or sets the attributes of an existing one.
     ///
     /// # Errors
-    /// Fails if the name cannot be created. Also returns I/O errors.
+    /// Returns an error if the name cannot be created, or if an I/O operation fails.
     pub fn directory(&mut self, path: &[&[u8]], marks: &Marks) -> Result<(), UnpackError> {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);

@@ -53,7 +53,7 @@ impl Request<'_> {
     /// Opens all files, and mounts the layers below in this process's mount namespace.
     ///
     /// # Errors
-    /// Fails if the blob is not a regular file or a layer below is missing. Also returns I/O errors.
+    /// Returns an error if the blob is not a regular file or a layer below is missing, or if an I/O operation fails.
     pub fn prepare(self, store: &Store) -> Result<PreparedUnpack, UnpackError> {
         let archive = Archive::open(self.blob, self.compression, &self.limits)?;
         let below = store.open(self.parents)?;
@@ -77,7 +77,7 @@ impl PreparedUnpack {
     /// it.
     ///
     /// # Errors
-    /// Fails if the layer is invalid. Also returns I/O errors.
+    /// Returns an error if the layer is invalid, or if an I/O operation fails.
     pub fn run(self) -> Result<(), UnpackError> {
         let Self { diff_id, parents, limits, devices, archive, below, ingest } = self;
         let unpacked = (|| {
@@ -104,7 +104,7 @@ impl PreparedUnpack {
 /// devices, which are those in `/dev`.
 ///
 /// # Errors
-/// Fails if the archive is invalid. Also returns I/O errors.
+/// Returns an error if the archive is invalid, or if an I/O operation fails.
 pub fn apply<R: Read>(
     reader: &mut Reader<R>,
     tree: &mut Tree,

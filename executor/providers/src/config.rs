@@ -146,7 +146,7 @@ impl ProviderConfig {
     /// Validates a list of providers.
     ///
     /// # Errors
-    /// Returns the first invalid value.
+    /// Returns the first invalid value if there is one.
     pub fn check_all(all: &[Self]) -> Result<(), Unusable> {
         if all.len() > PROVIDERS_MAX {
             return Err(unusable("secret_providers", &all.len(), format!("must be at most {PROVIDERS_MAX}")));

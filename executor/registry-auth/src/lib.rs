@@ -72,7 +72,7 @@ impl Credentials {
     /// Creates credentials from a user name and password, after validation.
     ///
     /// # Errors
-    /// Returns the fault; neither value is repeated.
+    /// Returns the reason if a value is invalid; the reason contains neither value.
     pub fn basic(username: impl Into<String>, password: Secret) -> Result<Self, &'static str> {
         let username = username.into();
         match () {
@@ -131,7 +131,7 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error
 /// runs, for at most 30 s.
 ///
 /// # Errors
-/// See [`AuthFileError`].
+/// Returns an [`AuthFileError`] if the file is invalid.
 pub fn from_docker_config(
     content: &[u8],
     registry: &str,

@@ -17,7 +17,7 @@ impl Canary {
     /// Generates a canary of this length.
     ///
     /// # Errors
-    /// Fails if the kernel has no randomness.
+    /// Returns an error if the kernel has no randomness.
     pub fn random(length: usize) -> Result<Self, getrandom::Error> {
         let mut text = Zeroizing::new(vec![0; length]);
         let period = length.min(PERIOD);

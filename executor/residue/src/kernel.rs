@@ -62,7 +62,7 @@ impl Search<'_> {
     /// of that machine's /proc/kpageflags from the same time.
     ///
     /// # Errors
-    /// Fails if a file cannot be opened.
+    /// Returns an error if a file cannot be opened.
     pub fn memory_image(&mut self, image: &Path, flags: &Path) -> io::Result<()> {
         let (image, flags) = (File::open(image)?, File::open(flags)?);
         let all = Segment { offset: 0, size: image.metadata()?.len(), physical: 0 };

@@ -32,7 +32,7 @@ impl Needles {
     /// Creates an empty set.
     ///
     /// # Errors
-    /// Fails if the kernel has no randomness.
+    /// Returns an error if the kernel has no randomness.
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut keys = [0; 4];
         for key in &mut keys {

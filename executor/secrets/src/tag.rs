@@ -23,7 +23,7 @@ impl TagKey {
     /// Generates a new key.
     ///
     /// # Errors
-    /// Fails if the kernel has no randomness.
+    /// Returns an error if the kernel has no randomness.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut key = Zeroizing::new([0; KEY]);
         getrandom::fill(&mut *key)?;
@@ -33,7 +33,7 @@ impl TagKey {
     /// Wraps a key that another executor process passed.
     ///
     /// # Errors
-    /// Fails if the length is wrong.
+    /// Returns an error if the key has the wrong length.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadKey> {
         Ok(Self(Zeroizing::new(bytes.try_into().map_err(|_| BadKey(bytes.len()))?)))
     }

@@ -16,7 +16,7 @@ impl Token {
     /// Generates a token for a container.
     ///
     /// # Errors
-    /// Fails if the kernel has no randomness.
+    /// Returns an error if the kernel has no randomness.
     pub fn random(id: &ContainerId) -> Result<Self, getrandom::Error> {
         let mut random = Zeroizing::new([0; RANDOM_BYTES]);
         getrandom::fill(&mut *random)?;

@@ -112,7 +112,7 @@ impl Volume {
     /// Creates an empty volume: tmpfs with `noswap`, or ramfs if the kernel's tmpfs has no such option.
     ///
     /// # Errors
-    /// Fails if the process lacks privilege or the kernel lacks memory.
+    /// Returns an error if the process lacks privilege or the kernel lacks memory.
     pub fn create(size: VolumeSize) -> io::Result<Self> {
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -159,7 +159,7 @@ impl Volume {
     /// process.
     ///
     /// # Errors
-    /// Fails if the volume is full or the cgroup's memory limit is reached.
+    /// Returns an error if the volume is full or the cgroup's memory limit is reached.
     ///
     /// # Panics
     /// Panics if `contents` or `access` is shorter than the indices in `mounts` require; the caller checks the lengths
@@ -248,7 +248,7 @@ impl Volume {
     /// their second names.
     ///
     /// # Errors
-    /// See [`Volume::views`].
+    /// Returns the same errors as [`Volume::views`].
     pub fn generations_view(&self, mounts: &[MountPoint], layout: Layout) -> io::Result<Option<OwnedFd>> {
         placement::shows_generations_dir(mounts, layout).then(|| self.view(FILES.as_ref())).transpose()
     }
@@ -256,7 +256,7 @@ impl Volume {
     /// Creates a detached read-only view of a path in the volume.
     ///
     /// # Errors
-    /// See [`Volume::views`].
+    /// Returns the same errors as [`Volume::views`].
     pub fn view(&self, path: &Path) -> io::Result<OwnedFd> {
         self.view_with(path, READ_ONLY)
     }
@@ -271,7 +271,7 @@ impl Volume {
     /// a detached mount require this.
     ///
     /// # Errors
-    /// Fails if the directory does not exist.
+    /// Returns an error if the directory does not exist.
     pub fn attach(&self, target: BorrowedFd<'_>) -> io::Result<()> {
         executor_sys::mount::attach(self.handle(), target)
     }
@@ -280,7 +280,7 @@ impl Volume {
 /// Returns true if the kernel has tmpfs with `noswap`.
 ///
 /// # Errors
-/// Fails without the privilege to create a file system.
+/// Returns an error if the caller lacks the privilege to create a file system.
 pub fn noswap_supported() -> io::Result<bool> {
     Ok(Volume::create(VolumeSize { bytes: 4096, inodes: 4 })?.kind == VolumeKind::TmpfsNoswap)
 }

@@ -34,7 +34,7 @@ pub(crate) fn set_effective(set: &CapsHashSet) -> io::Result<()> {
 /// Returns true if a capability is in the effective set.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn is_effective(capability: Capability) -> io::Result<bool> {
     caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
 }

@@ -33,7 +33,7 @@ impl Namespaces {
     /// reused.
     ///
     /// # Errors
-    /// Fails if the process does not exist or the caller lacks privilege.
+    /// Returns an error if the process does not exist or the caller lacks privilege.
     pub fn other_than_own(pid: i32) -> io::Result<Self> {
         let mut flags = CloneFlags::empty();
         for (name, flag) in KINDS {
@@ -56,8 +56,8 @@ impl Namespaces {
 /// parent, so the caller can exit.
 ///
 /// # Errors
-/// Fails if the process has exited, the container's process limit is reached, or a privilege remains that should not
-/// remain. The caller must then exit, because it may already be inside the container.
+/// Returns an error if the process has exited, the container's process limit is reached, or a privilege remains that
+/// should not remain. The caller must then exit, because it may already be inside the container.
 pub fn enter(
     pidfd: BorrowedFd<'_>,
     namespaces: Namespaces,
@@ -76,7 +76,7 @@ pub fn enter(
 /// becomes its root, so that new files have an owner that is mapped in the container.
 ///
 /// # Errors
-/// Fails without privilege.
+/// Returns an error if the caller lacks privilege.
 pub fn separate_mounts(namespaces: Namespaces) -> io::Result<()> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
     let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;

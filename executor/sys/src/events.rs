@@ -57,7 +57,7 @@ impl<'fd, T: Copy> Events<'fd, T> {
     /// of registration. Returns no token if a deadline passed or a signal interrupted the wait.
     ///
     /// # Errors
-    /// Fails if memory runs out or there are more descriptors than the process may have.
+    /// Returns an error if memory runs out or there are more descriptors than the process may have.
     pub fn wait(mut self) -> io::Result<Vec<T>> {
         let timeout = self.due.map(until);
         match poll(&mut self.fds, timeout.as_ref()) {

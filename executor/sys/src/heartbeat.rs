@@ -37,7 +37,7 @@ impl Heartbeat {
     /// Creates the heartbeat of a process before the process is forked, so that parent and child share it.
     ///
     /// # Errors
-    /// Fails if descriptors or memory run out.
+    /// Returns an error if descriptors or memory run out.
     pub fn create() -> io::Result<Self> {
         Self::map(MemFile::create("executor-heartbeat", LENGTH.get())?)
     }
@@ -45,7 +45,7 @@ impl Heartbeat {
     /// Maps the heartbeat that another process passed.
     ///
     /// # Errors
-    /// Fails if the descriptor is not a memory file of this size.
+    /// Returns an error if the descriptor is not a memory file of this size.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let file = MemFile::from_fd_to_wipe(fd, LENGTH.get() as u64)?;
         if file.len() < LENGTH.get() {

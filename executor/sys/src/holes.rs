@@ -14,7 +14,7 @@ use rustix::io::Errno;
 /// Returns the next stored range of a file, from `at` on, or `None` if only holes follow. Moves the file position.
 ///
 /// # Errors
-/// Fails if the descriptor is not a regular file or the lookup fails.
+/// Returns an error if the descriptor is not a regular file or the lookup fails.
 pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
     let start = match seek(&file, SeekFrom::Data(at)) {
         Err(Errno::NXIO) => return Ok(None),
@@ -28,7 +28,7 @@ pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
 /// the file position.
 ///
 /// # Errors
-/// See [`next_stored`].
+/// Returns the same errors as [`next_stored`].
 pub fn excess(file: impl AsFd, part: Range<u64>, ratio: u64, free: u64) -> io::Result<Option<u64>> {
     let length = part.end.saturating_sub(part.start);
     let most = |stored: u64| stored.saturating_mul(ratio).saturating_add(free);

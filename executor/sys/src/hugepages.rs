@@ -18,7 +18,7 @@ const COLLAPSE: i32 = 25;
 /// [`HUGE_PAGE`].
 ///
 /// # Errors
-/// Fails if the kernel has no huge pages or no MADV_COLLAPSE, or memory runs out. The file remains usable.
+/// Returns an error if the kernel has no huge pages or no MADV_COLLAPSE, or memory runs out. The file remains usable.
 pub fn collapse(file: impl AsFd, len: usize) -> io::Result<()> {
     let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
     let room = len.saturating_add(HUGE_PAGE);

@@ -10,7 +10,7 @@ use crate::kernel_file;
 /// Returns the id of this boot.
 ///
 /// # Errors
-/// Fails if /proc cannot be read.
+/// Returns an error if /proc cannot be read.
 pub fn boot_id() -> io::Result<String> {
     static BOOT: OnceLock<String> = OnceLock::new();
     if let Some(id) = BOOT.get() {
@@ -23,7 +23,7 @@ pub fn boot_id() -> io::Result<String> {
 /// Returns the identity of the process that currently has this pid.
 ///
 /// # Errors
-/// Fails if there is no such process or /proc cannot be read.
+/// Returns an error if there is no such process or /proc cannot be read.
 pub fn read(pid: i32) -> io::Result<ProcessIdentity> {
     let stat = kernel_file::read(format!("/proc/{pid}/stat"))?;
     let start_time = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;

@@ -13,7 +13,7 @@ const USUAL: usize = 4 << 10;
 /// Reads a file as bytes.
 ///
 /// # Errors
-/// Fails if the file cannot be opened or read.
+/// Returns an error if the file cannot be opened or read.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; USUAL];
@@ -36,7 +36,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// Reads a file as UTF-8.
 ///
 /// # Errors
-/// See [`read`]; also returns `InvalidData` if the content is not UTF-8.
+/// Returns the same errors as [`read`], and `InvalidData` if the content is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -51,7 +51,7 @@ pub fn is_supported() -> bool {
 /// CAP_SYS_ADMIN in its user namespace.
 ///
 /// # Errors
-/// Fails if the kernel does not support Landlock ([`is_supported`]) or the caller is already in 16 domains.
+/// Returns an error if the kernel does not support Landlock ([`is_supported`]) or the caller is already in 16 domains.
 pub fn enter_own_domain() -> io::Result<()> {
     let attributes = RulesetAttributes { handled_access_fs: ACCESS_FS_REFER };
     // SAFETY: the kernel reads as many bytes of the attributes as the size that is passed.

@@ -52,7 +52,7 @@ impl LoopDevice {
     /// Attaches a free device to a file that is open for reading and writing.
     ///
     /// # Errors
-    /// Fails if the host has no loop devices, none is free, or the kernel is older than 5.8.
+    /// Returns an error if the host has no loop devices, none is free, or the kernel is older than 5.8.
     pub fn from_file(file: BorrowedFd<'_>) -> io::Result<Self> {
         let control = File::options().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..TRIES_MAX {

@@ -37,7 +37,7 @@ impl MemFile {
     /// Creates a file of `len` zeros. `name` appears in /proc/PID/fd.
     ///
     /// # Errors
-    /// Fails if descriptors or memory run out.
+    /// Returns an error if descriptors or memory run out.
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
@@ -48,7 +48,7 @@ impl MemFile {
     /// Creates a file with the concatenated `pieces`, without another copy of them in this process.
     ///
     /// # Errors
-    /// Fails if descriptors or memory run out.
+    /// Returns an error if descriptors or memory run out.
     pub fn new(name: &str, pieces: &[&[u8]]) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let mut slices: Vec<IoSlice<'_>> =
@@ -72,7 +72,7 @@ impl MemFile {
     /// Wraps a memory file that a peer passed, for reading.
     ///
     /// # Errors
-    /// Fails if the descriptor is not a memory file, its size is not sealed, or it is larger than `max_len`.
+    /// Returns an error if the descriptor is not a memory file, its size is not sealed, or it is larger than `max_len`.
     pub fn from_fd(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         // This is the first call on the descriptor, because other calls could block on another type of file.
         let seals = fcntl_get_seals(&fd).map_err(|_| invalid("is not a memory file"))?;
@@ -92,7 +92,8 @@ impl MemFile {
     /// Wraps a memory file that a peer passed, for reading and wiping. The peer can no longer prevent the wipe.
     ///
     /// # Errors
-    /// See [`MemFile::from_fd`]; also fails if the file is read-only, sealed against writes, or can still be sealed.
+    /// Returns the same errors as [`MemFile::from_fd`], and an error if the file is read-only, sealed against writes,
+    /// or can still be sealed.
     pub fn from_fd_to_wipe(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         let file = Self::from_fd(fd, max_len)?;
         if fcntl_getfl(&file.fd)? & OFlags::RWMODE != OFlags::RDWR {
@@ -121,7 +122,7 @@ impl MemFile {
     /// Calls `write` with the content of the file, to fill it in place.
     ///
     /// # Errors
-    /// Fails if memory runs out.
+    /// Returns an error if memory runs out.
     pub fn fill(&mut self, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let Some(mut map) = Map::shared(self)? else {
             write(&mut []);
@@ -135,7 +136,7 @@ impl MemFile {
     /// cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if memory runs out.
+    /// Returns an error if memory runs out.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         let Some(mut copy) = Map::private(self.len)? else { return Ok(read(&[])) };
         let copied = self.read_start(copy.bytes_mut());
@@ -150,7 +151,7 @@ impl MemFile {
     /// Reads the first `into.len()` bytes.
     ///
     /// # Errors
-    /// Fails if the file is shorter.
+    /// Returns an error if the file is shorter than `into`.
     pub fn read_start(&self, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < into.len() {
@@ -167,7 +168,7 @@ impl MemFile {
     /// Overwrites the content with zeros in place, in the same page frames, and reads it back.
     ///
     /// # Errors
-    /// Fails if a byte is not zero afterwards.
+    /// Returns an error if a byte is not zero afterwards.
     pub fn wipe(&self) -> io::Result<()> {
         if cfg!(feature = "residue-control") {
             return Ok(());

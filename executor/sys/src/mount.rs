@@ -47,7 +47,7 @@ pub fn detached(
 /// Changes options of a mount's file system. `root` is the root of the mount. Other options stay unchanged.
 ///
 /// # Errors
-/// Fails if the file system does not support the change.
+/// Returns an error if the file system does not support the change.
 pub fn reconfigure(root: BorrowedFd<'_>, options: &[(&str, Option<&str>)]) -> io::Result<()> {
     let context = fspick(root, c"", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
     set_options(&context, options)?;
@@ -85,7 +85,7 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Resu
 /// Attaches a detached mount on top of `target`.
 ///
 /// # Errors
-/// Fails if the target has the wrong type or is in another mount namespace.
+/// Returns an error if the target has the wrong type or is in another mount namespace.
 pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, c"", target, c"", flags)?)
@@ -115,7 +115,7 @@ pub fn attaches_beneath() -> bool {
 /// Sets attributes of a mount.
 ///
 /// # Errors
-/// Fails if the kernel is older than 5.12 or the caller has no privilege over the mount.
+/// Returns an error if the kernel is older than 5.12 or the caller has no privilege over the mount.
 pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
     let mut set = 0;
     for (wanted, bit) in [
@@ -134,7 +134,7 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Resu
 /// Makes a mount writable again.
 ///
 /// # Errors
-/// See [`set_attributes`].
+/// Returns the same errors as [`set_attributes`].
 pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
 }
@@ -142,7 +142,7 @@ pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
 /// Makes a mount, and the mounts below it, honour set-user-id bits and file capabilities.
 ///
 /// # Errors
-/// See [`set_attributes`].
+/// Returns the same errors as [`set_attributes`].
 pub fn set_suid(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_NOSUID, true)
 }
@@ -172,7 +172,7 @@ pub enum Propagation {
 /// Makes a mount private, so that mounts do not propagate into or out of it.
 ///
 /// # Errors
-/// See [`set_attributes`].
+/// Returns the same errors as [`set_attributes`].
 pub fn set_private(mount: BorrowedFd<'_>) -> io::Result<()> {
     set_propagation(mount, Propagation::Private, false)
 }
@@ -180,7 +180,7 @@ pub fn set_private(mount: BorrowedFd<'_>) -> io::Result<()> {
 /// Sets the propagation of a mount, and of the mounts below it if `recursive` is true.
 ///
 /// # Errors
-/// See [`set_attributes`].
+/// Returns the same errors as [`set_attributes`].
 pub fn set_propagation(mount: BorrowedFd<'_>, propagation: Propagation, recursive: bool) -> io::Result<()> {
     let propagation = match propagation {
         Propagation::Private => libc::MS_PRIVATE,
@@ -261,7 +261,7 @@ pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd
 /// Opens a directory or a regular file, as [`open_dir_beneath`] does.
 ///
 /// # Errors
-/// See [`open_dir_beneath`]; also returns `InvalidInput` for a file of another type.
+/// Returns the same errors as [`open_dir_beneath`], and `InvalidInput` for a file of another type.
 pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let opened = open_any_beneath(root, path, false)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
@@ -273,7 +273,7 @@ pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result
 /// Opens an entry of any type, as [`open_dir_beneath`] does. Enters other mounts if `enter_mounts` is true.
 ///
 /// # Errors
-/// See [`open_dir_beneath`].
+/// Returns the same errors as [`open_dir_beneath`].
 pub fn open_any_beneath(root: BorrowedFd<'_>, path: &Path, enter_mounts: bool) -> io::Result<OwnedFd> {
     open_without_links(root, path, OFlags::empty(), enter_mounts)
 }
@@ -288,7 +288,7 @@ fn open_without_links(root: BorrowedFd<'_>, path: &Path, flags: OFlags, enter_mo
 /// Opens a directory, to use it as a root or as a mount target.
 ///
 /// # Errors
-/// Fails if the path does not exist or is not a directory.
+/// Returns an error if the path does not exist or is not a directory.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -296,7 +296,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// Lazily detaches the mount at `path`.
 ///
 /// # Errors
-/// Fails if nothing is mounted there.
+/// Returns an error if nothing is mounted at `path`.
 pub fn detach(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW)?)
 }
@@ -305,7 +305,7 @@ pub fn detach(path: &Path) -> io::Result<()> {
 /// descriptor. `dir` becomes the caller's working directory, so only processes that are about to exit may call this.
 ///
 /// # Errors
-/// Fails if nothing is mounted there.
+/// Returns an error if nothing is mounted at `name`.
 pub fn detach_at(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     rustix::process::fchdir(dir)?;
     detach(Path::new(name))

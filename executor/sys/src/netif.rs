@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 /// Brings `lo` up in the network namespace of the calling thread. The kernel then assigns 127.0.0.1 and ::1.
 ///
 /// # Errors
-/// Fails without CAP_NET_ADMIN over the namespace.
+/// Returns an error if the caller lacks CAP_NET_ADMIN over the namespace.
 pub fn loopback_up() -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: all-zero bytes are a valid ifreq: an empty name and integers.

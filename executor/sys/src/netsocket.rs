@@ -13,8 +13,8 @@ use crate::process::enter_namespaces;
 /// that no other code runs there.
 ///
 /// # Errors
-/// Fails if the process has exited, the caller lacks privilege, the namespace does not support the address family, or
-/// descriptors run out.
+/// Returns an error if the process has exited, the caller lacks privilege, the namespace does not support the address
+/// family, or descriptors run out.
 pub fn tcp_socket_of(pidfd: BorrowedFd<'_>, ipv6: bool) -> io::Result<OwnedFd> {
     let own = File::open("/proc/self/ns/net")?;
     enter_namespaces(pidfd, false, true)?;

@@ -36,7 +36,7 @@ pub fn read_whole(file: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// lookup. The descriptor is close-on-exec.
 ///
 /// # Errors
-/// Returns the errors of openat2.
+/// Returns the kernel's error if openat2 fails.
 pub fn open_resolved(
     dir: BorrowedFd<'_>,
     path: impl Arg + Copy,

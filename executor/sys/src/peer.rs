@@ -25,7 +25,7 @@ impl Peer {
 /// Returns the credentials of the peer of a connected socket.
 ///
 /// # Errors
-/// Fails if the descriptor is not a unix socket or not connected.
+/// Returns an error if the descriptor is not a unix socket or not connected.
 pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
     let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
     let groups = groups(socket)?;

@@ -33,7 +33,8 @@ pub struct Credentials {
 /// privileges.
 ///
 /// # Errors
-/// Fails if the caller is not root, or if a privilege remains that should not remain. The caller must then exit.
+/// Returns an error if the caller is not root, or if a privilege remains that should not remain. The caller must then
+/// exit.
 pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
@@ -53,7 +54,7 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
 /// bits. Other processes of that user cannot inspect this process.
 ///
 /// # Errors
-/// See [`drop_to`].
+/// Returns the same errors as [`drop_to`].
 pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
@@ -71,7 +72,7 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 /// inspect this process.
 ///
 /// # Errors
-/// See [`drop_to`].
+/// Returns the same errors as [`drop_to`].
 pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
@@ -153,7 +154,7 @@ pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> 
 /// Permanently reduces this process to root with only these capabilities, for one task on files of root.
 ///
 /// # Errors
-/// See [`drop_to`].
+/// Returns the same errors as [`drop_to`].
 pub fn keep_root_with(kept: &CapsHashSet) -> io::Result<()> {
     capabilities::limit_bounding_set(&CapsHashSet::new(), Bounding::IfAllowed)?; // as in `drop_to`
     capabilities::retain(kept, &CapsHashSet::new())?;
@@ -179,7 +180,7 @@ fn verify(user: Uid, group: Gid, kept: &CapsHashSet) -> io::Result<()> {
 /// Prevents copies of this process's memory: disables core files, and ptrace by other processes.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn forbid_core_files() -> io::Result<()> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     crate::process::forbid_dumps()
@@ -191,7 +192,7 @@ pub fn forbid_core_files() -> io::Result<()> {
 /// privileges that may be needed to raise the limit.
 ///
 /// # Errors
-/// Fails if the kernel refuses.
+/// Returns the kernel's error if a system call fails.
 pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     if !(stays_privileged && capabilities::is_effective(Capability::CAP_IPC_LOCK)?) {
         // Ignore the error: the limit is read back below.
@@ -209,7 +210,7 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
 /// Allows swapping this process's memory again. (Memory that is locked cannot be returned to the kernel.)
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn allow_swap() -> io::Result<()> {
     Ok(munlockall()?)
 }
@@ -219,7 +220,7 @@ pub fn allow_swap() -> io::Result<()> {
 /// the start.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn set_parent_death_signal(parent: i32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
     if nix::unistd::getppid().as_raw() != parent {

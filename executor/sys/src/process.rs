@@ -25,7 +25,7 @@ pub use wait::{ChildExit, has_ended, is_alive, reap_one, serve_as_init, serve_as
 /// nothing and returns `None` if the process may not restore its priority later.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn lower_priority() -> io::Result<Option<i32>> {
     const LOWEST: i32 = 19;
     if !crate::capabilities::is_effective(caps::Capability::CAP_SYS_NICE)? {
@@ -39,7 +39,7 @@ pub fn lower_priority() -> io::Result<Option<i32>> {
 /// Sets the nice value of a process, from -20 (highest priority) to 19.
 ///
 /// # Errors
-/// Fails if the process does not exist or the caller lacks CAP_SYS_NICE.
+/// Returns an error if the process does not exist or the caller lacks CAP_SYS_NICE.
 pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
 }
@@ -47,7 +47,7 @@ pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
 /// Raises the calling process's nice value to `nice`. A higher value stays unchanged.
 ///
 /// # Errors
-/// Never fails in practice: raising needs no privilege.
+/// Returns the kernel's error if a system call fails, which is not expected: raising needs no privilege.
 pub fn raise_nice(nice: i32) -> io::Result<()> {
     let before = rustix::process::getpriority_process(None)?;
     Ok(rustix::process::setpriority_process(None, before.max(nice))?)
@@ -56,7 +56,7 @@ pub fn raise_nice(nice: i32) -> io::Result<()> {
 /// Makes this process the reaper of its orphaned descendants (PR_SET_CHILD_SUBREAPER).
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn become_subreaper() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
@@ -64,7 +64,7 @@ pub fn become_subreaper() -> io::Result<()> {
 /// Requests SIGKILL for this process when its parent exits. `parent` is the expected pid of the parent.
 ///
 /// # Errors
-/// Fails if the parent has already exited.
+/// Returns an error if the parent has already exited.
 pub fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     if nix::unistd::getppid().as_raw().cast_unsigned() == parent {
@@ -77,7 +77,7 @@ pub fn die_with(parent: u32) -> io::Result<()> {
 /// Makes the OOM killer select this process first, in its cgroup and on the machine.
 ///
 /// # Errors
-/// Fails if /proc is missing.
+/// Returns an error if /proc is missing.
 pub fn be_expendable() -> io::Result<()> {
     set_oom_score_adj(std::process::id(), 1000)
 }
@@ -85,7 +85,7 @@ pub fn be_expendable() -> io::Result<()> {
 /// Returns the out-of-memory score adjustment of a process, from -1000 (never killed) to 1000.
 ///
 /// # Errors
-/// Fails if the process has exited.
+/// Returns an error if the process has exited.
 pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
     let text = crate::kernel_file::read_to_string(format!("/proc/{pid}/oom_score_adj"))?;
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
@@ -95,7 +95,7 @@ pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
 /// value that a privileged process has set.
 ///
 /// # Errors
-/// Fails if the process has exited or the caller lacks privilege.
+/// Returns an error if the process has exited or the caller lacks privilege.
 pub fn set_oom_score_adj(pid: u32, score: i32) -> io::Result<()> {
     std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
 }
@@ -103,7 +103,7 @@ pub fn set_oom_score_adj(pid: u32, score: i32) -> io::Result<()> {
 /// Drops inherited protection from the OOM killer. Call this before executing a foreign program.
 ///
 /// # Errors
-/// Fails if /proc is missing.
+/// Returns an error if /proc is missing.
 pub fn forgo_oom_protection() -> io::Result<()> {
     let own = std::process::id();
     if oom_score_adj(own)? < 0 { set_oom_score_adj(own, 0) } else { Ok(()) }
@@ -112,7 +112,7 @@ pub fn forgo_oom_protection() -> io::Result<()> {
 /// Disables core files and ptrace by other processes, and makes root the owner of /proc/self.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
@@ -124,7 +124,7 @@ pub fn forbid_dumps() -> io::Result<()> {
 /// has no effect.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn is_confined(new_privileges: bool) -> io::Result<bool> {
     // SAFETY: PR_GET_SECCOMP takes no arguments; it returns 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };

@@ -49,7 +49,7 @@ impl Terminal {
     /// Opens a new terminal in the devpts of the caller's root. It belongs to the caller's user.
     ///
     /// # Errors
-    /// Fails if the caller's root has no devpts, or another file is at the multiplexer's path.
+    /// Returns an error if the caller's root has no devpts, or another file is at the multiplexer's path.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
@@ -64,7 +64,7 @@ impl Terminal {
     /// Makes the slave the caller's controlling terminal and its three standard descriptors. Returns the master.
     ///
     /// # Errors
-    /// Never fails in practice.
+    /// Returns the kernel's error if a system call fails, which is not expected.
     pub fn control(self) -> io::Result<OwnedFd> {
         // PID 1 of a container already leads a session.
         match rustix::process::setsid() {
@@ -87,7 +87,7 @@ fn is_multiplexer(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// Sets the window size of a terminal, by either end. If the size changes, the processes on the terminal get SIGWINCH.
 ///
 /// # Errors
-/// Fails if the descriptor is not a terminal.
+/// Returns an error if the descriptor is not a terminal.
 pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
     let size = Winsize { ws_row: window.rows, ws_col: window.columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(tcsetwinsize(terminal, size)?)
@@ -96,7 +96,7 @@ pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
 /// Makes these descriptors the caller's standard descriptors.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
     rustix::stdio::dup2_stdin(stdin)?;
     rustix::stdio::dup2_stdout(stdout)?;

@@ -78,7 +78,7 @@ pub fn enforces_projects(file: BorrowedFd<'_>) -> bool {
 /// Limits a project to `bytes` bytes and `inodes` files and directories; 0 = no limit.
 ///
 /// # Errors
-/// Fails if the file system has no project quotas.
+/// Returns an error if the file system has no project quotas.
 pub fn limit_project(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> io::Result<()> {
     let mut quota = DiskQuota {
         version: 1,
@@ -103,7 +103,7 @@ fn quotactl<T>(file: BorrowedFd<'_>, call: u32, id: u32, argument: &mut T) -> io
 /// Assigns a directory and its future entries to a project. The directory must be empty and open for reading.
 ///
 /// # Errors
-/// Fails if the file system does not support projects.
+/// Returns an error if the file system does not support projects.
 pub fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut attributes = read(dir)?;
     attributes.project = project;

@@ -23,7 +23,7 @@ pub fn is_readable(fd: impl AsFd) -> bool {
 /// Waits until a read would not block or the deadline passes. Returns true if it would not block.
 ///
 /// # Errors
-/// Fails if memory runs out.
+/// Returns an error if memory runs out.
 pub fn readable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
     by(&fd, PollFlags::IN, deadline)
 }
@@ -31,7 +31,7 @@ pub fn readable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
 /// Waits until a write would not block or the deadline passes. Returns true if it would not block.
 ///
 /// # Errors
-/// Fails if memory runs out.
+/// Returns an error if memory runs out.
 pub fn writable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
     by(&fd, PollFlags::OUT, deadline)
 }

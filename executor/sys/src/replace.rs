@@ -42,8 +42,8 @@ impl<'a> Replacement<'a> {
     /// Writes the content and renames the file into place. Returns the file, open for writing at its end.
     ///
     /// # Errors
-    /// Fails if the write or rename fails; the old file is then unchanged and no partial file remains. If only syncing
-    /// the directory fails, the new content is already in place.
+    /// Returns an error if the write or rename fails; the old file is then unchanged and no partial file remains. If
+    /// only syncing the directory fails, the new content is already in place.
     pub fn write(self, content: &[u8]) -> io::Result<File> {
         let partial = partial(self.path);
         let written = self.create(&partial).and_then(|mut file| {

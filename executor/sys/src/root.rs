@@ -15,8 +15,8 @@ use crate::mount::{Follow, attach, detach, open_dir, open_in_root};
 /// mounted outside of it.
 ///
 /// # Errors
-/// Fails if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or not a
-/// mount.
+/// Returns an error if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or
+/// not a mount.
 pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result<()> {
     attach(root, open_dir(stage)?.as_fd())?;
     let new = open_dir(stage)?;
@@ -38,7 +38,7 @@ pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result
 /// Sets the host name of the calling process's UTS namespace.
 ///
 /// # Errors
-/// Fails if the caller has no privilege over the namespace or the name is longer than 64 bytes.
+/// Returns an error if the caller has no privilege over the namespace or the name is longer than 64 bytes.
 pub fn set_host_name(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }

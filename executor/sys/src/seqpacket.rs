@@ -44,7 +44,7 @@ impl Seqpacket {
     /// Creates a connected pair.
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Returns an error if descriptors run out.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self::made(a), Self::made(b)))
@@ -67,7 +67,7 @@ impl Seqpacket {
     /// may still have the socket open: then the kernel accepts connections, but no process responds.
     ///
     /// # Errors
-    /// See [`Self::connect`]; also returns `ConnectionRefused` if the listening process has exited.
+    /// Returns the same errors as [`Self::connect`], and `ConnectionRefused` if the listening process has exited.
     pub fn connect_to_living(path: &Path) -> io::Result<Self> {
         let connection = Self::connect(path)?;
         let pid = connection.peer_pid()?;
@@ -81,7 +81,7 @@ impl Seqpacket {
     /// namespace.
     ///
     /// # Errors
-    /// Returns the error of the system call.
+    /// Returns the kernel's error if the call fails.
     pub fn peer_pid(&self) -> io::Result<i32> {
         Ok(nix::sys::socket::getsockopt(&self.fd, PeerCredentials)?.pid())
     }
@@ -89,7 +89,7 @@ impl Seqpacket {
     /// Wraps a socket that a peer passed. Its calls never block.
     ///
     /// # Errors
-    /// Fails if the descriptor is not a SOCK_SEQPACKET unix socket.
+    /// Returns an error if the descriptor is not a SOCK_SEQPACKET unix socket.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
         let is_one = socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && socket_type(&fd).is_ok_and(|kind| kind == SocketType::SEQPACKET);
@@ -112,8 +112,8 @@ impl Seqpacket {
     /// Sends one message.
     ///
     /// # Errors
-    /// Fails if the peer has closed, there are more than [`FDS_MAX`] descriptors, the message is too large for a
-    /// packet, or the call would block.
+    /// Returns an error if the peer has closed, there are more than [`FDS_MAX`] descriptors, the message is too large
+    /// for a packet, or the call would block.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -134,8 +134,8 @@ impl Seqpacket {
     /// Receives one message. Returns its length in `buffer` and its descriptors, or `None` if the peer has closed.
     ///
     /// # Errors
-    /// Fails if the message is longer than `buffer` or has more than [`FDS_MAX`] descriptors, or if the call would
-    /// block. Returns EMFILE if this process has too few free descriptors; the message is then lost.
+    /// Returns an error if the message is longer than `buffer` or has more than [`FDS_MAX`] descriptors, or if the call
+    /// would block. Returns EMFILE if this process has too few free descriptors; the message is then lost.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         match self.recv_or_report(buffer)? {
             None => Ok(None),
@@ -147,7 +147,7 @@ impl Seqpacket {
     /// descriptors, returns the message with the error in place of its descriptors.
     ///
     /// # Errors
-    /// See [`Self::recv`].
+    /// Returns the same errors as [`Self::recv`].
     pub fn recv_or_report(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, io::Result<Vec<OwnedFd>>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -180,7 +180,7 @@ impl Seqpacket {
     /// Receives one message before the deadline.
     ///
     /// # Errors
-    /// See [`Seqpacket::recv`]; also returns `TimedOut` if the deadline passes.
+    /// Returns the same errors as [`Seqpacket::recv`], and `TimedOut` if the deadline passes.
     pub fn recv_by(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         loop {
             if !readable_by(&self.fd, deadline)? {
@@ -214,7 +214,7 @@ impl SeqpacketListener {
     /// Accepts the next connection.
     ///
     /// # Errors
-    /// Fails if the call would block or descriptors run out.
+    /// Returns an error if the call would block or descriptors run out.
     pub fn accept(&self) -> io::Result<Seqpacket> {
         Ok(Seqpacket::made(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
@@ -222,7 +222,8 @@ impl SeqpacketListener {
     /// Refuses new connections. Pending connections can still be accepted.
     ///
     /// # Errors
-    /// Never fails in practice: shutdown does not fail for a listening socket.
+    /// Returns the kernel's error if a system call fails, which is not expected: shutdown does not fail for a listening
+    /// socket.
     pub fn refuse(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -230,7 +231,7 @@ impl SeqpacketListener {
     /// Sets whether calls fail with `WouldBlock` instead of blocking.
     ///
     /// # Errors
-    /// Never fails in practice.
+    /// Returns the kernel's error if a system call fails, which is not expected.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.0, nonblocking)?)
     }

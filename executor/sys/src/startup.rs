@@ -19,7 +19,7 @@ pub fn abort_on_panic() {
 /// Removes variables from this process's environment, so that neither child processes nor libraries use them.
 ///
 /// # Errors
-/// Fails if the caller has more than one thread, because another thread could be reading the environment.
+/// Returns an error if the caller has more than one thread, because another thread could be reading the environment.
 pub fn forget_variables(names: &[&str]) -> io::Result<()> {
     if threads()? != 1 {
         return Err(io::Error::other("cannot change the environment: this process has more than one thread"));

@@ -12,7 +12,7 @@ static ARGUMENTS: OnceLock<(usize, usize)> = OnceLock::new();
 /// Locates the arguments. Call this once, while `/proc` belongs to the host. Forked processes have the same addresses.
 ///
 /// # Errors
-/// Fails if `/proc` cannot be read.
+/// Returns an error if `/proc` cannot be read.
 pub fn locate() -> io::Result<()> {
     let stat = crate::kernel_file::read_to_string("/proc/self/stat")?;
     // The name in the second field may contain any character; the third field follows it. The addresses are in fields

@@ -33,7 +33,7 @@ impl TreeSize {
 /// Measures a directory with its content; see [`TreeWalk`].
 ///
 /// # Errors
-/// Returns I/O errors.
+/// Returns an error if an I/O operation fails.
 pub fn measure(dir: OwnedFd) -> io::Result<TreeSize> {
     let mut walk = TreeWalk::start(dir)?;
     while !walk.step()? {}
@@ -56,7 +56,7 @@ impl TreeWalk {
     /// Starts a walk.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn start(dir: OwnedFd) -> io::Result<Self> {
         let top = fstat(&dir)?;
         let mut size = TreeSize::default();
@@ -72,7 +72,7 @@ impl TreeWalk {
     /// Visits the next entry. Returns true at the end of the walk.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn step(&mut self) -> io::Result<bool> {
         let Some(current) = self.way.last_mut() else { return Ok(true) };
         let Some(entry) = current.read() else {

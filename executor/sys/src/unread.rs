@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// has read everything or has closed.
 ///
 /// # Errors
-/// Fails if the descriptor is not a socket.
+/// Returns an error if the descriptor is not a socket.
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request (TIOCOUTQ, also named SIOCOUTQ) writes one int, the type of `bytes`.

@@ -20,8 +20,8 @@ use crate::process::{self, Fork, OneThread};
 /// owner. The child becomes a zombie, which the caller must reap.
 ///
 /// # Errors
-/// Fails if the kernel creates no user namespace (`user.max_user_namespaces`, or a kernel without them), if the caller
-/// has no privilege over these ids, or if it has more than one thread.
+/// Returns an error if the kernel creates no user namespace (`user.max_user_namespaces`, or a kernel without them), if
+/// the caller has no privilege over these ids, or if it has more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     // The child must exit inside, because it cannot restore its credentials.
@@ -52,7 +52,7 @@ fn map(pid: i32, start: u32, size: u32) -> io::Result<()> {
 /// Opens the user namespace of a process.
 ///
 /// # Errors
-/// Fails if the process has exited or the caller lacks privilege.
+/// Returns an error if the process has exited or the caller lacks privilege.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, Mode::empty())?)

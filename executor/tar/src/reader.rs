@@ -88,7 +88,7 @@ impl<R: Read> Reader<R> {
     /// because the position of the next one is unknown.
     ///
     /// # Errors
-    /// Fails if the archive is malformed, a limit is exceeded, or the source fails.
+    /// Returns an error if the archive is malformed, a limit is exceeded, or the source fails.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
         if self.ended {
             return Ok(None);
@@ -225,7 +225,7 @@ impl<R: Read> Reader<R> {
     /// The ranges between pieces are holes.
     ///
     /// # Errors
-    /// Fails if the content is truncated or the source fails.
+    /// Returns an error if the content is truncated or the source fails.
     pub fn content(&mut self, buffer: &mut [u8]) -> Result<Option<(u64, usize)>, TarError> {
         let (at, most) = loop {
             let Some(piece) = self.pieces.last_mut() else { return Ok(None) };

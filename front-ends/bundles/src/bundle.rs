@@ -99,7 +99,7 @@ pub fn format(files: &Files) -> Format {
 /// Reads and validates a bundle.
 ///
 /// # Errors
-/// Returns all violations of rules.
+/// Returns all violations of rules if there are any.
 pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
     match format {
         Format::RegistryV1 => registry::read(files),

@@ -65,7 +65,7 @@ impl Bundle {
     /// Parses a bundle.json.
     ///
     /// # Errors
-    /// Returns every violation.
+    /// Returns all violations if the bundle is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
             let message = format!("the bundle.json has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
@@ -79,7 +79,7 @@ impl Bundle {
     /// Reads the bundle in a claim. The original bytes of the published bundle.json are not available.
     ///
     /// # Errors
-    /// Returns every violation.
+    /// Returns all violations if the bundle is invalid.
     pub fn from_claim(value: &Value) -> Result<Self, Violations> {
         Self::from_value(value.clone(), value.to_string().into_bytes())
     }

@@ -111,7 +111,7 @@ impl Definition {
     /// Checks a value against the schema (rule 21).
     ///
     /// # Errors
-    /// Returns all mismatches, which do not contain the value.
+    /// Returns all mismatches if the value is invalid. Mismatches do not contain the value.
     pub fn validate(&self, path: &str, value: &Value, rule: u8) -> Result<(), Violations> {
         let mut wrong = Violations::default();
         for error in self.validator.iter_errors(value) {

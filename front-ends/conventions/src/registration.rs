@@ -101,7 +101,7 @@ impl Registrations {
     /// Parses a file. Relative paths in the file are relative to `base`.
     ///
     /// # Errors
-    /// Returns every violation.
+    /// Returns all violations if the file is invalid.
     pub fn parse(text: &str, base: &Path) -> Result<Self, Violations> {
         let mut table: toml::Table =
             text.parse().map_err(|error: toml::de::Error| Violations::one(None, "", 7, located(&error, text)))?;

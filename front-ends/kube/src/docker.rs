@@ -77,7 +77,7 @@ pub fn split(image: &str) -> (String, String) {
 /// Returns the credentials for an image from the first pull secret that contains credentials for its registry.
 ///
 /// # Errors
-/// Returns the name of a pull secret that cannot be parsed, and the reason, which contains no value.
+/// Returns the name of a pull secret and the reason, which contains no value, if the secret cannot be parsed.
 pub fn credentials(image: &str, secrets: &[&Config]) -> Result<Option<RegistryCredentials>, (String, String)> {
     let (registry, repository) = split(image);
     for secret in secrets {

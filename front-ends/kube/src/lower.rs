@@ -38,7 +38,7 @@ const BYTES_MAX: usize = 128 << 20;
 /// Lowers all objects. `report` contains the violations and warnings from reading them.
 ///
 /// # Errors
-/// Returns all violations from reading and lowering.
+/// Returns all violations if reading or lowering found any.
 pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result<(Plan, Vec<Violation>), Violations> {
     let mut plan = Plan::default();
     let mut room = Room { crowded: crowded(objects, &mut report), bytes: BYTES_MAX };

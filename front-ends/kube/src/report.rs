@@ -175,7 +175,7 @@ impl Report {
     /// Returns the value and the warnings, or all violations if there are any.
     ///
     /// # Errors
-    /// Returns the violations.
+    /// Returns all violations if there are any.
     pub fn finish<T>(self, value: T) -> Result<(T, Vec<Violation>), Violations> {
         let Self { violations: mut list, beyond, warnings, .. } = self;
         // Sort by file, in the order of the violations' files, and by line.

@@ -46,7 +46,7 @@ impl Source {
     /// Counts received bytes, because the container determines how much it sends.
     ///
     /// # Errors
-    /// Returns [`Failure::CopyTooLarge`] above the limit.
+    /// Returns [`Failure::CopyTooLarge`] if the total exceeds the maximum size.
     fn count(&self, total: &mut u64, piece: &[u8]) -> Result<(), Failure> {
         *total += piece.len() as u64;
         let path = || format!("cp {}:{}", self.id, plain(&self.live));

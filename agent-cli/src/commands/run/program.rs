@@ -104,7 +104,7 @@ impl ImageOfRun {
     /// Adds the remaining options to a request.
     ///
     /// # Errors
-    /// See [`RegistryArgs::credentials`].
+    /// Returns the same errors as [`RegistryArgs::credentials`].
     pub(crate) fn apply(
         self,
         request: &mut RunRequest,

@@ -79,7 +79,7 @@ impl Addresses {
     /// Parses a result of ADD, of any supported version.
     ///
     /// # Errors
-    /// Returns a description of the error.
+    /// Returns a description of the error if the result is invalid.
     pub fn parse(result: &Value) -> Result<Self, String> {
         let root = result.as_object().ok_or("the result is not an object")?;
         match root.get("cniVersion").map(|version| version.as_str().and_then(Version::from_name)) {

@@ -69,7 +69,7 @@ impl ImageDefaults {
     /// Extracts the defaults from a configuration.
     ///
     /// # Errors
-    /// Returns every invalid value.
+    /// Returns all invalid values if there are any.
     pub fn from_configuration(configuration: &ImageConfiguration) -> Result<Self, ConfigError> {
         let Some(config) = configuration.config() else { return Ok(Self::default()) };
         let mut found = Vec::new();
@@ -122,7 +122,7 @@ impl ImageDefaults {
     /// Returns the command for a request. `secret` returns true if the request's argument with this index is secret.
     ///
     /// # Errors
-    /// Returns the reason why there is no program.
+    /// Returns the reason if there is no program.
     pub fn command(
         &self,
         path: String,

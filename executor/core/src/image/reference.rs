@@ -182,7 +182,7 @@ impl ImageReference {
     /// Parses a reference as typed on a command line. A reference without a scheme names an image in a registry.
     ///
     /// # Errors
-    /// Returns every error.
+    /// Returns all errors if the reference is invalid.
     pub fn parse_short(text: &str) -> Result<Self, BadReference> {
         match scheme(text) {
             Some(_) => text.parse(),
@@ -193,7 +193,7 @@ impl ImageReference {
     /// Parses the reference of an image in a registry, without a scheme.
     ///
     /// # Errors
-    /// Returns every error.
+    /// Returns all errors if the reference is invalid.
     pub fn parse_registry(text: &str) -> Result<Self, BadReference> {
         registry(text)
     }

@@ -22,7 +22,7 @@ pub struct StepMount {
 /// them.
 ///
 /// # Errors
-/// Returns the path of a file of the container that no link can reach.
+/// Returns the path of a file of the container if no link can reach the file.
 pub fn for_step(
     own: &[PlannedFile],
     own_mounts: &[MountPoint],

@@ -157,7 +157,8 @@ fn listed<'a>(entries: impl Iterator<Item = &'a str>) -> String {
 /// Checks the operator's list of parents. `own` is the launcher's own parent of cgroups, relative to each hierarchy.
 ///
 /// # Errors
-/// Returns the first entry that is invalid, or that contains the launcher's own parent or is below it.
+/// Returns the first entry with the reason, if an entry is invalid, or contains the launcher's own parent or is below
+/// it.
 pub fn check_cgroup_parents(parents: &[PathBuf], own: &str) -> Result<(), String> {
     if parents.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", parents.len()));
@@ -175,7 +176,7 @@ pub fn check_cgroup_parents(parents: &[PathBuf], own: &str) -> Result<(), String
 /// Checks the operator's list of cgroup v2 files.
 ///
 /// # Errors
-/// Returns the first entry that is not the name of a file that requests can set.
+/// Returns the first invalid entry, if an entry is not the name of a file that requests can set.
 pub fn check_cgroup_keys(keys: &[String]) -> Result<(), String> {
     if keys.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", keys.len()));

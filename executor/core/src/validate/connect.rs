@@ -6,7 +6,7 @@ use super::{Policy, Violation};
 /// Checks the port, and that the policy allows connections.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the port is invalid or the policy forbids the connection.
 pub fn connect_port(port: u32, policy: &Policy) -> Result<u16, Vec<Violation>> {
     let mut violations = Vec::new();
     if !policy.allow_connect {

@@ -97,7 +97,7 @@ fn allows_namespace(allowed: &Path, path: &Path) -> bool {
 /// Checks the operator's list of network namespaces.
 ///
 /// # Errors
-/// Returns the invalid entry and the reason.
+/// Returns the entry and the reason if an entry is invalid.
 pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
     if list.len() > NAMESPACES_MAX {
         return Err(format!("{} entries; at most {NAMESPACES_MAX} are allowed", list.len()));
@@ -114,7 +114,7 @@ pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
 /// Validates an update of a container's egress, and returns the updated plan.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the update is invalid.
 pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     let mut updated = plan.clone();

@@ -28,7 +28,7 @@ pub struct ExecDraft<'a> {
 /// Validates a request to execute a process.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the request is invalid.
 pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<Violation>> {
     let ExecDraft { path, args, env, dir, user, window } = draft;
     let process = DraftStep {
@@ -67,7 +67,7 @@ pub(super) fn check_window(field: &str, (rows, columns): (u32, u32)) -> Result<(
 /// allows both.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the path is invalid or the policy forbids copies.
 pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     if !policy.allow_exec {

@@ -288,7 +288,7 @@ fn allows_cdi(pattern: &str, name: &str) -> bool {
 /// Checks the operator's list of devices.
 ///
 /// # Errors
-/// Returns the first invalid entry.
+/// Returns the first invalid entry if there is one.
 pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
@@ -313,7 +313,7 @@ pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
 /// Checks the operator's list of CDI devices.
 ///
 /// # Errors
-/// Returns the first entry that is neither a qualified name nor `VENDOR/CLASS=*`.
+/// Returns the first invalid entry, if an entry is neither a qualified name nor `VENDOR/CLASS=*`.
 pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
@@ -328,7 +328,7 @@ pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
 /// Checks the operator's list of directories of CDI files.
 ///
 /// # Errors
-/// Returns the first entry that is not an absolute path without `..`.
+/// Returns the first invalid entry, if an entry is not an absolute path without `..`.
 pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
     if dirs.len() > CDI_DIRS_MAX {
         return Err(format!("has {} entries; at most {CDI_DIRS_MAX}", dirs.len()));
@@ -339,7 +339,7 @@ pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
 /// Checks the operator's list of AppArmor profiles.
 ///
 /// # Errors
-/// Returns the first invalid name.
+/// Returns the first invalid name if there is one.
 pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
     if profiles.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", profiles.len()));

@@ -47,7 +47,7 @@ pub(super) fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) ->
 /// Validates new limits of a running container, and returns the plan with the new limits.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the update is invalid.
 pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     if *update == UpdateLimits::default() {

@@ -69,7 +69,7 @@ impl Policy {
 /// Checks the operator's directories of log files. `reserved` holds directories of the executor.
 ///
 /// # Errors
-/// Returns the invalid entry and the reason.
+/// Returns the entry and the reason if an entry is invalid.
 pub fn check_log_dirs(dirs: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
     if dirs.len() > DIRS_MAX {
         return Err(format!("{} entries; at most {DIRS_MAX} are allowed", dirs.len()));

@@ -116,7 +116,7 @@ pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
 /// the pod.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the member's plan does not match the pod's plan.
 pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
     let mut report = Report::default();
     let share_processes = match &pod.pod {

@@ -177,7 +177,7 @@ impl Policy {
     /// Returns the pool of host ids for user namespaces.
     ///
     /// # Errors
-    /// Returns the error of [`Pool::new`].
+    /// Returns the error of [`Pool::new`] if the range of ids is invalid.
     pub fn userns_pool(&self) -> Result<Pool, String> {
         Pool::new(self.userns_pool_start, self.userns_pool_ranges)
     }

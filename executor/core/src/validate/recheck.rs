@@ -14,7 +14,7 @@ use crate::plan::{OutputSource, Plan, PlannedFile, PlannedProcess, PlannedTransf
 /// Checks a plan that came over a socket from a less privileged process: the launcher checks all plans of the daemon.
 ///
 /// # Errors
-/// Returns every violation.
+/// Returns all violations if the plan is invalid.
 pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let main = match &plan.actions {
         Some(actions) => {

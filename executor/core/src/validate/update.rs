@@ -42,7 +42,7 @@ pub struct PlannedUpdate {
 /// Validates an update of a container with this plan.
 ///
 /// # Errors
-/// Returns every violation, in the order of the interface's fields.
+/// Returns all violations, in the order of the interface's fields, if the update is invalid.
 pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) -> Result<PlannedUpdate, Vec<Violation>> {
     let mut report = Report::default();
     if draft.files.len() > LIST_MAX || draft.removed.len() > LIST_MAX {

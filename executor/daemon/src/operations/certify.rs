@@ -112,7 +112,7 @@ impl RequestedIdentity {
     /// Generates the key, obtains the certificate, and puts both into the request.
     ///
     /// # Errors
-    /// Returns the errors of [`Issued::make`].
+    /// Returns the same errors as [`Issued::make`].
     pub(crate) async fn fill(self, node: &Node, request: &mut RunRequest) -> Result<IdentityRecord, ApiError> {
         let files = node.config.identity.files();
         let issued = Issued::make(node, &request.id, &self.names, self.ttl_seconds).await?;

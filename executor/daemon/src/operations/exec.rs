@@ -238,7 +238,7 @@ pub(crate) fn time_limit(start: &v1::ExecStart) -> Result<Option<Duration>, Viol
 /// `user` is empty.
 ///
 /// # Errors
-/// Returns the errors of [`start`].
+/// Returns the same errors as [`start`].
 pub(crate) async fn archive(
     node: &Arc<Node>,
     id: &str,

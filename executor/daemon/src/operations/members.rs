@@ -19,7 +19,7 @@ const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_se
 /// period.
 ///
 /// # Errors
-/// Returns the first error of a container that could not be stopped; all others are stopped.
+/// Returns the first error if a container could not be stopped; all others are stopped.
 pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>) -> Result<(), ApiError> {
     let mut stops = JoinSet::new();
     for member in members {

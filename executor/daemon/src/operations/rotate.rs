@@ -68,7 +68,7 @@ pub(crate) async fn update(
 /// Replaces files that the executor refreshed. `change` is the resulting change of their sources.
 ///
 /// # Errors
-/// Returns the errors of [`update`].
+/// Returns the same errors as [`update`].
 pub(crate) async fn replace(
     node: &Arc<Node>,
     request: v1::UpdateFilesRequest,

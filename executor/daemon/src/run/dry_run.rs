@@ -19,7 +19,7 @@ use crate::node::Node;
 /// Checks a request for a container, a pod, or a container in a pod that does not have to exist yet.
 ///
 /// # Errors
-/// Returns the error that Run or CreatePod would return; its fields start with `run.` or `pod.`.
+/// Returns the error of Run or CreatePod if that call would fail; the error's fields start with `run.` or `pod.`.
 pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option<&Client>) -> Result<(), ApiError> {
     let v1::ValidateRequest { run, pod } = request;
     let mut run = run.map(WipedRequest);

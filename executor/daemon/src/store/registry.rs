@@ -155,7 +155,7 @@ impl Registry {
     /// `matches` is called with it.
     ///
     /// # Errors
-    /// Returns the resource whose capacity does not suffice.
+    /// Returns the resource if its capacity does not suffice.
     pub(crate) fn admit(
         &self,
         facts: ContainerStatus,
@@ -202,7 +202,7 @@ impl Registry {
     /// limits in force.
     ///
     /// # Errors
-    /// Returns the resource whose capacity does not suffice; in that case the container's capacity is unchanged.
+    /// Returns the resource if its capacity does not suffice; the container's capacity is then unchanged.
     pub(crate) fn reserve_update(&self, facts: &ContainerStatus, limits: &Limits) -> Result<(), Exhausted> {
         let (old, new) = (amount_of(facts), Amount::new(limits, &facts.plan.volumes));
         locked(&self.inner).account.reserve(&facts.plan.id, old.most(&new))
@@ -219,7 +219,7 @@ impl Registry {
     /// removed, waits for their removal.
     ///
     /// # Errors
-    /// Returns the resource whose capacity does not suffice.
+    /// Returns the resource if its capacity does not suffice.
     pub(crate) async fn admit_when_removed(
         &self,
         facts: &ContainerStatus,
@@ -234,7 +234,7 @@ impl Registry {
     /// the lock with the reservation, and with true if it is new.
     ///
     /// # Errors
-    /// Returns the resource whose capacity does not suffice.
+    /// Returns the resource if its capacity does not suffice.
     pub(crate) async fn reserve(
         &self,
         reservation: Reservation,
@@ -417,7 +417,7 @@ impl Registry {
     /// completed.
     ///
     /// # Errors
-    /// Returns the members that are not completed. In that case nothing is changed.
+    /// Returns the members that are not completed, if there are any. In that case nothing is changed.
     pub fn close_pod(&self, pod: &Handle, idle: bool) -> Result<Vec<Arc<Handle>>, Vec<Arc<Handle>>> {
         let inner = locked(&self.inner);
         let members = inner.members(pod.id());

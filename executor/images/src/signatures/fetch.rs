@@ -65,7 +65,7 @@ struct Search<'a> {
 /// Verifies that an image is signed as the rules require. `chain` contains its verified documents: index and manifest.
 ///
 /// # Errors
-/// Fails if a required signature is missing, or if the registry fails.
+/// Returns an error if a required signature is missing, or if the registry fails.
 pub(crate) async fn verify(
     registry: &Registry,
     repository: &Repository,

@@ -53,7 +53,7 @@ impl TrustedKey {
     /// Parses the keys of a PEM document.
     ///
     /// # Errors
-    /// See [`Self::read`].
+    /// Returns the same errors as [`Self::read`].
     pub fn parse(pem: &[u8]) -> Result<Vec<Self>, String> {
         let keys = SubjectPublicKeyInfoDer::pem_slice_iter(pem)
             .map(|spki| Self::from_spki(spki.map_err(|error| format!("is not PEM: {error}"))?))

@@ -37,7 +37,7 @@ impl Hierarchies {
     /// pid was killed, its leftover processes are killed.
     ///
     /// # Errors
-    /// Returns an error with the path. ENOENT means that the container is ending.
+    /// Returns an error with the path if a cgroup cannot be created. ENOENT means that the container is ending.
     pub(crate) fn make_exec(&self, container: &Path, supervisor: u32) -> io::Result<ExecCgroup> {
         let cgroup = self.exec_cgroup(container, supervisor, EXIT_PATIENCE);
         if let Err(error) = fs::create_dir(&cgroup.dir) {
@@ -82,7 +82,7 @@ impl ExecCgroup {
     /// cgroups.
     ///
     /// # Errors
-    /// Returns the kernel's error.
+    /// Returns the kernel's error if the call fails.
     pub(crate) fn join(&self, join_container: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         if self.is_version_2 {
             return fs::write(self.dir.join("cgroup.procs"), "0"); // a child of the container's only cgroup

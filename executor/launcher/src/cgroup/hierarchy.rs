@@ -110,7 +110,8 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
 /// which needs no grace period of the kernel.
 ///
 /// # Errors
-/// Returns the kernel's error. ENOENT means that the cgroup was removed because its container is ending.
+/// Returns the kernel's error if the call fails. ENOENT means that the cgroup was removed because its container is
+/// ending.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("tasks"), "0")
 }

@@ -25,7 +25,7 @@ impl Replaced {
     /// Restores all files in reverse order.
     ///
     /// # Errors
-    /// Returns the first error. The other files are still written.
+    /// Returns the first error if a write fails. The other files are still written.
     pub(crate) fn undo(self) -> io::Result<()> {
         let mut result = Ok(());
         for (file, value) in self.0.into_iter().rev() {

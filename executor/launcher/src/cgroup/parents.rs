@@ -119,7 +119,7 @@ impl Hierarchies {
     /// Creates the parents of a container's cgroup in the hierarchies in use, and then the cgroup with `make`.
     ///
     /// # Errors
-    /// See [`Self::make`].
+    /// Returns the same errors as [`Self::make`].
     pub(crate) fn make_below(
         &self,
         dir: &Path,
@@ -147,7 +147,7 @@ impl Hierarchies {
     /// Runs `make`, which creates a container's cgroup with its parents in the cpuset hierarchy of version 1.
     ///
     /// # Errors
-    /// Returns the error of `make`, or of the list.
+    /// Returns an error if `make` or reading the list fails.
     pub(crate) fn make_cpuset_below(
         &self,
         dir: &Path,

@@ -49,7 +49,7 @@ impl Hierarchies {
     /// Mounts the tmpfs with the mount points of the views. The launcher calls this once.
     ///
     /// # Errors
-    /// Returns an error with the mount point or link that cannot be created.
+    /// Returns an error with the path if a mount point or link cannot be created.
     pub(crate) fn make_view_points(&self, view: &Path) -> io::Result<()> {
         if !self.has_view() {
             return Ok(());
@@ -71,7 +71,7 @@ impl Hierarchies {
     /// in the cpuset hierarchy, or the shared cgroup, which is always read-only.
     ///
     /// # Errors
-    /// Returns an error with the directory that cannot be mounted.
+    /// Returns an error with the path if a directory cannot be mounted.
     pub(crate) fn mount_view(&self, cgroup: &Path, cpuset: &Path, is_writable: bool, view: &Path) -> io::Result<()> {
         if !self.has_view() {
             return Ok(());

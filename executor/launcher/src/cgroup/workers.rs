@@ -66,7 +66,7 @@ impl Hierarchies {
     /// Kills the workers of an ended container, and removes their cgroup.
     ///
     /// # Errors
-    /// See [`Hierarchies::remove`].
+    /// Returns the same errors as [`Hierarchies::remove`].
     pub(crate) fn remove_workers(&self, container: &Path, patience: Duration) -> io::Result<()> {
         self.workers_dir(container).map_or(Ok(()), |dir| remove_dir(&dir, patience))
     }

@@ -111,7 +111,7 @@ impl ExecTarget {
     /// Returns the credentials of a process of this user, with the given capability sets.
     ///
     /// # Errors
-    /// Returns an error for a capability that this program does not support.
+    /// Returns an error if this program does not support a capability.
     pub(crate) fn credentials(user: &ResolvedUser, sets: &CapabilitySets) -> std::io::Result<Credentials> {
         let ambient = sets.names.iter().filter(|_| sets.ambient).copied();
         Ok(Credentials {

@@ -58,7 +58,7 @@ const INSIDE: [(&str, &str); 3] = [
 /// Attaches a container to a network. `init` is a pidfd of the container's init, which waits in its network namespace.
 ///
 /// # Errors
-/// Returns the failure. The caller must then call [`detach`], which undoes a partial attachment.
+/// Returns an error if a step fails. The caller must then call [`detach`], which undoes a partial attachment.
 pub(super) fn attach(
     host: &Host,
     record: &ContainerRecord,
@@ -78,7 +78,7 @@ pub(super) fn attach(
 /// Attaches a warm container, whose record has this name.
 ///
 /// # Errors
-/// Returns the failure. The caller must then call [`detach`], which undoes a partial attachment.
+/// Returns an error if a step fails. The caller must then call [`detach`], which undoes a partial attachment.
 pub(super) fn attach_warm(
     host: &Host,
     (name, boot_id): (&str, &str),
@@ -109,7 +109,7 @@ pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io
 /// Publishes the ports of a container that was attached while it was warm.
 ///
 /// # Errors
-/// Returns the failure. The caller must then call [`detach`], which undoes a partial attachment.
+/// Returns an error if a step fails. The caller must then call [`detach`], which undoes a partial attachment.
 pub(super) fn complete(
     host: &Host,
     record: &ContainerRecord,
@@ -270,7 +270,7 @@ fn device_prefix(interface: &str) -> String {
 /// Detaches a container. After an error a later call tries again.
 ///
 /// # Errors
-/// Returns a description of the failure.
+/// Returns a description of the failure if the container cannot be detached.
 pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), String> {
     let failed = |what: &'static str| {
         move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))
@@ -303,7 +303,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
 /// [`detach`].
 ///
 /// # Errors
-/// Returns a description of the failure.
+/// Returns a description of the failure if a step fails.
 pub(super) fn leave(host: &Host, attachment: &BridgeAttachment) -> Result<(), String> {
     let failed = |what: &'static str| {
         move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))

@@ -113,7 +113,7 @@ pub(super) fn attach(
 /// Detaches a container from its network. After an error a later call tries again.
 ///
 /// # Errors
-/// Returns the messages of the plugins that failed.
+/// Returns the plugins' messages if plugins failed, or a description of another failure.
 pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
     let kill = || kill_plugins(host, &attachment.id);
     let _lock = OperationLock::for_container(host, &attachment.id, patience.deadline(), kill)
@@ -124,7 +124,7 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
 /// Detaches a container that has ended from its network. Does not wait for other operations.
 ///
 /// # Errors
-/// As [`detach`].
+/// Returns the same errors as [`detach`].
 pub(super) fn detach_ended(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
     let lock = OperationLock::try_for_container(host, &attachment.id);
     let _lock = lock.map_err(|error| system("lock of the network", &error))?;

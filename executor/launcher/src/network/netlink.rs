@@ -90,7 +90,7 @@ impl NetlinkSocket {
     /// Sends a message or a batch of messages in one call.
     ///
     /// # Errors
-    /// Returns the kernel's error.
+    /// Returns the kernel's error if the call fails.
     pub(super) fn send(&self, message: &[u8]) -> io::Result<()> {
         if message.len() > SEND_DEFAULT {
             set_socket_send_buffer_size_force(&self.0, message.len() + SEND_ROOM)?;
@@ -102,7 +102,7 @@ impl NetlinkSocket {
     /// Waits for this many acknowledgements.
     ///
     /// # Errors
-    /// Returns the first error that the kernel reports.
+    /// Returns the first error if the kernel reports one.
     pub(super) fn acknowledged(&self, count: usize) -> io::Result<()> {
         let mut seen = 0;
         let mut first = None;
@@ -129,7 +129,7 @@ impl NetlinkSocket {
     /// Sends a request and returns the body of the single response.
     ///
     /// # Errors
-    /// Returns the kernel's error.
+    /// Returns the kernel's error if the call fails.
     pub(super) fn get(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         self.send(request)?;
         let received = self.receive()?;

@@ -102,7 +102,7 @@ pub(super) struct Chain<'a> {
 /// chains exist, replaces their rules.
 ///
 /// # Errors
-/// Returns the kernel's first error and changes nothing.
+/// Returns the kernel's first error if the call fails; nothing is changed.
 pub(super) fn replace_rules(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, table);
     batch.make_table();
@@ -250,7 +250,7 @@ impl Batch {
     /// Commits the changes through a socket of [`NetlinkSocket::netfilter`], in the socket's network namespace.
     ///
     /// # Errors
-    /// Returns the kernel's first error and changes nothing.
+    /// Returns the kernel's first error if the call fails; nothing is changed.
     pub(super) fn commit(&self, socket: &NetlinkSocket) -> io::Result<()> {
         if self.messages.is_empty() {
             return Ok(());
@@ -278,7 +278,7 @@ impl Batch {
 /// Returns true if a set has this element, and false if there is no such element, set or table.
 ///
 /// # Errors
-/// Returns any other kernel error.
+/// Returns the kernel's error if the call fails for another reason.
 pub(super) fn has_element(
     socket: &NetlinkSocket,
     (family, table): (Family, &str),

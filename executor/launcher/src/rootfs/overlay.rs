@@ -74,7 +74,7 @@ pub(super) fn assemble(
 /// Mounts a read-only overlay of `lower`, which has at least two directories, at `at`.
 ///
 /// # Errors
-/// See [`assemble`].
+/// Returns the same errors as [`assemble`].
 pub(super) fn read_only(
     about: &str,
     lower: &[BorrowedFd<'_>],

@@ -97,7 +97,7 @@ impl Tree {
 /// Adds the groups that files name to `known`. Names are resolved with the group file of an untrusted root.
 ///
 /// # Errors
-/// Returns a violation of each file's `group` whose name is unknown or whose id is not mapped in the container.
+/// Returns a violation for each file's `group` whose name is unknown or whose id is not mapped in the container.
 pub(crate) fn file_groups<'a>(
     root: BorrowedFd<'_>,
     files: impl IntoIterator<Item = &'a PlannedFile>,

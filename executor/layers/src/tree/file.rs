@@ -25,7 +25,7 @@ impl Writing {
     /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn write(&mut self, mut bytes: &[u8], mut at: u64) -> Result<(), UnpackError> {
         while !bytes.is_empty() {
             match pwrite(&self.file, bytes, at) {
@@ -43,7 +43,7 @@ impl Writing {
     /// Sets the attributes and the length of the file. The file may end with a hole.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn finish(self, size: u64, marks: &Marks) -> Result<(), UnpackError> {
         ftruncate(&self.file, size).context(|| format!("file `{}`", shown(&self.path)))?;
         mark_fd(&self.file, marks, &self.path)
@@ -54,7 +54,7 @@ impl Tree {
     /// Creates a file and replaces an existing entry.
     ///
     /// # Errors
-    /// Fails if the name cannot be created. Also returns I/O errors.
+    /// Returns an error if the name cannot be created, or if an I/O operation fails.
     pub fn file(&mut self, path: &[&[u8]]) -> Result<Writing, UnpackError> {
         let (dir, name) = self.parent(path)?;
         let path = joined(path);
@@ -71,7 +71,7 @@ impl Tree {
     /// resolves it.
     ///
     /// # Errors
-    /// See [`Tree::file`].
+    /// Returns the same errors as [`Tree::file`].
     pub fn symlink(&mut self, path: &[&[u8]], target: &[u8], marks: &Marks) -> Result<(), UnpackError> {
         if target.is_empty() {
             return Err(UnpackError::entry(&joined(path), "is a symbolic link without a target"));
@@ -84,7 +84,7 @@ impl Tree {
     /// an archive must not contain one.
     ///
     /// # Errors
-    /// See [`Tree::file`].
+    /// Returns the same errors as [`Tree::file`].
     pub fn node(
         &mut self,
         path: &[&[u8]],
@@ -130,7 +130,7 @@ impl Tree {
     /// Returns the number of copied bytes.
     ///
     /// # Errors
-    /// Fails if the target does not exist or is a directory. Also returns I/O errors.
+    /// Returns an error if the target does not exist or is a directory, or if an I/O operation fails.
     pub fn hard_link(&mut self, path: &[&[u8]], target: &[&[u8]], most: u64) -> Result<u64, UnpackError> {
         let refused = |why: &str| {
             UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))

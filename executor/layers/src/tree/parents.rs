@@ -39,7 +39,7 @@ impl Parents {
     /// mount namespace, on the directory that `at` specifies by its parent and name.
     ///
     /// # Errors
-    /// Fails if the directories cannot be mounted.
+    /// Returns an error if the directories cannot be mounted.
     pub fn new(layers: &[BorrowedFd<'_>], at: (BorrowedFd<'_>, &str)) -> Result<Self, UnpackError> {
         let (parent, name) = at;
         let open = |dir: BorrowedFd<'_>, path: &str| {

@@ -39,7 +39,7 @@ impl Tree {
     /// Walks to a directory. If `make` is true, creates missing directories, and replaces other entries by directories.
     ///
     /// # Errors
-    /// Fails if there are too many links. Also returns I/O errors.
+    /// Returns an error if there are too many links, or if an I/O operation fails.
     pub(super) fn walk(&mut self, names: &[&[u8]], make: bool) -> Result<Walked, UnpackError> {
         let wanted = names.join(&b'/');
         let failed = || format!("the path `{}`", shown(&wanted));

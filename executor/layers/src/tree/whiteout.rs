@@ -17,7 +17,7 @@ impl Tree {
     /// Hides all entries that the layers below have in a directory.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn hide_all(&mut self, dirs: &[&[u8]]) -> Result<(), UnpackError> {
         let failed = || format!("opaque directory `{}`", shown(&joined(dirs)));
         let walked = self.walk(dirs, true)?;
@@ -34,7 +34,7 @@ impl Tree {
     /// Hides the entry that the layers below have at a path.
     ///
     /// # Errors
-    /// Returns I/O errors.
+    /// Returns an error if an I/O operation fails.
     pub fn hide(&mut self, path: &[&[u8]]) -> Result<(), UnpackError> {
         let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
         let full = joined(path);

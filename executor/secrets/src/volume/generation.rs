@@ -66,7 +66,7 @@ impl Volume {
     /// Returns the total and the used size of the file system, or `None` if its size has no limit (ramfs).
     ///
     /// # Errors
-    /// Never fails in practice.
+    /// Returns the kernel's error if a system call fails, which is not expected.
     pub fn size(&self) -> io::Result<Option<(VolumeSize, VolumeSize)>> {
         if self.kind == VolumeKind::Ramfs {
             return Ok(None);
@@ -79,7 +79,7 @@ impl Volume {
     /// Resizes the file system and keeps its other options. No effect on ramfs.
     ///
     /// # Errors
-    /// Fails if the content is larger.
+    /// Returns an error if the content is larger than the new size.
     pub fn resize(&self, size: VolumeSize) -> io::Result<()> {
         if self.kind == VolumeKind::Ramfs {
             return Ok(());
@@ -91,7 +91,7 @@ impl Volume {
     /// Sets the size to the used size plus `room`, which is the limit for a process that may write to the volume.
     ///
     /// # Errors
-    /// Never fails in practice.
+    /// Returns the kernel's error if a system call fails, which is not expected.
     pub fn leave_room(&self, room: VolumeSize) -> io::Result<()> {
         let Some((_, used)) = self.size()? else { return Ok(()) };
         self.resize(VolumeSize { bytes: used.bytes + room.bytes, inodes: used.inodes + room.inodes })
@@ -100,7 +100,7 @@ impl Volume {
     /// Overwrites and removes an old generation, except files that a newer generation shares.
     ///
     /// # Errors
-    /// Fails if a file could not be overwritten; remaining files are wiped with the whole volume.
+    /// Returns an error if a file could not be overwritten; remaining files are wiped with the whole volume.
     pub fn wipe_replaced(&self, replaced: &Replaced) -> io::Result<Receipt> {
         let mut receipt = Receipt::default();
         let wiped = replaced.0.iter().try_for_each(|path| absent_is_fine(self.wipe_below(path, &mut receipt)));
@@ -123,7 +123,7 @@ impl<'a> Rotation<'a> {
     /// Reads the current state. `number` of the new generation must be larger than any earlier one.
     ///
     /// # Errors
-    /// Fails if a mount point's entries are not as this module creates them.
+    /// Returns an error if a mount point's entries are not as this module creates them.
     pub fn start(
         volume: &'a Volume,
         number: u64,
@@ -146,8 +146,8 @@ impl<'a> Rotation<'a> {
     /// charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if the volume is full or the cgroup's memory limit is reached. The part that was written remains until
-    /// `discard` is called.
+    /// Returns an error if the volume is full or the cgroup's memory limit is reached. The part that was written
+    /// remains until `discard` is called.
     ///
     /// # Panics
     /// Panics if `contents`, `access` or `mounts` is shorter than the indices in the changes and the mount points
@@ -231,7 +231,7 @@ impl<'a> Rotation<'a> {
     /// Activates the new generation at every mount point. If one fails, restores the old generation at all of them.
     ///
     /// # Errors
-    /// Fails if a rename failed.
+    /// Returns an error if a rename fails.
     pub fn swap(&self) -> io::Result<()> {
         let directories = || self.changes.iter().filter(|change| matches!(change.next, NextContent::Directory { .. }));
         let shown = directories().try_for_each(|change| {
@@ -256,7 +256,7 @@ impl<'a> Rotation<'a> {
     /// Restores the old generation at every mount point.
     ///
     /// # Errors
-    /// Returns the first error, after trying all mount points.
+    /// Returns the first error if a mount point cannot be restored; the others are still tried.
     pub fn swap_back(&self) -> io::Result<()> {
         let mut result = Ok(());
         for (change, before) in self.changes.iter().zip(&self.before) {
@@ -292,7 +292,7 @@ impl<'a> Rotation<'a> {
     /// Overwrites and removes the files of a generation that was not activated.
     ///
     /// # Errors
-    /// Fails if a file could not be overwritten.
+    /// Returns an error if a file could not be overwritten.
     pub fn discard(self) -> io::Result<()> {
         let mut result = Ok(());
         for change in self.changes {
@@ -322,7 +322,7 @@ impl<'a> Rotation<'a> {
     /// Finishes a rotation after the swap: removes the links of removed files, and returns the old generation.
     ///
     /// # Errors
-    /// Never fails in practice.
+    /// Returns the kernel's error if a system call fails, which is not expected.
     pub fn finish(self) -> io::Result<Replaced> {
         let mut replaced = Vec::with_capacity(self.changes.len());
         for (change, before) in self.changes.iter().zip(&self.before) {

@@ -28,7 +28,7 @@ impl Volume {
     /// Stores values and the original content of files. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if the volume is full or the cgroup's memory limit is reached.
+    /// Returns an error if the volume is full or the cgroup's memory limit is reached.
     pub fn keep_inputs(&self, values: &[&[u8]], files: &[&[u8]]) -> io::Result<()> {
         let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT, Access { mode: PRIVATE, gid: ROOT })?;
         let private = Access { mode: FILE_MODE, gid: ROOT };
@@ -48,7 +48,7 @@ impl Volume {
     /// Creates a detached read-only view of the directory of inputs.
     ///
     /// # Errors
-    /// See [`Volume::views`]; also fails if there are no inputs.
+    /// Returns the same errors as [`Volume::views`], and an error if there are no inputs.
     pub fn inputs_view(&self) -> io::Result<OwnedFd> {
         let view = clone_tree(self.handle(), Path::new(DIRECTORY), false)?;
         set_attributes(view.as_fd(), READ_ONLY)?;
@@ -58,7 +58,7 @@ impl Volume {
     /// Opens the stored inputs and skips the head of the payload, so that only the encoded strings remain.
     ///
     /// # Errors
-    /// Fails if there are none.
+    /// Returns an error if no inputs are stored.
     pub fn inputs(&self) -> io::Result<Stored> {
         let stored = self.open(&Path::new(DIRECTORY).join(VALUES))?;
         let mut head = [0; payload::HEAD];
@@ -71,7 +71,7 @@ impl Volume {
     /// file that the process may have changed.
     ///
     /// # Errors
-    /// Fails if it was not stored.
+    /// Returns an error if no original of the file is stored.
     pub fn kept_file(&self, index: usize) -> io::Result<Stored> {
         self.open(&Path::new(DIRECTORY).join(index.to_string()))
     }
@@ -80,7 +80,7 @@ impl Volume {
     /// the process has started.
     ///
     /// # Errors
-    /// Fails if no mount point has the file.
+    /// Returns an error if no mount point has the file.
     pub fn current(&self, mounts: &[MountPoint], index: usize, layout: Layout) -> io::Result<Stored> {
         let place = mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
             Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
@@ -131,7 +131,7 @@ impl Stored {
     /// Reads everything into a buffer of the stored size, from the volume's pages without an intermediate copy.
     ///
     /// # Errors
-    /// Fails if the file was truncated after it was opened.
+    /// Returns an error if the file was truncated after it was opened.
     ///
     /// # Panics
     /// Panics if the buffer has another size.

@@ -53,7 +53,7 @@ impl Volume {
     /// Creates the directory of all steps.
     ///
     /// # Errors
-    /// Fails if the volume is full.
+    /// Returns an error if the volume is full.
     pub fn make_steps(&self) -> io::Result<OwnedFd> {
         let steps = make_dir(self.handle(), STEPS.as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
         make_dir(steps.as_fd(), COVER.as_ref(), ROOT, Access { mode: PASSAGE, gid: ROOT })?;
@@ -64,7 +64,7 @@ impl Volume {
     /// process.
     ///
     /// # Errors
-    /// Fails if the volume is full or the cgroup's memory limit is reached.
+    /// Returns an error if the volume is full or the cgroup's memory limit is reached.
     ///
     /// # Panics
     /// Panics if `contents` or `access` is shorter than the indices in the mounts require; the caller checks the
@@ -101,7 +101,7 @@ impl Volume {
     /// cgroup of the calling process.
     ///
     /// # Errors
-    /// Fails if the volume is full or the cgroup's memory limit is reached.
+    /// Returns an error if the volume is full or the cgroup's memory limit is reached.
     pub fn keep_environment(&self, steps: BorrowedFd<'_>, strings: &[&[u8]]) -> io::Result<()> {
         let mut file = write_file(steps, ENVIRONMENT.as_ref(), &[], ROOT, Access { mode: FILE_MODE, gid: ROOT })?;
         // Each string is written separately, so that there is no intermediate copy.
@@ -116,7 +116,7 @@ impl Volume {
     /// Opens the stored environment.
     ///
     /// # Errors
-    /// Fails if there is none.
+    /// Returns an error if no environment is stored.
     pub fn environment(&self) -> io::Result<Stored> {
         self.open(&Path::new(STEPS).join(ENVIRONMENT))
     }
@@ -125,7 +125,7 @@ impl Volume {
     /// processes.
     ///
     /// # Errors
-    /// See [`Volume::fill_step`].
+    /// Returns the same errors as [`Volume::fill_step`].
     pub fn fill_transfer(&self, steps: BorrowedFd<'_>, number: usize, url: &[u8]) -> io::Result<()> {
         let dir = make_dir(steps, number.to_string().as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
         write_file(dir.as_fd(), PAYLOAD.as_ref(), url, ROOT, Access { mode: FILE_MODE, gid: ROOT }).map(drop)
@@ -134,7 +134,7 @@ impl Volume {
     /// Opens the payload of a process.
     ///
     /// # Errors
-    /// Fails if the process has no payload or the payload has been wiped.
+    /// Returns an error if the process has no payload or the payload has been wiped.
     pub fn step_payload(&self, process: usize) -> io::Result<Stored> {
         self.open(&place(process).join(PAYLOAD))
     }
@@ -142,7 +142,7 @@ impl Volume {
     /// Returns detached read-only views of a step's files, one for each mount point.
     ///
     /// # Errors
-    /// See [`Volume::views`].
+    /// Returns the same errors as [`Volume::views`].
     pub fn step_views(&self, process: usize, mounts: usize) -> io::Result<Vec<OwnedFd>> {
         (0..mounts).map(|number| self.view_with(&place(process).join(number.to_string()), READ_ONLY)).collect()
     }
@@ -152,7 +152,7 @@ impl Volume {
     /// container's processes cannot access them.
     ///
     /// # Errors
-    /// See [`Volume::views`].
+    /// Returns the same errors as [`Volume::views`].
     pub fn steps_views(&self) -> io::Result<[OwnedFd; 2]> {
         Ok([self.view(STEPS.as_ref())?, self.view(&Path::new(STEPS).join(COVER))?])
     }
@@ -160,7 +160,7 @@ impl Volume {
     /// Wipes the payload of a process once the process has received it. Receipts do not count payloads.
     ///
     /// # Errors
-    /// See [`Volume::wipe`].
+    /// Returns the same errors as [`Volume::wipe`].
     pub fn wipe_step_payload(&self, process: usize) -> io::Result<()> {
         absent_is_fine(self.wipe_below(&place(process).join(PAYLOAD), &mut Receipt::default()))
     }
@@ -168,7 +168,7 @@ impl Volume {
     /// Wipes the remaining secrets of a step.
     ///
     /// # Errors
-    /// See [`Volume::wipe`].
+    /// Returns the same errors as [`Volume::wipe`].
     pub fn wipe_step(&self, process: usize, receipt: &mut Receipt) -> io::Result<()> {
         let wiped = absent_is_fine(self.wipe_below(&place(process), receipt));
         self.release();

@@ -100,7 +100,7 @@ impl Volume {
     /// Wipes like [`Volume::wipe`], and adds the result to the receipt of earlier wipes, even if the wipe fails.
     ///
     /// # Errors
-    /// See [`Volume::wipe`].
+    /// Returns the same errors as [`Volume::wipe`].
     pub fn wipe_onto(&self, receipt: &mut Receipt) -> io::Result<()> {
         // The handle is an O_PATH descriptor of a mount and cannot be read. A handle recovered from the container's
         // mounts may be a single file, which has no name to remove in the volume.

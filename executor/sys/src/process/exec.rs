@@ -36,7 +36,7 @@ pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
 /// Returns unused stack pages to the kernel, with the data that earlier, deeper calls have left there.
 ///
 /// # Errors
-/// Fails if /proc cannot be read.
+/// Returns an error if /proc cannot be read.
 pub fn trim_stack() -> io::Result<()> {
     // Space for this call, for the madvise call, and for the red zone of the ABI.
     const KEPT: usize = 4 << 10;
@@ -62,7 +62,7 @@ pub fn trim_stack() -> io::Result<()> {
 /// Sets close-on-exec on every descriptor from `first` on.
 ///
 /// # Errors
-/// Fails if the kernel is older than 5.11.
+/// Returns an error if the kernel is older than 5.11.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: a plain system call on integers. It closes no descriptor yet, so no owned descriptor becomes invalid.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
@@ -74,7 +74,7 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
 /// path through /proc/self/fd leads to open descriptors (CVE-2024-21626).
 ///
 /// # Errors
-/// Fails if the kernel is older than 5.9.
+/// Returns an error if the kernel is older than 5.9.
 pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
     kept.sort_unstable();

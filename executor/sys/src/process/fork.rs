@@ -16,8 +16,8 @@ pub enum Fork {
 /// Forks the calling process.
 ///
 /// # Errors
-/// Fails if processes or memory run out, or if the caller has more than one thread. (In the child, only one thread
-/// exists, and locks of the other threads would never be released.)
+/// Returns an error if processes or memory run out, or if the caller has more than one thread. (In the child, only one
+/// thread exists, and locks of the other threads would never be released.)
 pub fn fork() -> io::Result<Fork> {
     OneThread::check()?;
     // SAFETY: there is one thread (checked above), so every lock and invariant in the copy is as that thread left it.
@@ -47,7 +47,7 @@ impl OneThread {
 /// Forks with additional flags of clone(2): new namespaces for the child, or CLONE_PARENT.
 ///
 /// # Errors
-/// See [`fork`]; also fails if the kernel cannot create such a namespace.
+/// Returns the same errors as [`fork`], and an error if the kernel cannot create such a namespace.
 pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // No library offers this call without a separate stack for the child.

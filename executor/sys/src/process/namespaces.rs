@@ -11,7 +11,7 @@ use super::{exit_now, forbid_dumps};
 /// descriptor is open, even after the process has exited.
 ///
 /// # Errors
-/// Fails if the process has exited or the caller lacks privilege.
+/// Returns an error if the process has exited or the caller lacks privilege.
 pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
@@ -20,7 +20,7 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
 /// Enters namespaces of the pidfd's process. If the descriptor is a mount namespace, enters that namespace.
 ///
 /// # Errors
-/// Fails if the process has exited or the caller lacks privilege.
+/// Returns an error if the process has exited or the caller lacks privilege.
 pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
     let mut namespaces = CloneFlags::empty();
     namespaces.set(CloneFlags::CLONE_NEWNS, mount);
@@ -31,8 +31,8 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
 /// Runs `act` in the network namespace of the pidfd's process, then returns to the caller's network namespace.
 ///
 /// # Errors
-/// Returns the errors of [`enter_namespaces`] and of `act`. If the caller cannot return to its namespace, the error
-/// differs from those of `act`, and the caller must exit.
+/// Returns the same errors as [`enter_namespaces`] and `act`. If the caller cannot return to its namespace, the error
+/// differs from the errors of `act`, and the caller must exit.
 pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let own = rustix::fs::open("/proc/thread-self/ns/net", flags, rustix::fs::Mode::empty())?;
@@ -46,7 +46,7 @@ pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result
 /// `/`. The process must have one thread. If it cannot return, it exits with status 1.
 ///
 /// # Errors
-/// Fails if the caller lacks privilege. `act` is then not run.
+/// Returns an error if the caller lacks privilege. `act` is then not run.
 pub fn within_mounts<T>(mounts: BorrowedFd<'_>, act: impl FnOnce() -> T) -> io::Result<T> {
     let own = mount_namespace(std::process::id() as i32)?;
     setns(mounts, CloneFlags::CLONE_NEWNS)?;
@@ -60,7 +60,7 @@ pub fn within_mounts<T>(mounts: BorrowedFd<'_>, act: impl FnOnce() -> T) -> io::
 /// Enters the IPC namespace of the pidfd's process.
 ///
 /// # Errors
-/// See [`enter_namespaces`].
+/// Returns the same errors as [`enter_namespaces`].
 pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(setns(pidfd, CloneFlags::CLONE_NEWIPC)?)
 }
@@ -69,7 +69,7 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 /// process then has all capabilities over the resources of that namespace, and none over others.
 ///
 /// # Errors
-/// Fails if the caller lacks privilege, the namespace has no root, or the caller is already in it.
+/// Returns an error if the caller lacks privilege, the namespace has no root, or the caller is already in it.
 pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     setns(user_namespace, CloneFlags::CLONE_NEWUSER)?;
     become_root_within()

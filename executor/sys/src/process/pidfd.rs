@@ -9,7 +9,7 @@ use rustix::process::PidfdFlags;
 /// fail for lack of descriptors.
 ///
 /// # Errors
-/// Fails if the process has too many open descriptors.
+/// Returns an error if the process has too many open descriptors.
 pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     any.try_clone_to_owned()
 }
@@ -17,7 +17,7 @@ pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// Returns a pidfd. It becomes readable when the process exits.
 ///
 /// # Errors
-/// Fails if no process has this pid.
+/// Returns an error if no process has this pid.
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -40,7 +40,7 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
 /// Sends a signal to the pidfd's process. Does nothing if the process has exited.
 ///
 /// # Errors
-/// Fails if the number is not a signal or the caller has no permission.
+/// Returns an error if the number is not a signal or the caller has no permission.
 pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a plain system call on integers. The null siginfo makes the kernel fill in the same values as for kill.
     let result = unsafe {

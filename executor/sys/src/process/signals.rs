@@ -14,7 +14,7 @@ impl SignalEvents {
     /// Blocks these signals in this process and its future children, and receives them as events.
     ///
     /// # Errors
-    /// Fails if descriptors run out.
+    /// Returns an error if descriptors run out.
     pub fn take(signals: &[Signal]) -> io::Result<Self> {
         let mut set = SigSet::empty();
         for signal in signals {
@@ -27,7 +27,7 @@ impl SignalEvents {
     /// Returns the next pending signal, if there is one.
     ///
     /// # Errors
-    /// Never fails in practice.
+    /// Returns the kernel's error if a system call fails, which is not expected.
     pub fn next(&self) -> io::Result<Option<i32>> {
         Ok(self.0.read_signal()?.map(|info| info.ssi_signo as i32))
     }
@@ -42,7 +42,7 @@ impl AsFd for SignalEvents {
 /// Unblocks all signals and resets every action to the default, for a program that is about to be executed.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn reset_signals() -> io::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     // execve keeps ignored signals ignored: SIGPIPE, which Rust ignores in every program, and signals that the daemon's
@@ -65,7 +65,7 @@ pub fn reset_signals() -> io::Result<()> {
 /// Makes this process ignore SIGHUP by an empty handler. An executed program gets the default action.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn survive_hangup() -> io::Result<()> {
     extern "C" fn nothing(_: libc::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
@@ -77,7 +77,7 @@ pub fn survive_hangup() -> io::Result<()> {
 /// Blocks SIGHUP, also across execve, so that it stays pending for [`SignalEvents`].
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn hold_hangup() -> io::Result<()> {
     let mut hangup = SigSet::empty();
     hangup.add(Signal::SIGHUP);
@@ -87,7 +87,7 @@ pub fn hold_hangup() -> io::Result<()> {
 /// Blocks every signal, for [`serve_as_init`](crate::process::wait::serve_as_init).
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn hold_signals() -> io::Result<()> {
     Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
 }

@@ -30,7 +30,7 @@ impl From<ChildExit> for Exit {
 /// Waits for a child to exit and reaps it.
 ///
 /// # Errors
-/// Fails if the process is not a child of this process.
+/// Returns an error if the process is not a child of this process.
 pub fn wait_for(pid: i32) -> io::Result<ChildExit> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -48,7 +48,7 @@ pub fn wait_for(pid: i32) -> io::Result<ChildExit> {
 /// Returns true if a child has exited. Does not reap it.
 ///
 /// # Errors
-/// Fails if the process is not a child of this process.
+/// Returns an error if the process is not a child of this process.
 pub fn has_ended(pid: i32) -> io::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
@@ -57,7 +57,7 @@ pub fn has_ended(pid: i32) -> io::Result<bool> {
 /// Returns true if a process exists and has not exited. The process need not be a child.
 ///
 /// # Errors
-/// Fails if descriptors run out.
+/// Returns an error if descriptors run out.
 pub fn is_alive(pid: i32) -> io::Result<bool> {
     let pidfd = match pidfd(pid) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
@@ -70,7 +70,7 @@ pub fn is_alive(pid: i32) -> io::Result<bool> {
 /// is checked. Returns `None` if no child was reaped.
 ///
 /// # Errors
-/// Never fails in practice.
+/// Returns the kernel's error if a system call fails, which is not expected.
 pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, ChildExit)>> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = match waitid(Id::All, look) {
@@ -97,7 +97,7 @@ fn ended(status: WaitStatus) -> Option<(i32, ChildExit)> {
 /// Signals must be blocked ([`hold_signals`](crate::process::signals::hold_signals)) before the child is created.
 ///
 /// # Errors
-/// Fails if a required system call is not allowed.
+/// Returns an error if a required system call is not allowed.
 pub fn serve_as_init(child: i32) -> io::Result<ChildExit> {
     serve(Some(child))
 }
@@ -106,7 +106,7 @@ pub fn serve_as_init(child: i32) -> io::Result<ChildExit> {
 /// ([`hold_signals`](crate::process::signals::hold_signals)).
 ///
 /// # Errors
-/// See [`serve_as_init`].
+/// Returns the same errors as [`serve_as_init`].
 pub fn serve_as_reaper() -> io::Result<ChildExit> {
     serve(None)
 }

@@ -106,7 +106,7 @@ impl Catalog {
     /// Builds and validates the model.
     ///
     /// # Errors
-    /// Returns all violations of rules.
+    /// Returns all violations of rules if there are any.
     pub fn build(objects: &Objects) -> Result<Self, Faults> {
         let mut building = Building::default();
         for object in &objects.objects {

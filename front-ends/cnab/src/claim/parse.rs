@@ -19,7 +19,7 @@ impl Claim {
     /// Parses a claim. Its bundle is not validated, because it may be older than the rules.
     ///
     /// # Errors
-    /// Returns every violation.
+    /// Returns all violations if the claim is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         static FORM: OnceLock<Validator> = OnceLock::new();
         let validator = FORM.get_or_init(|| compiled(include_str!("claim.json")));
@@ -48,7 +48,7 @@ impl ClaimResult {
     /// Parses a result.
     ///
     /// # Errors
-    /// Returns every violation.
+    /// Returns all violations if the result is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         static FORM: OnceLock<Validator> = OnceLock::new();
         let validator = FORM.get_or_init(|| compiled(include_str!("result.json")));

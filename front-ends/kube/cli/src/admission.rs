@@ -16,7 +16,7 @@ const FEATURE: &str = "validate";
 /// Validates all pods of a plan, including those of CronJobs, except the pods in `unchanged`.
 ///
 /// # Errors
-/// Returns every violation with its location in the files.
+/// Returns all violations, with their locations in the files, if a pod is invalid.
 pub(crate) async fn validate(
     session: &Session,
     info: &InfoResponse,

@@ -48,7 +48,7 @@ impl<'a> Judge<'a> {
     /// Compares all data of the container with the rules.
     ///
     /// # Errors
-    /// Returns the first difference.
+    /// Returns the first difference if there is one.
     pub(crate) fn evaluate(&self, tree: &Tree, container: &Container) -> Result<(), String> {
         let stopped = tree.stopped_after.is_some();
         let mut ends = Vec::new();

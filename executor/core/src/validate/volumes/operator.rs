@@ -24,7 +24,7 @@ pub(in crate::validate) fn check_name(name: &str) -> Result<(), String> {
 /// Checks the operator's list of volumes. `reserved` holds directories of the executor.
 ///
 /// # Errors
-/// Returns the invalid entry and the reason.
+/// Returns the entry and the reason if an entry is invalid.
 pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<(), String> {
     if volumes.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", volumes.len()));
@@ -44,7 +44,7 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
 /// the executor.
 ///
 /// # Errors
-/// Returns the invalid entry and the reason.
+/// Returns the entry and the reason if an entry is invalid.
 pub fn check_host_paths(rules: &[HostPathRule], reserved: &[&Path]) -> Result<(), String> {
     if rules.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", rules.len()));
@@ -75,7 +75,7 @@ pub fn check_host_paths(rules: &[HostPathRule], reserved: &[&Path]) -> Result<()
 /// Checks the operator's list of device nodes and their directories.
 ///
 /// # Errors
-/// Returns the invalid entry and the reason.
+/// Returns the entry and the reason if an entry is invalid.
 pub fn check_device_paths(paths: &[PathBuf]) -> Result<(), String> {
     if paths.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));

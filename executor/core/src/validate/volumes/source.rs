@@ -136,7 +136,8 @@ pub fn host_path_rule<'a>(path: &Path, policy: &'a Policy) -> Result<&'a HostPat
 /// Checks that the operator's entry permits the mount options of a request.
 ///
 /// # Errors
-/// Returns the field of the volume, and an error that names the key and the value to add.
+/// Returns the field of the volume, and an error that names the key and the value to add, if the entry does not permit
+/// an option.
 pub fn check_host_path_rule(
     asked: &HostPath,
     read_only: bool,

@@ -23,7 +23,7 @@ const READ_MAX: usize = 64 << 10;
 /// Sends the request, and checks the status of the response.
 ///
 /// # Errors
-/// Returns a short reason, without text from the peer.
+/// Returns a short reason, without text from the peer, if the check fails.
 pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) -> Result<(), String> {
     let failed = |error: &(dyn error::Error + 'static)| executor_core::errors::chain(error);
     let mut request = Request::get(&*probe.path);

@@ -96,7 +96,7 @@ fn field(name: &str, value: &[u8], out: &mut Vec<u8>) {
 /// Sends an entry that is too large for a datagram as a memory file. The journal accepts only a sealed file.
 ///
 /// # Errors
-/// Returns the error of the socket, or of creating the file.
+/// Returns an error if the file cannot be created or the socket fails.
 pub(super) async fn send_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
     let mut file = File::from(memfd_create("log-entry", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(entry)?;

@@ -53,7 +53,7 @@ impl ShimLink {
     /// Sends a call with descriptors. Returns the descriptor in the response, if any, or the shim's refusal.
     ///
     /// # Errors
-    /// Returns the errors of [`ShimLink::call`].
+    /// Returns the same errors as [`ShimLink::call`].
     pub async fn call_with_fds(
         &self,
         call: ShimCall,
@@ -68,7 +68,7 @@ impl ShimLink {
     /// Returns the container's counters, or only those of its log.
     ///
     /// # Errors
-    /// Returns the errors of [`ShimLink::call_with_fds`].
+    /// Returns the same errors as [`ShimLink::call_with_fds`].
     pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
         match self.request(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
             ShimPayload::Usage(usage) => Ok(usage),

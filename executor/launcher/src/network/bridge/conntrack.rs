@@ -37,7 +37,7 @@ const ATTEMPTS: u32 = 5;
 /// each of the two the kernel walks through its whole table, which takes milliseconds.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()> {
     let (family, octets, source) = match ip {
         IpAddr::V4(ip) => (IPV4, ip.octets().to_vec(), 1),
@@ -58,7 +58,7 @@ pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()>
 /// Deletes the entries of UDP flows to a host port. Packets of existing flows would not be translated.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn forget_udp_port(host: &Host, port: u16) -> io::Result<()> {
     if is_empty(host) {
         return Ok(());

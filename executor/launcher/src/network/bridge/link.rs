@@ -122,7 +122,7 @@ fn decode(body: &[u8], kind: u16) -> Option<RouteNetlinkMessage> {
 /// Creates a bridge with these host addresses, and sets it up.
 ///
 /// # Errors
-/// Returns the kernel's error. The bridge may then exist.
+/// Returns the kernel's error if the call fails. The bridge may then exist.
 pub(super) fn make_bridge(
     name: &str,
     alias: &str,
@@ -154,7 +154,7 @@ fn described(name: &str, alias: &str) -> LinkMessage {
 /// Replaces the description of a link.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(described(name, alias)), 0)])
 }
@@ -162,7 +162,7 @@ pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
 /// Adds an address to a link that is never chosen as a source address.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn add_deprecated(index: u32, ip: Ipv6Addr) -> io::Result<()> {
     let address = Address { ip: ip.into(), prefix: 128 };
     execute(&NetlinkSocket::route()?, vec![add_address(index, address, 0)])
@@ -171,7 +171,7 @@ pub(super) fn add_deprecated(index: u32, ip: Ipv6Addr) -> io::Result<()> {
 /// Removes a link, if it exists.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn remove(name: &str) -> io::Result<()> {
     match execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::DelLink(named(name)), 0)]) {
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
@@ -182,7 +182,7 @@ pub(super) fn remove(name: &str) -> io::Result<()> {
 /// Adds a link to a bridge again.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn attach_port(name: &str, bridge: u32) -> io::Result<()> {
     let mut link = up(named(name));
     link.attributes.push(LinkAttribute::Controller(bridge));
@@ -206,7 +206,7 @@ impl Pair<'_> {
     /// Creates both ends, and sets the host's end up.
     ///
     /// # Errors
-    /// Returns the kernel's error and creates nothing.
+    /// Returns the kernel's error if the call fails; nothing is created.
     pub(super) fn make(&self) -> io::Result<()> {
         let mut inner = named(INTERFACE); // not set up: its peer does not exist yet
         inner.attributes.extend([
@@ -231,7 +231,7 @@ impl Pair<'_> {
 /// Lets a bridge send frames back through the port from which they arrived (hairpin mode).
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn return_frames(name: &str) -> io::Result<()> {
     let mut port = named(name);
     port.attributes.push(LinkAttribute::LinkInfo(vec![
@@ -245,7 +245,7 @@ pub(super) fn return_frames(name: &str) -> io::Result<()> {
 /// network namespace.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn configure_inside(socket: &NetlinkSocket, addresses: &[Address], gateways: &[Address]) -> io::Result<()> {
     let index = index(socket, INTERFACE)?;
     let mut requests = vec![(RouteNetlinkMessage::SetLink(up(named(INTERFACE))), 0)];
@@ -308,7 +308,7 @@ pub(super) struct FoundRoute {
 /// Returns the host's unicast routes in all tables except the table of its own addresses.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn routes() -> io::Result<Vec<FoundRoute>> {
     let mut found = Vec::new();
     for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -351,7 +351,7 @@ pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet) -> Option<&FoundRo
 /// Returns the MTU of the interface of the host's default route.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// Returns the kernel's error if the call fails.
 pub(super) fn uplink_mtu(routes: &[FoundRoute]) -> io::Result<u32> {
     let Some(route) = routes.iter().find(|route| route.destination.prefix_len() == 0 && route.interface != 0) else {
         return Ok(MTU_DEFAULT);

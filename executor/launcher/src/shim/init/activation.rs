@@ -129,7 +129,7 @@ impl ActivationOrder {
 /// Waits for the order, in init, and executes it. Returns the payload, too, if the order carried it.
 ///
 /// # Errors
-/// Returns an error with the failed step. The caller must then exit, because it may still have privileges.
+/// Returns an error with the step if a step fails. The caller must then exit, because it may still have privileges.
 pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
     ready(socket);

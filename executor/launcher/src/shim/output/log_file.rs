@@ -103,7 +103,8 @@ impl LogFile {
     /// line, which would corrupt the next one.
     ///
     /// # Errors
-    /// Returns the bytes of output that are lost, and the error unless the previous write failed, too.
+    /// Returns the number of lost bytes of output if the write fails, with the error unless the previous write failed,
+    /// too.
     pub(super) fn write(&mut self) -> Result<(), (u64, Option<io::Error>)> {
         let (lines, bytes) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_bytes));
         if lines.is_empty() && self.lost == 0 {

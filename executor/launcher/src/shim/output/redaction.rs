@@ -137,7 +137,7 @@ impl MaskedValues {
     /// masked.
     ///
     /// # Errors
-    /// See [`MaskedValues::start`].
+    /// Returns the same errors as [`MaskedValues::start`].
     pub(crate) fn announce(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
         if self.mode == Redaction::None {
             return Ok(());

@@ -19,7 +19,8 @@ use crate::shim::Ready;
 /// Creates a socket for a check, or for a client's connection to a pod.
 ///
 /// # Errors
-/// Returns an error unless the container has checks that connect, or is a pod and `policy.allow_connect` is set.
+/// Returns an error if the container has no checks that connect and is not a pod to which the policy allows
+/// connections, or if the socket cannot be created.
 pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result<AnswerPayload, Refused> {
     let plan = &ready.record.plan;
     let is_allowed = plan.is_pod() && host.policy.allow_connect;

@@ -150,7 +150,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
 /// Returns the files that change the CPUs and memory nodes of a container from those of the `old` options.
 ///
 /// # Errors
-/// Returns a violation for each list with a number that containers of this host do not have.
+/// Returns a violation for each list with a number that containers of this host cannot use.
 fn cpusets(host: &Host, record: &ContainerRecord, old: &HostOptions) -> Result<Vec<(PathBuf, String)>, Refused> {
     let new = &record.plan.host_options;
     // Without the controller, the lists were reported as warnings when the container was created.

@@ -89,7 +89,7 @@ pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Con
 /// Returns the contents, if they do not depend on the network's addresses.
 ///
 /// # Errors
-/// See [`contents`].
+/// Returns the same errors as [`contents`].
 pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
     let known = plan.pod.is_none() && matches!(plan.network, Network::None | Network::Host);
     known.then(|| contents(plan, None)).transpose()

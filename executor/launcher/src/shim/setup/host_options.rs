@@ -23,7 +23,7 @@ const OOM_SCORE_DEFAULT: i32 = 0;
 /// Returns the devices, and adds warnings.
 ///
 /// # Errors
-/// Returns all violations.
+/// Returns all violations if this host cannot provide the options.
 pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<DeviceNode>, Refused> {
     let options = &plan.host_options;
     let mut violations = Vec::new();
