@@ -87,10 +87,10 @@ use self::wait::WaitArgs;
 pub(crate) enum Command {
     /// Run a program in a new container
     ///
-    /// Standard output and standard error of the process are written to those of agent-cli, byte for byte. Ctrl-C stops
-    /// the container; a second one kills it, and a third one exits at once. SIGTERM and SIGHUP do the same; several of
-    /// them within half a second count as one. The container is deleted when it has completed, unless --keep or
-    /// --detach is given, or it already existed under the same --id.
+    /// Standard output and standard error of the process are written to the standard output and standard error of
+    /// agent-cli, byte for byte. Ctrl-C stops the container; a second one kills it, and a third one exits at once.
+    /// SIGTERM and SIGHUP do the same; several of them within half a second count as one. The container is deleted when
+    /// it has completed, unless --keep or --detach is given, or it already existed under the same --id.
     ///
     /// If the reader of the output closes it (`| head`), the container is stopped with a grace period of at most one
     /// second.
@@ -137,8 +137,8 @@ pub(crate) enum Command {
     ///
     /// Not searched: agent-cli itself, which makes the canaries; other programs; disks outside those directories. Free
     /// memory belongs to no process and is searched only with --kernel-memory. Unless the kernel runs with
-    /// init_on_free=1, free memory holds copies, such as those of socket buffers and of this command's own memory,
-    /// until it is reused.
+    /// init_on_free=1, free memory holds copies, such as socket buffers and this command's own memory, until it is
+    /// reused.
     Audit(AuditArgs),
     /// Validate action trees for `run --action`; works without executord
     #[command(subcommand)]
@@ -211,8 +211,8 @@ pub(crate) enum Direct {
     /// Execute a program in a running container
     ///
     /// The process has the container's namespaces, limits, capabilities and system call filter. Its variables are PATH,
-    /// HOME and those of --env; --container-env adds the container's variables. Its output is neither masked nor
-    /// logged.
+    /// HOME and the variables of --env; --container-env adds the container's variables. Its output is neither masked
+    /// nor logged.
     ///
     /// The process ends with this command, unless detached (--detach, --detach-keys): if this command is interrupted,
     /// the process gets SIGHUP, and SIGKILL two seconds later. Processes that it started are killed when it has ended,

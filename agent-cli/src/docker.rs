@@ -108,7 +108,7 @@ const TABLE: [(&str, &str); 95] = [
     ("--volumes-from", "name each volume with `--volume`; containers of one pod share the pod's volumes"),
 ];
 
-/// Short forms and other names of flags, with those of the table.
+/// Short forms and other names of flags, each with its name in the table.
 const ALIASES: [(&str, &str); 7] = [
     ("-P", "--publish-all"),
     ("-H", "--host"),

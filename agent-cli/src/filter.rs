@@ -101,7 +101,7 @@ impl ContainerFilter {
     }
 }
 
-/// Returns whether a container matches all filters.
+/// Returns true if a container matches all filters.
 pub(crate) fn passes(filters: &[ContainerFilter], container: &Container) -> bool {
     filters.iter().all(|filter| match filter {
         ContainerFilter::Label(..) => filter.holds(container),
@@ -154,7 +154,7 @@ fn is_image(reference: &str, wanted: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@') || rest.starts_with(':') && !rest.contains('/'))
 }
 
-/// Returns whether a digest begins with the wanted digits, of which there must be at least eight.
+/// Returns true if a digest begins with the wanted digits, of which there must be at least eight.
 fn is_digest(digest: &str, wanted: &str) -> bool {
     const LEAST: usize = 8;
     let hex = |text: &str| text.split_once(':').map_or(text, |(_, hex)| hex).to_owned();
@@ -207,7 +207,7 @@ fn kind(word: &str) -> Result<event::Kind, String> {
         .ok_or_else(|| format!("event={word}: use a kind that `agent-cli events` prints, such as running or completed"))
 }
 
-/// Returns whether an event matches all filters.
+/// Returns true if an event matches all filters.
 pub(crate) fn event_passes(filters: &[EventFilter], event: &Event) -> bool {
     filters.iter().all(|filter| {
         let same_key = |other: &&EventFilter| std::mem::discriminant(*other) == std::mem::discriminant(filter);

@@ -95,7 +95,7 @@ fn given(username: String, password: &Zeroizing<String>) -> RegistryCredentials 
     RegistryCredentials { username, password: password.to_string(), ..RegistryCredentials::default() }
 }
 
-/// Returns whether a reference has one of the schemes of images.
+/// Returns true if a reference has one of the schemes of images.
 pub(crate) fn is_image(reference: &str) -> bool {
     SCHEMES.iter().any(|scheme| reference.starts_with(scheme))
 }

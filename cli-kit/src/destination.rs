@@ -60,7 +60,7 @@ impl From<WriteError> for Failure {
 }
 
 impl WriteError {
-    /// Returns whether all other writes would fail too: no space left, or a read-only file system.
+    /// Returns true if all other writes would fail too: no space left, or a read-only file system.
     pub fn is_of_all(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io { source, .. } = self else { return false };

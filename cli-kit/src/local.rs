@@ -228,7 +228,7 @@ fn make_home() -> Result<PathBuf, LocalError> {
     Err(LocalError::Directory(error))
 }
 
-/// Returns whether there is space for a container's state. File systems without an inode limit report 0 inodes in
+/// Returns true if there is space for a container's state. File systems without an inode limit report 0 inodes in
 /// total.
 fn has_room(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_ok_and(|space| {

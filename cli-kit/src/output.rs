@@ -19,7 +19,7 @@ use crate::failure::Failure;
 /// True after something was written to standard output.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether something was written to standard output.
+/// Returns true if something was written to standard output.
 pub fn has_written() -> bool {
     WRITTEN.load(Ordering::Relaxed)
 }

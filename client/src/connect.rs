@@ -51,8 +51,8 @@ impl Client {
     }
 
     /// Connects to a socket as [`Self::connect`] does, with HTTP/2 PINGs while calls are in progress: calls fail if
-    /// executord does not respond, for example because a signal has stopped the process. The intervals are those of
-    /// [`Self::connect_tls`].
+    /// executord does not respond, for example because a signal has stopped the process. The intervals are the same as
+    /// in [`Self::connect_tls`].
     ///
     /// # Errors
     /// Returns the same errors as [`Self::connect`].

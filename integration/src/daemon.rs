@@ -378,7 +378,7 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
-/// Returns whether a process has exited. A zombie that its parent has not reaped counts as exited.
+/// Returns true if a process has exited. A zombie that its parent has not reaped counts as exited.
 pub fn has_ended(pid: i32) -> bool {
     host::status(pid, "State").is_none_or(|state| state.starts_with('Z'))
 }

@@ -1,6 +1,6 @@
 //! A name server for one process, in its own network namespace and mount namespace.
 //!
-//! The namespaces are those of the thread that starts the server and of all threads and processes that it starts later.
+//! The thread that starts the server enters the namespaces, and so do all threads and processes that it starts later.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;

@@ -178,7 +178,7 @@ fn attributes(node: u64) -> Vec<u8> {
     [longs, shorts].concat()
 }
 
-/// Returns whether a process is in uninterruptible sleep.
+/// Returns true if a process is in uninterruptible sleep.
 pub fn is_uninterruptible(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("\nState:\tD"))
 }

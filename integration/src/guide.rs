@@ -174,7 +174,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Returns whether the printed lines match the expected ones. Trailing spaces are ignored.
+/// Returns true if the printed lines match the expected ones. Trailing spaces are ignored.
 fn fits(expected: &[String], printed: &[&str]) -> bool {
     match expected.split_first() {
         None => printed.is_empty(),

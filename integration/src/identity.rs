@@ -149,7 +149,7 @@ impl Pair {
         if certified { Ok(()) } else { Err(format!("the key is not that of the certificate: {}", self.certificate)) }
     }
 
-    /// Returns whether the certificate has the serial number `number` (hexadecimal).
+    /// Returns true if the certificate has the serial number `number` (hexadecimal).
     pub fn has_serial(&self, number: &str) -> bool {
         let number = hex::decode(number).unwrap_or_default();
         !number.is_empty() && der(&self.certificate).windows(number.len()).any(|window| window == number)

@@ -110,7 +110,7 @@ impl ContainerSecrets {
         Self { is_restarted: true, ..Self::new(id) }
     }
 
-    /// Returns whether the process is a step of a tree of actions. The variables and arguments of a step are not kept.
+    /// Returns true if the process is a step of a tree of actions. The variables and arguments of a step are not kept.
     pub fn is_step(&self) -> bool {
         self.is_step
     }

@@ -61,7 +61,7 @@ impl Process {
         Ok(Self { child, pidfd })
     }
 
-    /// Returns whether the process and all its threads exit within `within`. Reaps the process if no tracer has reaped
+    /// Returns true if the process and all its threads exit within `within`. Reaps the process if no tracer has reaped
     /// it.
     fn has_ended(&mut self, within: PollTimeout) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
@@ -144,7 +144,7 @@ impl Supervised {
         }
     }
 
-    /// Returns whether a process has exited.
+    /// Returns true if a process has exited.
     pub fn is_dead(&mut self, part: Part) -> bool {
         self.process(part).has_ended(PollTimeout::ZERO)
     }

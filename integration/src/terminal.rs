@@ -82,7 +82,7 @@ impl Terminal {
         set_size(&self.keys, rows, columns);
     }
 
-    /// Returns whether the terminal is in raw mode.
+    /// Returns true if the terminal is in raw mode.
     ///
     /// # Panics
     /// Panics if the terminal is closed.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::host;
 
-/// Returns whether containers start from the warm pool.
+/// Returns true if containers start from the warm pool.
 pub fn are_on() -> bool {
     std::env::var("EXECUTOR_WARM_POOL").map_or(true, |ready| ready != "0")
 }
@@ -52,7 +52,7 @@ pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
     warm_pool.iter().flat_map(|pid| host::descendants(*pid)).chain(warm_pool.iter().copied()).collect()
 }
 
-/// Returns whether a path is the cgroup of a warm container, or is below such a cgroup.
+/// Returns true if a path is the cgroup of a warm container, or is below such a cgroup.
 pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
     path.ancestors()
         .filter_map(Path::file_name)
@@ -60,7 +60,7 @@ pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
         .any(|name| waiting.contains(name))
 }
 
-/// Returns whether a path is a warm container's network record or its address lease.
+/// Returns true if a path is a warm container's network record or its address lease.
 pub fn is_place_of(path: &Path) -> bool {
     let owner = fs::read_link(path).ok();
     let name = owner.as_deref().unwrap_or(path).file_name().unwrap_or_default();

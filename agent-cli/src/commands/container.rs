@@ -24,7 +24,7 @@ pub(crate) enum ContainerCommand {
 pub(crate) struct PruneArgs {
     /// Remove only matching containers: until=24h, label=NAME; can be repeated
     ///
-    /// Keys and rules are those of `ps --filter`.
+    /// Accepts the same keys and rules as `ps --filter`.
     #[arg(long = "filter", value_name = "KEY=VALUE", value_parser = ContainerFilter::parse)]
     pub(crate) filters: Vec<ContainerFilter>,
     /// Only show what would be removed

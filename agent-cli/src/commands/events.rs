@@ -86,7 +86,7 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
     }
 }
 
-/// Returns whether a time is set and in the past.
+/// Returns true if a time is set and in the past.
 fn has_passed(until: Option<SystemTime>) -> bool {
     until.is_some_and(|until| until <= SystemTime::now())
 }

@@ -16,7 +16,7 @@ use crate::view::inspect;
 pub(crate) struct InspectArgs {
     /// Print one line per container with this template: '{{.State}} {{json .spec.labels}}'
     ///
-    /// Fields: those of `ps --format`, and each key of --json, such as .spec.limits.memory_bytes.
+    /// The fields are all fields of `ps --format`, and each key of --json, such as .spec.limits.memory_bytes.
     #[arg(long, short, value_name = "TEMPLATE", value_parser = Template::parse::<Container>, conflicts_with = "json")]
     pub(crate) format: Option<Template>,
     /// Ids of the containers, or unique prefixes

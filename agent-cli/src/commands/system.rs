@@ -12,9 +12,9 @@ use crate::view::disk::DiskOverview;
 pub(crate) enum SystemCommand {
     /// Show the disk usage of images and completed containers
     ///
-    /// Sizes of images are those of their blobs in a registry; unpacked layers use more, which the line about the store
-    /// shows. RECLAIMABLE is the size that
-    /// `image prune --unused-for` can free for images, and `container prune` for containers.
+    /// The size of an image is the size of its blobs in a registry; unpacked layers use more, which the line about the
+    /// store shows. RECLAIMABLE is the size that `image prune --unused-for` can free for images, and `container prune`
+    /// for containers.
     Df,
 }
 

@@ -53,7 +53,7 @@ impl OnDisk {
         Some(Self { form, is_layout, path: path.into(), name: name.to_owned() })
     }
 
-    /// Returns whether this process can open the image's first file.
+    /// Returns true if this process can open the image's first file.
     fn is_readable(&self) -> bool {
         let first = if self.is_layout { self.path.join("index.json") } else { self.path.clone() };
         File::open(first).is_ok()

@@ -16,7 +16,7 @@ pub struct Table {
     indent: usize,
 }
 
-/// How a column is fitted to a width.
+/// Method by which a column is fitted to a width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// The column is never shortened.
@@ -100,7 +100,7 @@ impl Table {
         self.indent + widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
     }
 
-    /// Returns whether the table has no rows.
+    /// Returns true if the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -445,7 +445,7 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// Returns whether processes get the groups that the container's /etc/group lists for their user.
+    /// Returns the rule by which processes get the groups that the container's /etc/group lists for their user.
     pub fn memberships(&self) -> Memberships {
         match (self.strict_groups, self.merge_groups) {
             (true, _) => Memberships::Never,

@@ -13,7 +13,7 @@ pub enum Reach {
     Private,
     /// An address of this machine.
     Loopback,
-    /// A link-local address, such as those of cloud metadata services, or an address of no host.
+    /// A link-local address, such as the address of a cloud metadata service, or an address of no host.
     LinkLocal,
 }
 

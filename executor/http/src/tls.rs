@@ -24,7 +24,7 @@ pub struct ClientCertificate {
 /// Authorities that are trusted to certify servers.
 #[derive(Clone)]
 pub enum Trust {
-    /// The system's, and those of a PEM file.
+    /// The system's authorities, and the authorities in a PEM file.
     System(Option<PathBuf>),
     /// Only these (PEM).
     Only(Vec<u8>),

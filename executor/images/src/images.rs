@@ -229,7 +229,7 @@ impl<L: LayerStore> Images<L> {
     }
 
     /// Finds an image by reference, by the digest of its manifest or of its configuration, or by at least the first 8
-    /// digits of one. Among images with the same configuration, returns the one that was pulled last.
+    /// digits of one. Among images with the same configuration, returns the image that was pulled last.
     ///
     /// # Errors
     /// Returns an error if no image matches, or several with different configurations.

@@ -223,7 +223,7 @@ impl Remains {
 
     /// Runs the second half of the end: removes the resources of the container. If the exit record was not written,
     /// tries again, because the disk may have free space now. If that also fails, the run directory is kept, and the
-    /// next launcher tries again. Returns whether the record is written.
+    /// next launcher tries again. Returns [`ExitRecorded::Yes`] if the record is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: ExitRecorded) -> ExitRecorded {
         self.views.clear();
         if matches!(recorded, ExitRecorded::Yes)

@@ -82,7 +82,7 @@ fn copy() -> io::Result<File> {
 }
 
 /// Seals the file. The kernel returns EBUSY while a page of the file is pinned, for example because memory is moved or
-/// reclaimed. `go_on` returns whether to try again.
+/// reclaimed. `go_on` returns true to try again.
 fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
     loop {
         match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {

@@ -126,9 +126,9 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error
     String::deserialize(deserializer).map(Zeroizing::new)
 }
 
-/// Returns the credentials for a repository: those of the helper that the file names for the registry, of the longest
-/// entry that covers the repository, or of the file's credential store. `None` if there are none. Blocks while a helper
-/// runs, for at most 30 s.
+/// Returns the credentials for a repository: from the helper that the file names for the registry, from the longest
+/// entry that covers the repository, or from the file's credential store. `None` if none of them has credentials.
+/// Blocks while a helper runs, for at most 30 s.
 ///
 /// # Errors
 /// Returns an [`AuthFileError`] if the file is invalid.

@@ -92,7 +92,7 @@ pub struct Unsearched {
     pub why: String,
 }
 
-/// Hits of a search, and what was searched.
+/// Hits and extent of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// One hit for each name and place.

@@ -3,7 +3,7 @@
 //! The standard library uses a descriptor and a stack frame per level, so an attacker who nests directories could
 //! exhaust both. This walk goes up through `..` instead. But a process with write access can move a directory elsewhere
 //! while the walk empties it. So before the walk removes anything in the directory behind `..`, it compares that
-//! directory with the one that it came through. If they differ, the walk restarts at the top.
+//! directory with the directory through which it came. If they differ, the walk restarts at the top.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;

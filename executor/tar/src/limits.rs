@@ -58,7 +58,7 @@ impl Limits {
         Self { bytes: self.bytes.min(bytes), file_bytes: self.file_bytes.min(bytes), ..self }
     }
 
-    /// Removes the limits on bytes and entries. For archives that another limit bounds: that of a file system or of a
+    /// Removes the limits on bytes and entries, for archives that are bounded by the limit of a file system or of a
     /// pipe.
     pub fn without_total(self) -> Self {
         Self { bytes: u64::MAX, file_bytes: u64::MAX, entries: u64::MAX, ..self }

@@ -249,8 +249,8 @@ impl<R: Read> Reader<R> {
         Ok(Some((at, most)))
     }
 
-    /// Returns the unread content of a plain file ([`Entry::is_plain_file`]) as a stream. Reading that of a sparse file
-    /// fails.
+    /// Returns the unread content of a plain file ([`Entry::is_plain_file`]) as a stream. Reading a sparse file as a
+    /// stream fails.
     pub fn plain_content(&mut self) -> Content<'_, R> {
         Content(self)
     }

@@ -1,7 +1,7 @@
-//! Hostile archives: each is refused with words that name the fault, or read as far as it is an archive.
+//! Hostile archives: each is refused with an error that names the fault, or read as far as it is an archive.
 //!
-//! What an entry may be and where it leads is the callers' policy, so paths and links that lead out are returned as
-//! written, and `components` refuses them. The callers have tests of their policies.
+//! The callers decide which types and destinations of entries are allowed, so paths and links that lead out are
+//! returned as written, and `components` refuses them. The callers have tests of their policies.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -191,7 +191,7 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
     }
 }
 
-/// Why a handshake failed.
+/// Cause of a failed handshake.
 enum Broken {
     /// The client disconnected.
     Gone(String),

@@ -1,7 +1,7 @@
 //! Maps fields of executord's requests to the fields of the Kubernetes object from which they were lowered (P1).
 //!
-//! For the field of a violation, the most precise known path is returned. If no table contains the field, the path is
-//! that of the whole container or pod.
+//! For the field of a violation, the most precise known path is returned. If no table contains the field, the path of
+//! the whole container or pod is returned.
 
 use executor_client::v1::RunRequest;
 

@@ -12,7 +12,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// What the images of the conformance cases consist of.
+// Parts of the images of the conformance cases.
 type conformance struct {
 	base, nginx                              v1.Image
 	root                                     v1.Layer

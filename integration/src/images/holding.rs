@@ -56,7 +56,7 @@ impl Holding {
         self.shared.holds.store(false, Ordering::SeqCst);
     }
 
-    /// Returns whether clients have sent a string.
+    /// Returns true if clients have sent a string.
     pub fn saw(&self, text: &str) -> bool {
         let asked = self.shared.asked.lock().expect("not poisoned");
         String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)

@@ -16,8 +16,8 @@ fn kept(id: &str, script: &str) -> RunRequest {
     RunRequest { keep_until_deleted: true, ..sh(script).id(id) }
 }
 
-/// Runs a container whose result is not kept, and waits until the retention has deleted it: it has then judged all
-/// containers that completed before.
+/// Runs a container whose result is not kept, and waits until the retention task has deleted it. The task has then
+/// checked all containers that completed before.
 fn retention_ran(daemon: &Daemon, id: &str) {
     daemon.api.run_to_end(sh("true").id(id));
     wait::until("the control is deleted", || daemon.api.get(id).is_err().then_some(()));
@@ -64,7 +64,7 @@ fn retention_spares_containers_kept_until_deleted() {
             daemon.start_again();
         }
     }
-    // The limit counts those of an earlier executord.
+    // The limit counts the containers that an earlier executord created.
     let refused = daemon.api.run(kept("fourth", "true")).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert!(refused.message().contains("policy.keep_until_deleted_max"), "{refused:?}");

@@ -25,7 +25,7 @@ fn capabilities(pid: i32) -> Vec<u64> {
     sets.iter().map(|set| u64::from_str_radix(&status(pid, set).unwrap(), 16).unwrap()).collect()
 }
 
-/// Returns whether a process is dumpable: /proc/PID/environ of a process that is not dumpable belongs to root. The
+/// Returns true if a process is dumpable: /proc/PID/environ of a process that is not dumpable belongs to root. The
 /// result means nothing for a process of root.
 fn is_dumpable(pid: i32) -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -26,7 +26,7 @@ fn pod(id: &str, cni: Option<CniOptions>) -> CreatePodRequest {
     CreatePodRequest { id: id.into(), network: NetworkKind::Cni.into(), cni, ..Default::default() }
 }
 
-/// Configures two plugins that write down what they get; only `declares` declares capabilities.
+/// Configures two plugins that record their input; only `declares` declares capabilities.
 fn configure(network: &Network) {
     for name in ["declares", "plain"] {
         let file = network.dir().join(name).display().to_string();

@@ -196,7 +196,7 @@ fn sync_ledger(daemon: &Daemon) {
     }
 }
 
-/// Returns whether the first response after a cursor reports a gap, and its cursor.
+/// Returns true if the first response after a cursor reports a gap, and the cursor of the response.
 fn first_after(daemon: &Daemon, cursor: u64, id: &str) -> (bool, u64) {
     daemon.api.run_to_end(sh("true").id(id));
     let first = daemon.api.events_after(cursor).until(|_| true).remove(0);

@@ -312,7 +312,7 @@ impl Stubborn {
         }
     }
 
-    /// Returns whether the daemon has closed the connection.
+    /// Returns true if the daemon has closed the connection.
     fn is_closed(&mut self) -> bool {
         self.0.set_nonblocking(true).unwrap();
         let mut buffer = [0; 4096];

@@ -86,7 +86,7 @@ impl Row {
         }
     }
 
-    /// Returns whether a canary is expected at the place while the container runs.
+    /// Returns true if a canary is expected at the place while the container runs.
     fn is_its_place(self, kind: Kind, place: &Place) -> bool {
         let memory_file = matches!(place, Place::Descriptor { target, .. } if target.starts_with("/memfd:"));
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;

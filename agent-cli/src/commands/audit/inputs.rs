@@ -54,7 +54,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns whether the input is declared secret. The shim then also holds the input, to mask it in the log.
+    /// Returns true if the input is declared secret. The shim then also holds the input, to mask it in the log.
     pub(crate) fn is_masked(self) -> bool {
         !matches!(self, Self::Variable | Self::Argument)
     }

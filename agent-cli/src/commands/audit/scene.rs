@@ -121,7 +121,7 @@ impl SearchScope {
     }
 }
 
-/// Returns whether a container's files contain a canary. Used for files that no longer exist at the time of the full
+/// Returns true if a container's files contain a canary. Used for files that no longer exist at the time of the full
 /// search.
 pub(crate) fn holds(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
     let mut search = Search::new(needles);

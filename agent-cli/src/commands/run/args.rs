@@ -196,7 +196,8 @@ pub(crate) struct RunArgs {
     /// Resource limit of each process, as in docker: nofile=1024, nproc=100, memlock=65536:-1 (-1 is no limit); can be
     /// repeated
     ///
-    /// A hard limit can be up to that of executor-launcher, or the maximum in executord's configuration (ulimits_max).
+    /// A hard limit can be up to the hard limit of executor-launcher, or the maximum in executord's configuration
+    /// (ulimits_max).
     #[arg(help_heading = "Limits", long, value_name = "NAME=SOFT[:HARD]", value_parser = units::ulimit)]
     pub(crate) ulimit: Vec<units::Ulimit>,
     #[command(flatten)]

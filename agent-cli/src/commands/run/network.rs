@@ -49,7 +49,7 @@ pub(crate) struct NetworkArgs {
     /// alias.
     #[arg(long, visible_alias = "net-alias", value_name = "NAME")]
     network_alias: Vec<String>,
-    /// Address of a name server; can be repeated [default: those of the network]
+    /// Address of a name server; can be repeated [default: the network's name servers]
     ///
     /// On a built-in network the container asks the network's own name server, which answers names of containers and
     /// forwards other names to these servers.

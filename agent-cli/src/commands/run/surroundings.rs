@@ -11,9 +11,8 @@ use executor_client::v1::{ExtraHost, RunRequest, Tmpfs};
 pub(crate) struct SurroundingsArgs {
     /// Empty file system in memory: /run, /scratch:size=64m,mode=700,uid=1000,exec; can be repeated
     ///
-    /// The file system counts towards the container's memory. The default size is that of --memory, the default mode is
-    /// 1777.
-    /// Without `exec`, programs on it cannot be executed.
+    /// The file system counts towards the container's memory. The default size is the value of --memory, the default
+    /// mode is 1777. Without `exec`, programs on it cannot be executed.
     #[arg(long, value_name = "PATH[:OPTIONS]", value_parser = tmpfs, help_heading = "Container")]
     tmpfs: Vec<Tmpfs>,
     /// Size of /dev/shm [default: 64M]

@@ -50,7 +50,7 @@ impl Drop for Start {
     }
 }
 
-/// How an executed process ended.
+/// Result of an executed process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExecEnd {
     /// The process exited.

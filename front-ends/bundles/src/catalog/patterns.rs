@@ -1,7 +1,7 @@
 //! Parses the patterns of an `.indexignore` file, and matches them as git matches the patterns of a `.gitignore` file.
 //!
-//! The rules are in gitignore(5). For cases that gitignore(5) does not define, the behavior is that of `git
-//! check-ignore`: a pattern with an unclosed class, an unknown `[:name:]` or a backslash at the end matches nothing.
+//! The rules are in gitignore(5). Cases that gitignore(5) does not define are handled as in `git check-ignore`: a
+//! pattern with an unclosed class, an unknown `[:name:]` or a backslash at the end matches nothing.
 
 /// Maximum number of comparisons for all files of a catalog.
 const STEPS_MAX: u64 = 1 << 32;

@@ -1,8 +1,8 @@
 //! `cnab-executor`: reads an operation of cnab-go or Porter from standard input, runs it in a container, and writes its
 //! outputs to `CNAB_OUTPUT_DIR`. The run tool's standard output and standard error are forwarded immediately.
 //!
-//! SIGINT, SIGTERM and SIGHUP stop the container; the outputs are still fetched. The exit status is that of the run
-//! tool.
+//! SIGINT, SIGTERM and SIGHUP stop the container; the outputs are still fetched. The exit status is the run tool's exit
+//! status.
 //!
 //! Environment variables:
 //!

@@ -38,7 +38,7 @@ pub(crate) struct FilesArgs {
     /// Files, directories (their .yaml, .yml and .json files), or `-` for standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Name of the play, which `down` uses to remove it [default: that of the first file]
+    /// Name of the play, which `down` uses to remove it [default: name of the first file]
     #[arg(long, value_name = "NAME", value_parser = play_name)]
     pub(crate) name: Option<String>,
     /// Treatment of unknown fields, unknown kinds and duplicate keys: errors, warnings, or ignored

@@ -25,7 +25,7 @@ impl Row {
         Self { attack, result, control }
     }
 
-    /// Returns whether the attack ran and failed, and its control succeeded.
+    /// Returns true if the attack ran and failed, and its control succeeded.
     pub(crate) fn is_good(&self) -> bool {
         !self.result.failed && !self.result.succeeded && !self.control.failed
     }

@@ -81,7 +81,7 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
 }
 
-/// Checks the same output as stored by executord, which is exactly what the container printed.
+/// Checks the same output as stored by executord, which equals the output that the container printed.
 fn syslog_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let found = harmful(&print(&daemon));
@@ -89,7 +89,7 @@ fn syslog_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("all {} characters are in the output that is kept", found.len()))
 }
 
-/// Requests an identity with an organizational unit. Returns whether executord accepts it.
+/// Requests an identity with an organizational unit. Returns true if executord accepts it.
 fn has_identity(daemon: &Daemon, unit: &str) -> bool {
     let mut request = sleeper("named");
     request.identity = Some(Identity { organizational_units: vec![unit.into()], ..Identity::default() });

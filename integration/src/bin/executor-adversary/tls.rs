@@ -259,7 +259,7 @@ fn value(container: &Container) -> String {
     fs::read_to_string(Path::new(&path)).unwrap_or_default()
 }
 
-/// Runs a container of a guest caller, and removes the caller from the configuration if `is_removed`. Returns whether
+/// Runs a container of a guest caller, and removes the caller from the configuration if `is_removed`. Returns true if
 /// the guest's connection still works, and the value in the guest's container when the operator's container has the
 /// newest value.
 fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
@@ -302,7 +302,7 @@ fn removed_control(_: Scale) -> anyhow::Result<String> {
     Ok("a caller that is not removed keeps its connection, and its container has value 3 of 3".into())
 }
 
-/// Connects with a certificate that expires in a few seconds, or with one that does not expire. Returns whether the
+/// Connects with a certificate that expires in a few seconds, or with one that does not expire. Returns true if the
 /// connection still works some time after that.
 fn after_end(expires: bool) -> anyhow::Result<bool> {
     const LIFE: Duration = Duration::from_secs(6);

@@ -128,12 +128,12 @@ impl Options {
         self.only.is_empty() || self.only.contains(&part)
     }
 
-    /// Returns whether any part runs containers of the executor.
+    /// Returns true if any part runs containers of the executor.
     fn wants_executor(&self) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| *part != Part::Redaction)
     }
 
-    /// Returns whether a selected part has a contestant for each kind of container.
+    /// Returns true if a selected part has a contestant for each kind of container.
     fn wants_shapes(&self) -> bool {
         self.wants(Part::Latency) || self.wants(Part::Throughput)
     }

@@ -75,7 +75,7 @@ impl Left {
         }
     }
 
-    /// Returns whether all counts are 0.
+    /// Returns true if all counts are 0.
     pub(crate) fn is_nothing(self) -> bool {
         self.named().iter().all(|(_, count)| *count == 0)
     }

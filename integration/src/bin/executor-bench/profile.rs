@@ -41,7 +41,7 @@ impl Profiler {
         Ok(Self(Some((perf, directory.to_owned()))))
     }
 
-    /// Returns whether parts are recorded. Recording costs CPU time.
+    /// Returns true if parts are recorded. Recording costs CPU time.
     pub(crate) fn records(&self) -> bool {
         self.0.is_some()
     }

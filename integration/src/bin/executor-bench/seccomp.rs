@@ -52,12 +52,12 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Returns whether every given part is satisfied.
+    /// Returns true if every given part is satisfied.
     fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }
 
-    /// Returns whether at least one part is satisfied.
+    /// Returns true if at least one part is satisfied.
     fn any(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().any(|part| part)
     }

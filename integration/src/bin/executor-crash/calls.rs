@@ -8,7 +8,7 @@ pub(crate) fn name(number: i64) -> String {
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())
 }
 
-/// Returns whether a call changes state that outlives its process: files, data sent to others, other processes.
+/// Returns true if a call changes state that outlives its process: files, data sent to others, other processes.
 pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
     let flags = match number {
         libc::SYS_openat => arguments[2],

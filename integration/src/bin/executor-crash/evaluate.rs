@@ -132,7 +132,7 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Determines the outcome of the container. Returns whether it exists.
+    /// Determines the outcome of the container. Returns true if it exists.
     fn find_fate(&self, answers: &ClientAnswers, verdict: &mut Verdict) -> bool {
         let id = &self.request.id;
         let run_failed = answers.run.as_ref().is_none_or(Result::is_err);
@@ -272,7 +272,7 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Makes the request again. Returns whether a container was created.
+    /// Makes the request again. Returns true if a container was created.
     fn run(&self) -> Result<bool, Status> {
         run(self.node, self.request).map(|run| run.created)
     }

@@ -116,7 +116,7 @@ impl Installations {
         command.env("HOME", at("home")).env("XDG_RUNTIME_DIR", at("runtime")).env("TMPDIR", at("tmp"))
     }
 
-    /// Runs a command to its exit. Returns whether it succeeded, and its whole output.
+    /// Runs a command to its exit. Returns true if the command succeeded, and its whole output.
     fn run(&self, arguments: &[String]) -> anyhow::Result<(bool, String)> {
         let line = self.command(arguments);
         let mut command = Command::new(&line[0]);
@@ -157,7 +157,7 @@ impl Installations {
         Ok(())
     }
 
-    /// Returns whether the Secret's value is in a file below a directory.
+    /// Returns true if the Secret's value is in a file below a directory.
     fn finds(&self, directory: &Path) -> bool {
         let Ok(entries) = fs::read_dir(directory) else { return false };
         entries.flatten().any(|entry| match entry.file_type() {

@@ -330,7 +330,7 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) ->
 /// Prefix of the error message for a call that hung, to distinguish it from the daemon's errors.
 const HANGS: &str = "hangs";
 
-/// Returns whether an error comes from a timeout in [`bounded`].
+/// Returns true if an error comes from a timeout in [`bounded`].
 pub(crate) fn hung(status: &Status) -> bool {
     status.message().starts_with(HANGS)
 }

@@ -412,12 +412,12 @@ impl Watch {
         }
     }
 
-    /// Returns whether the thread is running.
+    /// Returns true if the thread is running.
     fn reads(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Returns whether a container has a certificate and key other than `old`.
+    /// Returns true if a container has a certificate and key other than `old`.
     fn has_other(&self, id: &str, old: &Pair) -> bool {
         self.locked().containers.get(id).is_some_and(|container| container.pair != *old)
     }

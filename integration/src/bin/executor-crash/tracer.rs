@@ -330,7 +330,7 @@ impl Tracer {
         }
     }
 
-    /// Returns whether this stop is at the entry of a counted call, not at its return.
+    /// Returns true if this stop is at the entry of a counted call, not at its return.
     fn begins(&self, pid: Pid) -> bool {
         let begins = ptrace::syscall_info(pid).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY);
         let counts = || call(pid).is_ok_and(|(number, arguments)| calls::changes(number, arguments));

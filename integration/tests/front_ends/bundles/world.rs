@@ -124,7 +124,7 @@ pub(crate) fn condition(status: &Value, kind: &str) -> (String, String) {
     (found["status"].as_str().unwrap().into(), found["reason"].as_str().unwrap().into())
 }
 
-/// Returns whether a file below a directory contains `wanted`.
+/// Returns true if a file below a directory contains `wanted`.
 pub(crate) fn contains(directory: &Path, wanted: &[u8]) -> bool {
     let Ok(entries) = fs::read_dir(directory) else { return false };
     entries.map(Result::unwrap).any(|entry| match entry.file_type().unwrap() {

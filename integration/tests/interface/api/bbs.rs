@@ -148,7 +148,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
             assert!(status.message().contains(&field), "{field}: {status:?}");
         }
     }
-    // Each other kind of action alone, then all of them nested. Each result equals that of Diego's executor.
+    // Each other kind of action alone, then all of them nested. Each result equals the result of Diego's executor.
     let timeout = |inner: &[u8]| field(4, [field(1, inner), number(4, 60_000)].concat());
     let nanoseconds = |inner: &[u8]| field(4, [field(1, inner), number(2, 60_000_000_000)].concat());
     let progress = |inner: &[u8]| field(5, [field(1, inner), field(2, "begins")].concat());

@@ -43,7 +43,7 @@ fn code(refused: Result<Connection, Error>) -> (Code, String) {
     }
 }
 
-/// Sends bytes and their end, and returns what the port sends until its end.
+/// Sends bytes and closes the sending direction, and returns all bytes that the port sends until it closes.
 fn exchange(daemon: &Daemon, mut connection: Connection, bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let input = connection.input();
     let sent = bytes.to_vec();

@@ -131,7 +131,7 @@ fn an_unpacker_can_do_little() {
     assert!(matches!(answer(&launcher), LauncherAnswer::Done(_)));
 }
 
-/// The launcher's response states what is wrong with a layer. `executor-layers` tests each attack separately.
+/// The launcher's response names the fault of a layer. `executor-layers` tests each attack separately.
 #[test]
 fn what_is_wrong_with_a_layer_is_reported() {
     let launcher = Launcher::start(&[]);

@@ -7,7 +7,7 @@ use integration::daemon::Daemon;
 /// Path of the call Run.
 pub(crate) const RUN: &str = "/executor.v1.Executor/Run";
 
-/// Returns whether executord's memory holds any part of a secret.
+/// Returns true if executord's memory holds any part of a secret.
 pub(crate) fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     let mut needles = Needles::new().unwrap();
     needles.add("secret", secret.as_bytes());

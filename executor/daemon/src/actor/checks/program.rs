@@ -73,7 +73,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
     CheckRun { outcome, output: output.last_lines() }
 }
 
-/// How a program ended.
+/// Result of a program.
 enum ProgramEnd {
     Exit(Exit),
     TimedOut,

@@ -65,7 +65,7 @@ impl ShimLink {
         }
     }
 
-    /// Returns the container's counters, or only those of its log.
+    /// Returns the container's counters, or only the counters of its log.
     ///
     /// # Errors
     /// Returns the same errors as [`ShimLink::call_with_fds`].

@@ -49,7 +49,7 @@ struct Connection {
     /// True if the peer has disconnected or does not read. Its earlier commands are still executed, without replies.
     gone: bool,
     /// True if the peer connected as root. False for a socket that was passed as a descriptor, because its credentials
-    /// may be those of the process that bound the other end.
+    /// may belong to the process that bound the other end.
     root: bool,
 }
 

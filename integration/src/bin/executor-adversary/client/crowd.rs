@@ -46,7 +46,7 @@ pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
 }
 
-/// Returns whether a new connection is answered within a second.
+/// Returns true if a new connection is answered within a second.
 fn answers(socket: &Path) -> bool {
     let socket = socket.to_owned();
     let asked = std::thread::spawn(move || {

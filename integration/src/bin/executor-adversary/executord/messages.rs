@@ -228,7 +228,7 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
 }
 
 /// Sends one message to a shim and makes the socket blocking, so that the shim blocks when it receives the next
-/// message. In every second round, removes the message before the shim receives it. Returns whether the shim blocks.
+/// message. In every second round, removes the message before the shim receives it. Returns true if the shim blocks.
 fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
     let mut buffer = [0; 16];
     for round in 0..500 {

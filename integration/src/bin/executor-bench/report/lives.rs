@@ -120,7 +120,7 @@ impl Report {
 }
 
 impl Latency {
-    /// Returns whether the work ends with the exit event. By then the executor has done the work that a runtime does in
+    /// Returns true if the work ends with the exit event. By then the executor has done the work that a runtime does in
     /// `delete`, except for the removal of the record.
     fn counts_to_exit(&self) -> bool {
         self.name.starts_with("executor")

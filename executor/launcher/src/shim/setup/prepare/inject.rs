@@ -104,8 +104,8 @@ impl WaitingInit {
         }
         let mut size = placement::volume_size(&plan.files, host.page);
         if inject::keeps_inputs(plan) {
-            // The number and names of the inputs are known, but not their sizes. Their total size is less than that of
-            // the payload.
+            // The number and names of the inputs are known, but not their sizes. Their total size is less than the
+            // payload's size.
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         if plan.keep_environment {
