@@ -45,7 +45,7 @@ pub enum RunEnd {
     Exited {
         /// Exit status.
         exit: Exit,
-        /// True if the kernel killed a process of the container meanwhile because the memory limit was reached.
+        /// True if the kernel killed a process of the container during the run, because the memory limit was reached.
         out_of_memory: bool,
         /// True if the process got SIGKILL because it was running after its grace period.
         killed: bool,

@@ -218,7 +218,7 @@ impl Hierarchies {
         matches!(self, Self::V1 { .. })
     }
 
-    /// Runs `act`, and charges memory that the calling, single-threaded process touches meanwhile to a container's
+    /// Runs `act`, and charges memory that the calling, single-threaded process touches during `act` to a container's
     /// cgroup.
     ///
     /// # Errors

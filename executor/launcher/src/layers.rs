@@ -279,7 +279,7 @@ impl Layers {
     /// Starts waiting requests. `abandon_all` is called in each forked process, to close the launcher's resources.
     pub(crate) fn advance(server: &mut impl HasLayers) {
         while let Some(WaitingWork { work, client }) = server.layers().next() {
-            // Another request has unpacked the same layer meanwhile.
+            // Another request has unpacked the same layer at the same time.
             if let LayerWork::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {

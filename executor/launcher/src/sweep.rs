@@ -270,9 +270,9 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
 }
 
-/// Kills processes and waits for their exit, because a shim's helper must not write after the wipe. Meanwhile reaps
-/// other children, except those in `kept`: the first process of a container exits only after all other processes of its
-/// pid namespace are reaped, and steps become children of this process when the step starter exits.
+/// Kills processes and waits for their exit, because a shim's helper must not write after the wipe. While waiting,
+/// reaps other children, except those in `kept`: the first process of a container exits only after all other processes
+/// of its pid namespace are reaped, and steps become children of this process when the step starter exits.
 fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     let processes: Vec<_> = pids.iter().filter_map(|pid| Some((pid, pidfd(*pid).ok()?))).collect();
     for (_, process) in &processes {

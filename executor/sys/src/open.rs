@@ -75,8 +75,8 @@ const LINKS_MAX: usize = 40;
 /// Maximum number of directories that are open at once.
 const DEPTH_MAX: usize = 256;
 
-/// Opens a file component by component. All directories on the way stay open, so `..` leads to the directory that the walk came
-/// from, even if directories are moved meanwhile.
+/// Opens a file component by component. All directories on the way stay open, so `..` leads to the directory that the
+/// walk came from, even if directories are moved during the walk.
 fn open_stepwise(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let mut left = Vec::new();
     push_reversed(&mut left, path)?;

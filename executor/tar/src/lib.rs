@@ -1,8 +1,8 @@
 //! Reads tar archives entry by entry: layers of images, archives of images, downloads, copies, and bundles.
 //!
-//! Input: the bytes of an untrusted archive; output: entries whose names, numbers and lengths are within [`Limits`], and
-//! the pieces of their contents. This crate looks up no path and creates no file: what an entry may be, and where it
-//! goes, is the caller's policy.
+//! Input: the bytes of an untrusted archive; output: entries whose names, numbers and lengths are within [`Limits`],
+//! and the pieces of their contents. This crate looks up no path and creates no file: the caller decides which entries
+//! are allowed, and where they go.
 //!
 //! The reader accepts what Go's `archive/tar` accepts, which writes most layers: v7, ustar, GNU with its long names,
 //! base-256 numbers and sparse files, pax with its records and its three forms of sparse files. The crate `tar` is not

@@ -140,7 +140,8 @@ fn hostile_archive_is_refused() {
     assert_eq!(outcome(&whole).unwrap().len(), 1, "the control");
 }
 
-/// The path and the link of each are as written; a caller learns its kind, and whether it leads out.
+/// Each entry is returned with its kind, and with its path and link as written. `components` refuses paths that lead
+/// out.
 #[test]
 fn entry_is_returned_as_written() {
     let table: [(&str, Vec<u8>, Kind, &str, bool); 12] = [

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::slots::Owner;
 
-/// Maximum number of remembered owners. Owners with a full allowance are forgotten first.
+/// Maximum number of remembered owners. Owners with a full allowance are removed first.
 const OWNERS_MAX: usize = 4096;
 
 /// Connection rate of one owner.

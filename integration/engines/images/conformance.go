@@ -61,7 +61,8 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 	}
 }
 
-// Returns a self-signed certificate for localhost, and its key, as `agnhost porter` serves them. No client judges it.
+// Returns a self-signed certificate for localhost, and its key, as `agnhost porter` serves them. No client verifies the
+// certificate.
 func certificate() (certificate, key string) {
 	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	check(err)

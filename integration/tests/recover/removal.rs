@@ -1,6 +1,6 @@
 //! A container's exit is reported as soon as no secret is left, no process runs and the result is written. Host
 //! resources are released after the report: until then they are counted, and Delete waits for the release. Nothing is
-//! left, whichever process is killed meanwhile.
+//! left, whichever process is killed during the removal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -90,7 +90,7 @@ pub(crate) struct RunArgs {
     pub(crate) detach: bool,
     /// Create the container and leave its process to `agent-cli start`; implies --detach
     ///
-    /// Meanwhile the container counts like a running one, and its secrets are in memory. `stop` or `rm -f` ends it.
+    /// Until it is started, the container counts as running, and its secrets are in memory. `stop` or `rm -f` ends it.
     #[arg(long, conflicts_with = "keep", help_heading = "Container")]
     pub(crate) hold: bool,
     /// Remove the completed container, also with --detach

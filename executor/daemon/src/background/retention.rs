@@ -97,7 +97,7 @@ impl FirstSightings {
         known.age + instant.saturating_duration_since(known.at)
     }
 
-    /// Forgets removed containers.
+    /// Deletes the entries of removed containers.
     fn keep_only(&mut self, completed: &BTreeSet<ContainerId>) {
         self.0.retain(|id, _| completed.contains(id));
     }

@@ -209,7 +209,7 @@ impl LogSinks {
         }
     }
 
-    /// Forgets the containers that no longer exist.
+    /// Deletes the positions of containers that no longer exist.
     pub(crate) fn retain(&self, is_there: impl Fn(&ContainerId) -> bool) {
         self.targets.iter().for_each(|target| target.places.retain(&is_there));
     }

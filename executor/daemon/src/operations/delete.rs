@@ -64,11 +64,11 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     Ok(())
 }
 
-/// Forgets a container that has no files left on disk, and publishes `last` to its watchers.
+/// Removes a container without files on disk from the registry and the ledger, and publishes `last` to its watchers.
 ///
 /// The order of the steps matters, because the id is free as soon as the container is removed from the registry:
 /// - The deletion event precedes any event of a later container with the same id.
-/// - The ledger forgets the old container and not the later one.
+/// - The ledger deletes the entry of the old container, not of the later one.
 /// - A client that receives the deletion finds the id free.
 ///
 /// The event precedes the deletion from the ledger, so that a crash between the two loses neither.

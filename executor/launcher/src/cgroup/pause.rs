@@ -24,7 +24,7 @@ pub(crate) struct StoppedProcesses {
 }
 
 impl Hierarchies {
-    /// Stops all processes of a cgroup and its descendants, including processes that are created meanwhile.
+    /// Stops all processes of a cgroup and its descendants, including processes that are created during this call.
     ///
     /// # Errors
     /// Returns an error if some processes do not stop within `patience`. All processes are then continued.

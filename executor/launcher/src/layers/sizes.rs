@@ -46,7 +46,7 @@ impl LayerSizes {
         self.0.extend(trees.into_iter().zip(sizes));
     }
 
-    /// Forgets a layer that is removed.
+    /// Deletes the sizes of a removed layer.
     pub(super) fn forget(&mut self, layer: &DiffId) {
         let hex = layer.hex();
         self.0.retain(|tree, _| Store::layer_of(tree) != hex);

@@ -154,7 +154,7 @@ pub(crate) fn shared_mounts(plan: &Plan) -> impl Iterator<Item = &Path> {
 /// the new entry before its owner is changed.
 ///
 /// # Errors
-/// Returns an error if the tree is read-only or changed meanwhile.
+/// Returns an error if the tree is read-only or was changed during the call.
 fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut parents: Vec<&Path> = mount.target.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
     parents.reverse();

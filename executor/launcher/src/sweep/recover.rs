@@ -25,7 +25,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use crate::host::Host;
 use crate::log::{self, Level};
 
-/// Maximum number of attempts to open the container's mounts, in case the container moves them meanwhile.
+/// Maximum number of attempts to open the container's mounts, in case the container moves them during an attempt.
 const ATTEMPTS: u32 = 100;
 
 /// Time limit for opening the mounts. The container's root may be on a server that does not respond.

@@ -107,7 +107,7 @@ pub(crate) struct OutputsArgs {
 pub(crate) struct UninstallArgs {
     #[command(flatten)]
     pub(crate) action: ActionArgs,
-    /// Forget the installation with all of its claims and outputs, even if the bundle's own uninstall fails
+    /// Delete the installation with all of its claims and outputs, even if the bundle's own uninstall fails
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -140,7 +140,7 @@ pub(crate) struct ActionArgs {
     /// Credential set: a file (JSON or YAML), or the name of a set below CLAIMS_DIR/credentials; may be repeated
     #[arg(long = "cred", short, value_name = "SET")]
     pub(crate) creds: Vec<String>,
-    /// Forget the parameter values of earlier actions
+    /// Discard the parameter values of earlier actions
     #[arg(long)]
     pub(crate) reset_params: bool,
     /// Relocation mapping (JSON): new references of images that were copied

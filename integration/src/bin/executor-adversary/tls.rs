@@ -50,7 +50,7 @@ pub(crate) const ALL: &[Attack] = &[
 const EACH_SECOND: u32 = 700;
 /// Interval between batches of these handshakes.
 const TICK: Duration = Duration::from_millis(10);
-/// Number of callers that connect meanwhile.
+/// Number of callers that connect during the attack.
 const CALLERS: u8 = 8;
 /// Connection attempts of each caller.
 const ATTEMPTS: usize = 3;

@@ -245,8 +245,8 @@ fn as_many_volumes_as_allowed_are_mounted() {
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes"), "{violations:?}");
 }
 
-/// C24: a link is followed only with `follow_links`, and then judged where it leads: there the entry of that path holds.
-/// Links in a sub-path are never followed.
+/// C24: a link is followed only with `follow_links`. The entry for the path of its destination then applies. Links in a
+/// sub-path are never followed.
 #[test]
 fn links_are_judged_where_they_lead() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

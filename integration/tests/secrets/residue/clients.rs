@@ -1,4 +1,4 @@
-//! executord forgets secrets while clients keep their connections open.
+//! executord wipes secrets from its memory while clients keep their connections open.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn env(name: &str) -> PathBuf {
 }
 
 /// Clients with gRPC's C core (Python, C++, Ruby) and with Node's library keep their connection, and executord still
-/// forgets their secrets: after the first run of a connection and after the sixtieth, small and large.
+/// wipes their secrets from its memory: after the first run of a connection and after the sixtieth, small and large.
 #[test]
 fn while_clients_of_other_languages_keep_their_connections() {
     let daemon = Daemon::start();

@@ -125,7 +125,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
     let mut reader = reader.args(["-c", READER]).args([dir.path(); 2]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "up");
-    // The loop writes for two seconds, so that the reader gets CPU time meanwhile.
+    // The loop writes for two seconds, so that the reader gets CPU time during the writes.
     let begun = Instant::now();
     (1..).take_while(|_| begun.elapsed() < Duration::from_secs(2)).for_each(write);
     kill(reader.id() as i32, 15);

@@ -84,7 +84,7 @@ impl SinkPositions {
         }
     }
 
-    /// Forgets the containers that no longer exist.
+    /// Deletes the positions of containers that no longer exist.
     pub(super) fn retain(&self, is_there: impl Fn(&ContainerId) -> bool) {
         let mut state = locked(&self.state);
         let before = state.containers.len();

@@ -30,7 +30,7 @@ const BY_SOURCE: u32 = 1;
 const BY_PROTOCOL: u32 = 1 << 3;
 const BY_DESTINATION_PORT: u32 = 1 << 5;
 const UDP: u8 = 17;
-/// Maximum number of attempts to read the table. A read fails if the table changes meanwhile.
+/// Maximum number of attempts to read the table. A read fails if the table changes during the read.
 const ATTEMPTS: u32 = 5;
 
 /// Deletes the entries of UDP flows that a container's address has opened (`opened.0`) or received (`opened.1`). For

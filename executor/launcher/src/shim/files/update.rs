@@ -44,7 +44,7 @@ use crate::shim::output::redaction::MaskedValues;
 use swap::Swap;
 
 /// Time for which an old generation is kept. A program that opens two files through the same directory does so within
-/// microseconds. Half a second is enough even if the program is not scheduled meanwhile, and is too short for old
+/// microseconds. Half a second is enough even if the program is not scheduled between the two, and is too short for old
 /// credentials to matter.
 const LINGER: Duration = Duration::from_millis(500);
 /// Retry interval for wiping a generation while a process has a lease on one of its files.

@@ -1,7 +1,7 @@
 //! Pauses a container: stops all its processes until they are resumed.
 //!
-//! Meanwhile the timers of a tree of actions do not advance, and no step starts. A stop of the container resumes the
-//! processes first, so that they can exit gracefully.
+//! During a pause the timers of a tree of actions do not advance, and no step starts. A stop of the container resumes
+//! the processes first, so that they can exit gracefully.
 
 use std::time::{Duration, Instant};
 

@@ -9,7 +9,7 @@
 //! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
 //!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
 //! ```
-//! Steps are started one at a time. Running steps continue meanwhile.
+//! Steps are started one at a time. Running steps continue during a start.
 
 use std::collections::BTreeMap;
 use std::io;

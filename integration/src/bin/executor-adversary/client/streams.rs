@@ -202,7 +202,7 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
         made += usize::from(kind == HEADERS);
         made == 30
     });
-    // Some of the waiting responses are sent meanwhile.
+    // Some of the waiting responses may be sent during this call.
     in_time(&daemon, ANSWER, daemon.api.rpc().list(list())).map_err(anyhow::Error::msg)?;
     raw.frame(PING, 0, 0, &[9; 8]);
     raw.until(|kind, _, _, said| {
@@ -258,7 +258,8 @@ fn with_containers(count: usize) -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Opens streams with counters of all containers and reads the streams. Calls of root must succeed meanwhile.
+/// Opens streams with counters of all containers and reads the streams. Calls of root must succeed while the streams
+/// are open.
 fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     let (containers, streams) = scale.pick((5, 100), (40, 200));
     let daemon = with_containers(containers)?;
