@@ -58,7 +58,7 @@ const DUPLICATES_MAX: usize = 100;
 /// is not of YAML's core, or exceeds a limit.
 pub fn parse(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError> {
     if text.len() > limits.bytes {
-        let message = format!("has {} bytes; at most {}", text.len(), limits.bytes);
+        let message = format!("has {} bytes; at most {} are allowed", text.len(), limits.bytes);
         return Err(SyntaxError { place: Place { line, column: 1 }, message });
     }
     lenient(text, |text| tree(text, line, limits))

@@ -351,7 +351,7 @@ impl Merge<'_> {
             ("groups", groups.len(), GROUPS_MAX),
         ] {
             if count > most {
-                faults.push(TooMany.because(format!("have {count} {what}; at most {most}")));
+                faults.push(TooMany.because(format!("have {count} {what}; at most {most} are allowed")));
             }
         }
         self.violations.extend(faults.into_iter().map(|fault| Violation::new("devices", fault)));

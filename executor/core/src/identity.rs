@@ -177,7 +177,7 @@ impl IdentitySettings {
         ];
         for (key, list, rule) in lists {
             if list.len() > RULES_MAX {
-                let why = format!("has {} entries; at most {RULES_MAX}", list.len());
+                let why = format!("has {} entries; at most {RULES_MAX} are allowed", list.len());
                 return Err(Unusable { key: key.into(), value: String::new(), why });
             }
             for text in list {
@@ -246,7 +246,7 @@ fn judge_list(
     evaluate: impl Fn(&String) -> Result<(), FieldFault>,
 ) {
     if list.len() > IDENTITY_NAMES_MAX {
-        let why = format!("has {} entries; at most {IDENTITY_NAMES_MAX}", list.len());
+        let why = format!("has {} entries; at most {IDENTITY_NAMES_MAX} are allowed", list.len());
         found.push(Violation::new(field, TooMany.because(why)));
         return;
     }
@@ -306,7 +306,7 @@ fn check_trust_domain(domain: &str) -> Result<(), FieldFault> {
 /// Returns the trust domain of a SPIFFE ID of a workload (SPIFFE-ID, section 2; X509-SVID, section 2).
 fn trust_domain(id: &str) -> Result<&str, FieldFault> {
     if id.len() > SPIFFE_ID_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {SPIFFE_ID_MAX}", id.len())));
+        return Err(TooLong.because(format!("has {} bytes; at most {SPIFFE_ID_MAX} are allowed", id.len())));
     }
     let wrong = || InvalidFormat.because("must be spiffe://TRUST-DOMAIN/PATH, with segments of [A-Za-z0-9._-]");
     let (domain, path) = id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;

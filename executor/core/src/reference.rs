@@ -76,7 +76,7 @@ pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
     match name.as_bytes() {
         [] => Err(Required.because("is empty")),
         all if all.len() > PROVIDER_MAX => {
-            Err(TooLong.because(format!("has {} bytes; at most {PROVIDER_MAX}", all.len())))
+            Err(TooLong.because(format!("has {} bytes; at most {PROVIDER_MAX} are allowed", all.len())))
         }
         [first, rest @ ..]
             if is_word(*first) && rest.iter().all(|b| is_word(*b) || matches!(b, b'.' | b'_' | b'-')) =>
@@ -112,7 +112,7 @@ fn check_version(version: &str) -> Result<(), FieldFault> {
 
 fn check_text(text: &str, most: usize) -> Result<(), FieldFault> {
     if text.len() > most {
-        return Err(TooLong.because(format!("has {} bytes; at most {most}", text.len())));
+        return Err(TooLong.because(format!("has {} bytes; at most {most} are allowed", text.len())));
     }
     if text.chars().any(is_harmful) {
         return Err(InvalidCharacter.because("contains a control character or a bidirectional mark"));

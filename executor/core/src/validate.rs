@@ -269,7 +269,7 @@ fn log_source_fault(log_source: &str) -> Option<FieldFault> {
 /// Checks names and values of labels or log tags.
 fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mut Report) {
     if pairs.len() > most {
-        report.add(field, TooMany.because(format!("has {} entries; at most {most}", pairs.len())));
+        report.add(field, TooMany.because(format!("has {} entries; at most {most} are allowed", pairs.len())));
         return;
     }
     for (name, value) in pairs {
@@ -320,7 +320,7 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
 /// Checks the length and characters of an untrusted path.
 fn check_path(path: &str) -> Result<(), FieldFault> {
     if path.len() >= PATH_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
+        return Err(TooLong.because(format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
         return Err(InvalidCharacter.because("contains NUL or a newline"));

@@ -37,7 +37,7 @@ pub enum ImageError {
         /// Size declared in its manifest.
         declared: u64,
     },
-    #[error("{what} has {is} {unit}; at most {most}")]
+    #[error("{what} has {is} {unit}; at most {most} are allowed")]
     TooLarge {
         /// Document, blob or archive.
         what: String,

@@ -124,7 +124,8 @@ pub(crate) fn check_entries(nodes: &[DeviceNode]) -> Result<(), Refused> {
     }
     let entries = paths.iter().flat_map(|path| path.ancestors()).collect::<BTreeSet<&Path>>().len();
     if entries.saturating_sub(2) > DEVICE_ENTRIES_MAX {
-        let why = format!("have {} nodes with their directories; at most {DEVICE_ENTRIES_MAX}", entries - 2);
+        let why =
+            format!("have {} nodes with their directories; at most {DEVICE_ENTRIES_MAX} are allowed", entries - 2);
         return refused(TooMany.because(why));
     }
     Ok(())

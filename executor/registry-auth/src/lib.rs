@@ -41,7 +41,7 @@ pub enum Credentials {
 /// Error of reading credentials from a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFileError {
-    #[error("has {0} bytes; at most {FILE_MAX}")]
+    #[error("has {0} bytes; at most {FILE_MAX} are allowed")]
     Size(usize),
     /// The file is not a Docker configuration file. The parser's message could repeat a value, so only the position is
     /// given.

@@ -84,7 +84,7 @@ impl MemFile {
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {
-            return Err(invalid(&format!("has {size} bytes; at most {max_len}")));
+            return Err(invalid(&format!("has {size} bytes; at most {max_len} are allowed")));
         }
         Ok(Self { fd, len: size as usize })
     }

@@ -37,7 +37,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
         _ => return Err(Failure::last("it is neither a file nor a directory")),
     };
     if file && stat.size > most {
-        return Err(Failure::last(format!("the file has {} bytes; at most {most}", stat.size)));
+        return Err(Failure::last(format!("the file has {} bytes; at most {most} are allowed", stat.size)));
     }
     let kind = if file { "application/octet-stream" } else { "application/x-tar" };
     let (pieces, waiting) = mpsc::channel(WAITING);

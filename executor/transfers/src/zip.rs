@@ -27,7 +27,7 @@ const REGULAR: u32 = 0o100_000;
 fn open(file: &File) -> Result<ZipIterable<&File>, Failure> {
     let archive = ZipIterable::try_new(file, Config::default()).map_err(|error| damaged(&error))?;
     if archive.len() > ENTRIES_MAX {
-        let why = format!("the zip archive has {} entries; at most {ENTRIES_MAX}", archive.len());
+        let why = format!("the zip archive has {} entries; at most {ENTRIES_MAX} are allowed", archive.len());
         return Err(Failure::last(why));
     }
     Ok(archive)

@@ -34,7 +34,7 @@ pub struct VersionError {
 /// Error for a string that is not a range of versions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    #[error("has {0} bytes; at most {TEXT_MAX}")]
+    #[error("has {0} bytes; at most {TEXT_MAX} are allowed")]
     TooLong(usize),
     #[error("is empty, or ends in `||`")]
     Empty,
@@ -57,7 +57,7 @@ pub enum RangeError {
 pub fn version(text: &str) -> Result<Version, VersionError> {
     let wrong = |reason: String| VersionError { text: text.chars().take(80).collect(), reason };
     if text.len() > TEXT_MAX {
-        return Err(wrong(format!("it has {} bytes; at most {TEXT_MAX}", text.len())));
+        return Err(wrong(format!("it has {} bytes; at most {TEXT_MAX} are allowed", text.len())));
     }
     let version = Version::parse(text).map_err(|error| wrong(error.to_string()))?;
     let is_large = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_err();

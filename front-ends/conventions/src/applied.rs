@@ -27,7 +27,7 @@ impl Applied {
         let mut violations = Violations::default();
         let field = "status.appliedConventions";
         if applied.len() > LINES_MAX {
-            let message = format!("has {} entries; at most {LINES_MAX}", applied.len());
+            let message = format!("has {} entries; at most {LINES_MAX} are allowed", applied.len());
             return Err(Violations::one(Some(convention), field, 10, message));
         }
         for name in applied {

@@ -115,7 +115,7 @@ impl Registrations {
             return Err(violations);
         };
         if list.len() > REGISTRATIONS_MAX {
-            let message = format!("has {} entries; at most {REGISTRATIONS_MAX}", list.len());
+            let message = format!("has {} entries; at most {REGISTRATIONS_MAX} are allowed", list.len());
             violations.add(None, "convention", 7, message);
             return Err(violations);
         }
@@ -185,7 +185,7 @@ fn evaluate(written: Written, field: &str, base: &Path, violations: &mut Violati
         .ok()
         .flatten();
     if written.selectors.len() > SELECTORS_MAX {
-        let why = format!("has {} selectors; at most {SELECTORS_MAX}", written.selectors.len());
+        let why = format!("has {} selectors; at most {SELECTORS_MAX} are allowed", written.selectors.len());
         faults.push(("selectors".into(), 7, why));
     }
     for (index, selector) in written.selectors.iter().take(SELECTORS_MAX).enumerate() {

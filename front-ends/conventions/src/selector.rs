@@ -59,7 +59,7 @@ impl Selector {
         let mut faults = Vec::new();
         let count = self.match_labels.len() + self.match_expressions.len();
         if count > REQUIREMENTS_MAX {
-            faults.push((String::new(), format!("has {count} requirements; at most {REQUIREMENTS_MAX}")));
+            faults.push((String::new(), format!("has {count} requirements; at most {REQUIREMENTS_MAX} are allowed")));
         }
         for (key, value) in self.match_labels.iter().take(REQUIREMENTS_MAX) {
             let field = format!("matchLabels.{key}");
@@ -85,7 +85,7 @@ impl Selector {
                     faults.push((field.clone(), format!("must be empty for the operator {}", requirement.operator)));
                 }
                 (_, count) if count > REQUIREMENTS_MAX => {
-                    faults.push((field.clone(), format!("has {count} values; at most {REQUIREMENTS_MAX}")));
+                    faults.push((field.clone(), format!("has {count} values; at most {REQUIREMENTS_MAX} are allowed")));
                 }
                 _ => {}
             }

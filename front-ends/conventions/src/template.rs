@@ -100,7 +100,7 @@ pub(crate) fn typed(document: &Value) -> Result<PodTemplateSpec, String> {
     let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len) + ephemeral;
     match count {
         _ if spec.containers.is_empty() => Err("is not a pod template: it has no containers".to_owned()),
-        _ if count > CONTAINERS_MAX => Err(format!("has {count} containers; at most {CONTAINERS_MAX}")),
+        _ if count > CONTAINERS_MAX => Err(format!("has {count} containers; at most {CONTAINERS_MAX} are allowed")),
         _ => names(spec).map(|()| template),
     }
 }
@@ -139,7 +139,7 @@ pub(crate) fn checked(answered: &Value) -> Result<(Value, Vec<String>), String> 
     let known = document(&typed(answered)?);
     let size = known.to_string().len();
     if size > TEMPLATE_MAX {
-        return Err(format!("has {size} bytes; at most {TEMPLATE_MAX}"));
+        return Err(format!("has {size} bytes; at most {TEMPLATE_MAX} are allowed"));
     }
     let unknown = changes(answered, &known).into_iter().filter(|change| change.after.is_none());
     Ok((known, unknown.map(|change| change.field).take(UNKNOWN_MAX).collect()))

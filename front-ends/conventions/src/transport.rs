@@ -62,7 +62,7 @@ impl Https {
 impl Transport for Https {
     async fn call(&self, registration: &Registration, request: Vec<u8>) -> Result<Reply, String> {
         if request.len() > REQUEST_MAX {
-            return Err(format!("the request has {} bytes; at most {REQUEST_MAX}", request.len()));
+            return Err(format!("the request has {} bytes; at most {REQUEST_MAX} are allowed", request.len()));
         }
         let client = self.client(registration).await;
         let late = |_| format!("did not answer within {} s", registration.timeout.as_secs());

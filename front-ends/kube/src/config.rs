@@ -205,7 +205,7 @@ fn decode(origin: &Origin, field: &str, key: &str, text: &str, report: &mut Repo
 fn check_size(origin: &Origin, data: &BTreeMap<String, Bytes>, report: &mut Report) {
     let size: usize = data.values().map(|value| value.bytes().len()).sum();
     if size > DATA_MAX {
-        report.refuse(origin, "", "P5", format!("has {size} bytes of data; at most {DATA_MAX}"));
+        report.refuse(origin, "", "P5", format!("has {size} bytes of data; at most {DATA_MAX} are allowed"));
     }
 }
 

@@ -100,7 +100,10 @@ impl ImageDefaults {
         volumes.sort_unstable();
         volumes.dedup();
         if volumes.len() > VOLUMES_MAX {
-            found.push(Violation::new("Volumes", format!("has {} entries; at most {VOLUMES_MAX}", volumes.len())));
+            found.push(Violation::new(
+                "Volumes",
+                format!("has {} entries; at most {VOLUMES_MAX} are allowed", volumes.len()),
+            ));
         } else if volumes.iter().any(|volume| !is_path(volume)) {
             found.push(Violation::new("Volumes", "has an entry that is not an absolute path, or contains `..`"));
         }

@@ -159,7 +159,7 @@ fn verdict(allowed: bool, refused: impl FnOnce() -> (String, &'static str)) -> R
 /// Returns every invalid pattern, or an error if there are too many.
 pub fn repository_patterns(texts: &[String]) -> Result<Vec<RepositoryPattern>, BadRules> {
     if texts.len() > PATTERNS_MAX {
-        return Err(BadRules(vec![format!("has {} patterns; at most {PATTERNS_MAX}", texts.len())]));
+        return Err(BadRules(vec![format!("has {} patterns; at most {PATTERNS_MAX} are allowed", texts.len())]));
     }
     let mut faults = Vec::new();
     let read =

@@ -61,7 +61,10 @@ fn shape(actions: &Actions, draft: &Draft<'_>, report: &mut Report) {
         count += 1;
         let depth = 1 + path.matches(".action").count() - usize::from(path.starts_with("sidecars"));
         if depth == ACTION_DEPTH_MAX + 1 {
-            report.add(path, TooMany.because(format!("is nested {depth} deep; at most {ACTION_DEPTH_MAX}")));
+            report.add(
+                path,
+                TooMany.because(format!("is nested {depth} levels deep; at most {ACTION_DEPTH_MAX} are allowed")),
+            );
         }
         match action {
             Action::Run(index) => {
@@ -90,16 +93,19 @@ fn shape(actions: &Actions, draft: &Draft<'_>, report: &mut Report) {
     if count > ACTIONS_MAX {
         report.add(
             "action",
-            TooMany.because(format!("has {count} actions, setup and sidecars included; at most {ACTIONS_MAX}")),
+            TooMany.because(format!(
+                "has {count} actions, setup and sidecars included; at most {ACTIONS_MAX} are allowed"
+            )),
         );
     }
     if runs > PROCESSES_MAX {
-        let why = format!("has {runs} run actions, setup and sidecars included; at most {PROCESSES_MAX}");
+        let why = format!("has {runs} run actions, setup and sidecars included; at most {PROCESSES_MAX} are allowed");
         report.add("action", TooMany.because(why));
     }
     if transfers > TRANSFERS_MAX {
-        let why =
-            format!("has {transfers} downloads and uploads, setup and sidecars included; at most {TRANSFERS_MAX}");
+        let why = format!(
+            "has {transfers} downloads and uploads, setup and sidecars included; at most {TRANSFERS_MAX} are allowed"
+        );
         report.add("action", TooMany.because(why));
     }
     if !in_order || runs != processes || transfers != draft.transfers.len() {
@@ -138,7 +144,7 @@ fn progress(path: &str, messages: &Messages, report: &mut Report) {
         [("start_message", start), ("success_message", success), ("failure_message_prefix", failure_prefix)]
     {
         if text.len() > PROGRESS_MESSAGE_MAX {
-            let why = format!("has {} bytes; at most {PROGRESS_MESSAGE_MAX}", text.len());
+            let why = format!("has {} bytes; at most {PROGRESS_MESSAGE_MAX} are allowed", text.len());
             report.add(format!("{parent}.{name}"), TooLong.because(why));
         } else if text.contains('\0') {
             report.add(format!("{parent}.{name}"), InvalidCharacter.because("contains NUL"));

@@ -46,7 +46,10 @@ pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report)
 pub(super) fn hugepages(limits: &BTreeMap<String, u64>, report: &mut Report) {
     const FIELD: &str = "limits.hugepage_bytes";
     if limits.len() > PAGE_SIZES_MAX {
-        report.add(FIELD, TooMany.because(format!("has {} entries; at most {PAGE_SIZES_MAX}", limits.len())));
+        report.add(
+            FIELD,
+            TooMany.because(format!("has {} entries; at most {PAGE_SIZES_MAX} are allowed", limits.len())),
+        );
         return;
     }
     for (size, bytes) in limits {
@@ -73,7 +76,7 @@ pub fn page_kilobytes(size: &str) -> Option<u64> {
 pub(super) fn unified(files: &BTreeMap<String, String>, policy: &Policy, report: &mut Report) {
     const FIELD: &str = "limits.unified";
     if files.len() > FILES_MAX {
-        report.add(FIELD, TooMany.because(format!("has {} entries; at most {FILES_MAX}", files.len())));
+        report.add(FIELD, TooMany.because(format!("has {} entries; at most {FILES_MAX} are allowed", files.len())));
         return;
     }
     for (file, value) in files {
@@ -86,7 +89,10 @@ pub(super) fn unified(files: &BTreeMap<String, String>, policy: &Policy, report:
                 format!("is not in policy.cgroup_keys, which {listed} in this daemon's configuration; add {file:?}");
             report.add(field, NotAllowed.because(why));
         } else if value.len() > VALUE_MAX {
-            report.add(field, TooLong.because(format!("has a value of {} bytes; at most {VALUE_MAX}", value.len())));
+            report.add(
+                field,
+                TooLong.because(format!("has a value of {} bytes; at most {VALUE_MAX} are allowed", value.len())),
+            );
         } else if value.is_empty() || !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
             report.add(field, InvalidCharacter.because("has an empty value, or a value that is not printable ASCII"));
         }
@@ -130,7 +136,7 @@ fn parent(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
 fn plain_parent(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     if text.len() > CGROUP_PARENT_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {CGROUP_PARENT_MAX}", text.len())));
+        return Err(TooLong.because(format!("has {} bytes; at most {CGROUP_PARENT_MAX} are allowed", text.len())));
     }
     let shown = shorten(text);
     let names = text.strip_prefix('/').map(|names| names.split('/').collect::<Vec<_>>()).unwrap_or_default();
@@ -140,7 +146,7 @@ fn plain_parent(path: &Path) -> Result<(), FieldFault> {
         return Err(InvalidFormat.because(why));
     }
     if names.len() > CGROUP_DEPTH_MAX {
-        return Err(TooMany.because(format!("has {} names; at most {CGROUP_DEPTH_MAX}", names.len())));
+        return Err(TooMany.because(format!("has {} names; at most {CGROUP_DEPTH_MAX} are allowed", names.len())));
     }
     if names.iter().any(|name| name.starts_with(GIVEN_CGROUP)) {
         let why = format!("`{shown}` has a name that begins with `{GIVEN_CGROUP}`, which is the cgroup of a container");
@@ -161,7 +167,7 @@ fn listed<'a>(entries: impl Iterator<Item = &'a str>) -> String {
 /// it.
 pub fn check_cgroup_parents(parents: &[PathBuf], own: &str) -> Result<(), String> {
     if parents.len() > LIST_MAX {
-        return Err(format!("has {} entries; at most {LIST_MAX}", parents.len()));
+        return Err(format!("has {} entries; at most {LIST_MAX} are allowed", parents.len()));
     }
     let own: PathBuf = [Component::RootDir].into_iter().chain(Path::new(own).components()).collect();
     parents.iter().try_for_each(|path| {
@@ -179,7 +185,7 @@ pub fn check_cgroup_parents(parents: &[PathBuf], own: &str) -> Result<(), String
 /// Returns the first invalid entry, if an entry is not the name of a file that requests can set.
 pub fn check_cgroup_keys(keys: &[String]) -> Result<(), String> {
     if keys.len() > LIST_MAX {
-        return Err(format!("has {} entries; at most {LIST_MAX}", keys.len()));
+        return Err(format!("has {} entries; at most {LIST_MAX} are allowed", keys.len()));
     }
     keys.iter().try_for_each(|key| plain_file(key).map_err(|why| format!("{:?} {why}", shorten(key))))
 }

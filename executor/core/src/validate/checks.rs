@@ -63,7 +63,7 @@ pub(super) fn check(checks: &Checks, policy: &Policy, report: &mut Report) -> Op
     span("checks.start_timeout", checks.start_timeout, Duration::ZERO, SPAN_MAX, report);
     let mut list = |name: &str, of: &[Check], is_startup: bool| {
         if of.len() > CHECKS_MAX {
-            let why = format!("has {} entries; at most {CHECKS_MAX}", of.len());
+            let why = format!("has {} entries; at most {CHECKS_MAX} are allowed", of.len());
             report.add(format!("checks.{name}"), TooMany.because(why));
             return Vec::new();
         }
@@ -114,7 +114,7 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
         [("healthy_threshold", check.healthy_threshold), ("unhealthy_threshold", check.unhealthy_threshold)]
     {
         if count > THRESHOLD_MAX {
-            report.add(of(name), OutOfRange.because(format!("is {count}; at most {THRESHOLD_MAX}")));
+            report.add(of(name), OutOfRange.because(format!("is {count}; at most {THRESHOLD_MAX} is allowed")));
         }
     }
     if is_startup && check.unhealthy_threshold != 0 {
@@ -150,7 +150,7 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
 fn span(field: &str, asked: Duration, least: Duration, most: Duration, report: &mut Report) {
     if !asked.is_zero() && !(least..=most).contains(&asked) {
         let why = match least.is_zero() {
-            true => format!("is {asked:?}; at most {most:?}"),
+            true => format!("is {asked:?}; at most {most:?} is allowed"),
             false => format!("is {asked:?}; {least:?} to {most:?} is allowed"),
         };
         report.add(field, OutOfRange.because(why));
@@ -169,7 +169,7 @@ fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
     // Characters of a URI's path and query (RFC 3986).
     let in_path = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&b);
     if asked.path.len() > HTTP_PATH_MAX {
-        let why = format!("has {} bytes; at most {HTTP_PATH_MAX}", asked.path.len());
+        let why = format!("has {} bytes; at most {HTTP_PATH_MAX} are allowed", asked.path.len());
         report.add(of("path"), TooLong.because(why));
     } else if !(asked.path.is_empty() || asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
         let why = format!(
@@ -179,13 +179,13 @@ fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
         report.add(of("path"), InvalidFormat.because(why));
     }
     if asked.headers.len() > HTTP_LIST_MAX {
-        let why = format!("has {} entries; at most {HTTP_LIST_MAX}", asked.headers.len());
+        let why = format!("has {} entries; at most {HTTP_LIST_MAX} are allowed", asked.headers.len());
         report.add(of("headers"), TooMany.because(why));
     } else {
         headers(field, &asked.headers, report);
     }
     if asked.statuses.len() > HTTP_LIST_MAX {
-        let why = format!("has {} entries; at most {HTTP_LIST_MAX}", asked.statuses.len());
+        let why = format!("has {} entries; at most {HTTP_LIST_MAX} are allowed", asked.statuses.len());
         report.add(of("statuses"), TooMany.because(why));
     } else {
         let mut seen = BTreeSet::new();
@@ -217,7 +217,7 @@ fn headers(field: &str, headers: &[(String, String)], report: &mut Report) {
             report.add(of("name"), Duplicate.because(format!("{name:?} is given twice")));
         }
         if value.len() > HEADER_VALUE_MAX {
-            let why = format!("has {} bytes; at most {HEADER_VALUE_MAX}", value.len());
+            let why = format!("has {} bytes; at most {HEADER_VALUE_MAX} are allowed", value.len());
             report.add(of("value"), TooLong.because(why));
         } else if !value.bytes().all(|b| b == b' ' || b.is_ascii_graphic()) {
             report.add(of("value"), InvalidCharacter.because("has a character that is not visible ASCII"));
@@ -229,11 +229,14 @@ fn exec(field: &str, asked: &ExecProbe, policy: &Policy, report: &mut Report) {
     let ExecProbe { path, args, dir, user, container_environment: _ } = asked;
     let bytes = [path, dir, user].into_iter().chain(args).map(String::len).sum::<usize>();
     if args.len() > ARGS_MAX {
-        report.add(format!("{field}.args"), TooMany.because(format!("has {} entries; at most {ARGS_MAX}", args.len())));
+        report.add(
+            format!("{field}.args"),
+            TooMany.because(format!("has {} entries; at most {ARGS_MAX} are allowed", args.len())),
+        );
         return;
     }
     if bytes > EXEC_BYTES_MAX {
-        report.add(field, TooLong.because(format!("has {bytes} bytes; at most {EXEC_BYTES_MAX}")));
+        report.add(field, TooLong.because(format!("has {bytes} bytes; at most {EXEC_BYTES_MAX} are allowed")));
         return;
     }
     if path.is_empty() {

@@ -44,7 +44,10 @@ pub(super) fn check(options: &CniOptions, policy: &Policy, report: &mut Report) 
 fn check_arguments(arguments: &[CniArgument], report: &mut Report) {
     const FIELD: &str = "cni.arguments";
     if arguments.len() > ARGUMENTS_MAX {
-        report.add(FIELD, TooMany.because(format!("has {} entries; at most {ARGUMENTS_MAX}", arguments.len())));
+        report.add(
+            FIELD,
+            TooMany.because(format!("has {} entries; at most {ARGUMENTS_MAX} are allowed", arguments.len())),
+        );
         return;
     }
     let mut seen = BTreeSet::new();

@@ -223,12 +223,12 @@ fn check_aliases(aliases: &[String], report: &mut Report) {
 
 fn check_dns(asked: &Connectivity, report: &mut Report) {
     if asked.dns_servers.len() > SERVERS_MAX {
-        let why = format!("has {} entries; at most {SERVERS_MAX}", asked.dns_servers.len());
+        let why = format!("has {} entries; at most {SERVERS_MAX} are allowed", asked.dns_servers.len());
         report.add("dns.servers", TooMany.because(why));
     }
     for (field, words) in [("dns.searches", &asked.dns_searches), ("dns.options", &asked.dns_options)] {
         if words.len() > WORDS_MAX {
-            report.add(field, TooMany.because(format!("has {} entries; at most {WORDS_MAX}", words.len())));
+            report.add(field, TooMany.because(format!("has {} entries; at most {WORDS_MAX} are allowed", words.len())));
             continue;
         }
         for (index, word) in words.iter().enumerate() {
@@ -243,7 +243,10 @@ fn check_dns(asked: &Connectivity, report: &mut Report) {
 /// Checks the published ports of a request.
 fn check_ports(asked: &Connectivity, policy: &Policy, report: &mut Report) {
     if asked.ports.len() > PORTS_MAX {
-        report.add("ports", TooMany.because(format!("has {} entries; at most {PORTS_MAX}", asked.ports.len())));
+        report.add(
+            "ports",
+            TooMany.because(format!("has {} entries; at most {PORTS_MAX} are allowed", asked.ports.len())),
+        );
         return;
     }
     let mut seen = BTreeSet::new();

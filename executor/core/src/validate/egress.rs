@@ -8,12 +8,16 @@ use crate::plan::{EgressProtocol, EgressRule};
 /// Checks egress rules. The addresses may come from a peer that has not checked them.
 pub(super) fn check(rules: &[EgressRule], report: &mut Report) {
     if rules.len() > EGRESS_RULES_MAX {
-        report.add("egress_rules", TooMany.because(format!("has {} entries; at most {EGRESS_RULES_MAX}", rules.len())));
+        report.add(
+            "egress_rules",
+            TooMany.because(format!("has {} entries; at most {EGRESS_RULES_MAX} are allowed", rules.len())),
+        );
         return;
     }
     let elements = rules.iter().map(EgressRule::elements).fold(0, usize::saturating_add);
     if elements > EGRESS_ELEMENTS_MAX {
-        let why = format!("has {elements} combinations of destination and ports; at most {EGRESS_ELEMENTS_MAX}");
+        let why =
+            format!("has {elements} combinations of destination and ports; at most {EGRESS_ELEMENTS_MAX} are allowed");
         report.add("egress_rules", TooMany.because(why));
         return;
     }

@@ -54,7 +54,10 @@ pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<V
 pub(super) fn check_window(field: &str, (rows, columns): (u32, u32)) -> Result<(u16, u16), Vec<Violation>> {
     let side = |name: &str, side: u32| {
         u16::try_from(side).map_err(|_| {
-            Violation::new(format!("{field}.{name}"), OutOfRange.because(format!("is {side}; at most {WINDOW_MAX}")))
+            Violation::new(
+                format!("{field}.{name}"),
+                OutOfRange.because(format!("is {side}; at most {WINDOW_MAX} is allowed")),
+            )
         })
     };
     match (side("rows", rows), side("columns", columns)) {
@@ -76,7 +79,7 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
         violations.push(Violation::new(field, NotAllowed.because(why)));
     }
     if path.len() >= PATH_MAX {
-        let why = format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1);
+        let why = format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1);
         violations.push(Violation::new(field, TooLong.because(why)));
     }
     if !path.starts_with('/') {

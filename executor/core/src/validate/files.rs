@@ -30,7 +30,7 @@ pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
 /// Checks every file, and conflicts between files.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedFile> {
     if draft.files.len() > LIST_MAX {
-        let why = format!("has {} entries; at most {LIST_MAX}", draft.files.len());
+        let why = format!("has {} entries; at most {LIST_MAX} are allowed", draft.files.len());
         report.add("volume_mounted_files", TooMany.because(why));
         return Vec::new();
     }
@@ -69,7 +69,7 @@ pub(super) fn for_step(
 ) -> Vec<PlannedFile> {
     let list = format!("{}.volume_mounted_files", step.field);
     if step.files.len() > LIST_MAX {
-        report.add(list, TooMany.because(format!("has {} entries; at most {LIST_MAX}", step.files.len())));
+        report.add(list, TooMany.because(format!("has {} entries; at most {LIST_MAX} are allowed", step.files.len())));
         return Vec::new();
     }
     let mut files = Vec::with_capacity(step.files.len());
@@ -99,7 +99,10 @@ pub(super) fn directories(
 ) -> Vec<PathBuf> {
     let count = draft.file_directories.len();
     if count > DIRECTORIES_MAX {
-        report.add("file_directories", TooMany.because(format!("has {count} entries; at most {DIRECTORIES_MAX}")));
+        report.add(
+            "file_directories",
+            TooMany.because(format!("has {count} entries; at most {DIRECTORIES_MAX} are allowed")),
+        );
         return Vec::new();
     }
     let runtime = Path::new(token::RUNTIME_DIR);
@@ -213,7 +216,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
                 return Err(Reserved.because(why));
             }
             _ if part.len() > NAME_MAX => {
-                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len());
+                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX} are allowed", part.len());
                 return Err(TooLong.because(why));
             }
             _ => {}
@@ -222,7 +225,11 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     let absolute = root.join(path);
     let length = absolute.as_os_str().len();
     if length >= PATH_MAX {
-        return Err(TooLong.because(format!("`{}` has {length} bytes; at most {}", shorten(path), PATH_MAX - 1)));
+        return Err(TooLong.because(format!(
+            "`{}` has {length} bytes; at most {} are allowed",
+            shorten(path),
+            PATH_MAX - 1
+        )));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| absolute.starts_with(bad)) {
         let why = format!("`{}` is under {bad}, which is reserved for the kernel", shorten(path));
@@ -290,7 +297,7 @@ pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<St
     }
     let paths: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
     if paths > FILE_PATHS_MAX {
-        exceeded.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX}"));
+        exceeded.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX} are allowed"));
     }
     exceeded
 }

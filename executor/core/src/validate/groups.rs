@@ -14,7 +14,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) -> Vec<Principal> {
         report.add("merge_groups", Conflict.because(why));
     }
     if names.len() > EXTRA_GROUPS_MAX {
-        let why = format!("has {} entries; at most {EXTRA_GROUPS_MAX}", names.len());
+        let why = format!("has {} entries; at most {EXTRA_GROUPS_MAX} are allowed", names.len());
         report.add("extra_groups", TooMany.because(why));
         return Vec::new();
     }

@@ -95,7 +95,10 @@ pub(super) fn check(options: &HostOptions, isolation: &Isolation, policy: &Polic
 
 fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
     if asked.len() > ULIMITS.len() {
-        report.add("ulimits", TooMany.because(format!("has {} entries; at most {}", asked.len(), ULIMITS.len())));
+        report.add(
+            "ulimits",
+            TooMany.because(format!("has {} entries; at most {} are allowed", asked.len(), ULIMITS.len())),
+        );
         return;
     }
     let mut seen = BTreeSet::new();
@@ -147,7 +150,7 @@ fn profile(name: &str, policy: &Policy) -> Result<(), FieldFault> {
         return Ok(());
     }
     if name.len() > APPARMOR_PROFILE_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {APPARMOR_PROFILE_MAX}", name.len())));
+        return Err(TooLong.because(format!("has {} bytes; at most {APPARMOR_PROFILE_MAX} are allowed", name.len())));
     }
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let FieldFault { description, .. } = unknown_name(name, &known, "AppArmor profiles (`apparmor.profiles`)");
@@ -156,7 +159,10 @@ fn profile(name: &str, policy: &Policy) -> Result<(), FieldFault> {
 
 fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, report: &mut Report) -> Vec<Device> {
     if asked.len() > DEVICES_MAX {
-        report.add("devices", TooMany.because(format!("has {} entries; at most {DEVICES_MAX}", asked.len())));
+        report.add(
+            "devices",
+            TooMany.because(format!("has {} entries; at most {DEVICES_MAX} are allowed", asked.len())),
+        );
         return Vec::new();
     }
     let mut filled: Vec<Device> = Vec::new();
@@ -291,7 +297,7 @@ fn allows_cdi(pattern: &str, name: &str) -> bool {
 /// Returns the first invalid entry if there is one.
 pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
-        return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
+        return Err(format!("has {} entries; at most {LIST_MAX} are allowed", devices.len()));
     }
     let mut seen = BTreeSet::new();
     for HostDevice { name, path, permissions } in devices {
@@ -316,7 +322,7 @@ pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
 /// Returns the first invalid entry, if an entry is neither a qualified name nor `VENDOR/CLASS=*`.
 pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
-        return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
+        return Err(format!("has {} entries; at most {LIST_MAX} are allowed", devices.len()));
     }
     devices.iter().try_for_each(|pattern| {
         let whole_class = pattern.strip_suffix("=*").map(|kind| format!("{kind}=a"));
@@ -331,7 +337,7 @@ pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
 /// Returns the first invalid entry, if an entry is not an absolute path without `..`.
 pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
     if dirs.len() > CDI_DIRS_MAX {
-        return Err(format!("has {} entries; at most {CDI_DIRS_MAX}", dirs.len()));
+        return Err(format!("has {} entries; at most {CDI_DIRS_MAX} are allowed", dirs.len()));
     }
     dirs.iter().try_for_each(|dir| surroundings::plain_path(dir).map_err(|why| why.to_string()))
 }
@@ -342,7 +348,7 @@ pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
 /// Returns the first invalid name if there is one.
 pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
     if profiles.len() > LIST_MAX {
-        return Err(format!("has {} entries; at most {LIST_MAX}", profiles.len()));
+        return Err(format!("has {} entries; at most {LIST_MAX} are allowed", profiles.len()));
     }
     let fault = |name: &String| {
         if name.is_empty() {

@@ -32,7 +32,7 @@ pub fn check_given_ids(start: u32, policy: &Policy) -> Result<(), FieldFault> {
         return Err(Reserved.because(format!("is {start}; ids below {RANGE_IDS} belong to the host's own users")));
     }
     if start > ID_MAX - RANGE_IDS {
-        return Err(OutOfRange.because(format!("is {start}; at most {}", ID_MAX - RANGE_IDS)));
+        return Err(OutOfRange.because(format!("is {start}; at most {} is allowed", ID_MAX - RANGE_IDS)));
     }
     let block = Block::from_range(start);
     let shown = format!("{}-{}", block.0, block.1 - 1);

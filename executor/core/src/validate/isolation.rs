@@ -95,7 +95,10 @@ pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report)
     if !isolation.seccomp_profile.is_empty() {
         let bytes = isolation.seccomp_profile.len();
         if bytes > SECCOMP_PROFILE_MAX {
-            report.add("seccomp_profile", TooLong.because(format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX}")));
+            report.add(
+                "seccomp_profile",
+                TooLong.because(format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX} are allowed")),
+            );
         }
         if !policy.allow_seccomp_profile {
             report.add("seccomp_profile", NotAllowed.because(refused("allow_seccomp_profile")));
@@ -147,7 +150,7 @@ fn system_paths(
     report: &mut Report,
 ) -> Vec<String> {
     if asked.len() > SYSTEM_PATHS_MAX {
-        let why = format!("has {} entries; at most {SYSTEM_PATHS_MAX}", asked.len());
+        let why = format!("has {} entries; at most {SYSTEM_PATHS_MAX} are allowed", asked.len());
         report.add(format!("{field}.paths"), TooMany.because(why));
         return Vec::new();
     }
@@ -187,7 +190,10 @@ fn system_path(path: &str) -> Result<(), FieldFault> {
 /// Converts names of capabilities to the kernel's spelling, sorted, without duplicates.
 fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
     if asked.len() > CAPABILITIES.len() {
-        report.add(field, TooMany.because(format!("has {} entries; at most {}", asked.len(), CAPABILITIES.len())));
+        report.add(
+            field,
+            TooMany.because(format!("has {} entries; at most {} are allowed", asked.len(), CAPABILITIES.len())),
+        );
         return Vec::new();
     }
     let mut names = BTreeSet::new();

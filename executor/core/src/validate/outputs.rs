@@ -41,7 +41,7 @@ pub(super) fn check(
         }
         (false, true) => {
             if outputs.files.len() > LIST_MAX {
-                let why = format!("has {} entries; at most {LIST_MAX}", outputs.files.len());
+                let why = format!("has {} entries; at most {LIST_MAX} are allowed", outputs.files.len());
                 report.add("outputs.files", TooMany.because(why));
                 return None;
             }
@@ -67,7 +67,7 @@ pub(super) fn check(
 fn check_path(path: &str) -> Result<(), FieldFault> {
     let shown = shorten(path);
     if path.len() >= PATH_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
+        return Err(TooLong.because(format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
         return Err(InvalidCharacter.because("contains NUL or a newline"));
@@ -84,7 +84,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
             }
             "." | ".." => return Err(InvalidFormat.because(format!("`{shown}` contains `{part}`"))),
             _ if part.len() > NAME_MAX => {
-                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len());
+                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX} are allowed", part.len());
                 return Err(TooLong.because(why));
             }
             _ => {}

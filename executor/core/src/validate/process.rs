@@ -38,7 +38,7 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])], report:
     ];
     for (name, list) in lists {
         if list > LIST_MAX {
-            report.add(field(name), TooMany.because(format!("has {list} entries; at most {LIST_MAX}")));
+            report.add(field(name), TooMany.because(format!("has {list} entries; at most {LIST_MAX} are allowed")));
             return;
         }
     }
@@ -59,7 +59,7 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])], report:
 fn check_path_of_program(path: &str) -> Result<(), FieldFault> {
     // `..` is allowed here: the path is looked up inside the container.
     if path.len() >= super::PATH_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), super::PATH_MAX - 1)));
+        return Err(TooLong.because(format!("has {} bytes; at most {} are allowed", path.len(), super::PATH_MAX - 1)));
     }
     if path.contains('\0') {
         return Err(InvalidCharacter.because("contains NUL"));
@@ -96,7 +96,7 @@ fn environment(draft: &DraftStep<'_>, report: &mut Report) {
 pub(super) fn shared_environment(variables_of_all: &[(&str, &[u8])], report: &mut Report) {
     let count = variables_of_all.len();
     if count > LIST_MAX {
-        report.add("environment", TooMany.because(format!("has {count} entries; at most {LIST_MAX}")));
+        report.add("environment", TooMany.because(format!("has {count} entries; at most {LIST_MAX} are allowed")));
         return;
     }
     variables("environment", variables_of_all, &mut BTreeSet::new(), "is given twice", report);

@@ -45,7 +45,10 @@ pub(super) fn check(
 ) -> Surroundings {
     let Surroundings { tmpfs, shm_bytes, sysctls, extra_hosts, init } = surroundings;
     if tmpfs.len() > TMPFS_COUNT_MAX {
-        report.add("tmpfs", TooMany.because(format!("has {} entries; at most {TMPFS_COUNT_MAX}", tmpfs.len())));
+        report.add(
+            "tmpfs",
+            TooMany.because(format!("has {} entries; at most {TMPFS_COUNT_MAX} are allowed", tmpfs.len())),
+        );
     } else {
         check_tmpfs(tmpfs, isolation, with_token, report);
     }
@@ -59,7 +62,10 @@ pub(super) fn check(
         report.add("shm_bytes", Conflict.because("cannot be combined with `host_ipc`: /dev/shm is the host's"));
     }
     if sysctls.len() > SYSCTLS_MAX {
-        report.add("sysctls", TooMany.because(format!("has {} entries; at most {SYSCTLS_MAX}", sysctls.len())));
+        report.add(
+            "sysctls",
+            TooMany.because(format!("has {} entries; at most {SYSCTLS_MAX} are allowed", sysctls.len())),
+        );
     } else {
         for (name, value) in sysctls {
             let field = || format!("sysctls[{}]", shorten(name));
@@ -76,7 +82,10 @@ pub(super) fn check(
         }
     }
     if extra_hosts.len() > HOSTS_MAX {
-        report.add("extra_hosts", TooMany.because(format!("has {} entries; at most {HOSTS_MAX}", extra_hosts.len())));
+        report.add(
+            "extra_hosts",
+            TooMany.because(format!("has {} entries; at most {HOSTS_MAX} are allowed", extra_hosts.len())),
+        );
     } else {
         for (index, host) in extra_hosts.iter().enumerate() {
             let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
@@ -127,7 +136,7 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
                 UserNamespace::Host => crate::limits::ID_MAX,
             };
             if id > most {
-                report.add(field(name), OutOfRange.because(format!("is {id}; at most {most}")));
+                report.add(field(name), OutOfRange.because(format!("is {id}; at most {most} is allowed")));
             }
         }
     }

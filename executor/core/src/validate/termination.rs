@@ -47,7 +47,7 @@ pub(super) fn message(
     let path = if or_default { PathBuf::from(TERMINATION_PATH_DEFAULT) } else { message.path.clone() };
     let bytes_max = if message.bytes_max == 0 { TERMINATION_BYTES_DEFAULT } else { message.bytes_max };
     if bytes_max > TERMINATION_BYTES_MAX {
-        let why = format!("is {bytes_max}; at most {TERMINATION_BYTES_MAX}");
+        let why = format!("is {bytes_max}; at most {TERMINATION_BYTES_MAX} is allowed");
         report.add("termination_message.bytes_max", OutOfRange.because(why));
     }
     let conflict = || {
@@ -73,7 +73,9 @@ fn check(path: &Path) -> Result<(), FieldFault> {
         return Err(InvalidFormat.because(why));
     }
     if let Some(long) = path.iter().map(|name| name.len()).find(|length| *length > NAME_MAX) {
-        return Err(TooLong.because(format!("`{shown}` has a component of {long} bytes; at most {NAME_MAX}")));
+        return Err(TooLong.because(format!(
+            "`{shown}` has a component of {long} bytes; at most {NAME_MAX} are allowed"
+        )));
     }
     let in_dev = text.strip_prefix(TERMINATION_DEV_PREFIX).is_some_and(|rest| !rest.contains('/'));
     match ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {

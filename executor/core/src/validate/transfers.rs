@@ -37,7 +37,7 @@ fn transfer(
         [("artifact", asked.artifact, ARTIFACT_MAX), ("cache_key", asked.cache_key, CACHE_KEY_MAX)]
     {
         if text.len() > most {
-            report.add(field(name), TooLong.because(format!("has {} bytes; at most {most}", text.len())));
+            report.add(field(name), TooLong.because(format!("has {} bytes; at most {most} are allowed", text.len())));
         } else if text.chars().any(crate::text::is_harmful) {
             report.add(field(name), InvalidCharacter.because("contains a control character or a bidirectional mark"));
         }
@@ -109,7 +109,7 @@ pub fn check_url(url: &str) -> Result<(), FieldFault> {
         return Err(Required.because("is empty; it must be an http or https URL"));
     }
     if url.len() > URL_MAX {
-        return Err(TooLong.because(format!("has {} bytes; at most {URL_MAX}", url.len())));
+        return Err(TooLong.because(format!("has {} bytes; at most {URL_MAX} are allowed", url.len())));
     }
     if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(

@@ -48,7 +48,7 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     if draft.files.len() > LIST_MAX || draft.removed.len() > LIST_MAX {
         for (field, count) in [("files", draft.files.len()), ("removed_paths", draft.removed.len())] {
             if count > LIST_MAX {
-                report.add(field, TooMany.because(format!("has {count} entries; at most {LIST_MAX}")));
+                report.add(field, TooMany.because(format!("has {count} entries; at most {LIST_MAX} are allowed")));
             }
         }
         return Err(report.0);
@@ -191,7 +191,10 @@ fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
     }
     let count = merged.files.len() - usize::from(plan.token_file().is_some());
     if count > LIST_MAX {
-        report.add("files", TooMany.because(format!("would give this container {count} files; at most {LIST_MAX}")));
+        report.add(
+            "files",
+            TooMany.because(format!("would give this container {count} files; at most {LIST_MAX} are allowed")),
+        );
     }
     let given = |file: &'_ PlannedFile| file.path.strip_prefix(&policy.files_root).unwrap_or(&file.path).to_owned();
     let paths: Vec<PathBuf> = merged.files[..count].iter().map(given).collect();

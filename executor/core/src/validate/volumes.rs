@@ -104,7 +104,10 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Vec<Volume> {
     if volumes.len() > VOLUMES_MAX {
-        report.add("volumes", TooMany.because(format!("has {} entries; at most {VOLUMES_MAX}", volumes.len())));
+        report.add(
+            "volumes",
+            TooMany.because(format!("has {} entries; at most {VOLUMES_MAX} are allowed", volumes.len())),
+        );
         return Vec::new();
     }
     let mut seen = BTreeSet::new();

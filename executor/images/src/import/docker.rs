@@ -41,7 +41,7 @@ pub(super) fn find(
     let images: Vec<Image> =
         serde_json::from_slice(&images).map_err(|error| malformed(format!("its {MANIFEST}: {error}")))?;
     if images.len() > IMAGES_MAX {
-        return Err(malformed(format!("it has {} images; at most {IMAGES_MAX}", images.len())));
+        return Err(malformed(format!("it has {} images; at most {IMAGES_MAX} are allowed", images.len())));
     }
     let image = chosen(images, selected, what)?;
     manifest::check_layer_count(image.layers.len(), what)?;

@@ -106,7 +106,7 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
         return Err(format!("its envelope has a payload of the unsupported type \"{}\"", printable(payload_type, 100)));
     }
     if signatures.len() > SIGNATURES_MAX {
-        return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX}", signatures.len()));
+        return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX} are allowed", signatures.len()));
     }
     let payload = decoded(payload, "payload")?;
     let statement: Statement =
@@ -116,7 +116,10 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
         return Err(format!("its statement has the type {kind:?}, which is not an image signature"));
     }
     if statement.subject.len() > SUBJECTS_MAX {
-        return Err(format!("its statement has {} subjects; at most {SUBJECTS_MAX}", statement.subject.len()));
+        return Err(format!(
+            "its statement has {} subjects; at most {SUBJECTS_MAX} are allowed",
+            statement.subject.len()
+        ));
     }
     let is_it = |subject: &&Subject| subject.digest.get(of.algorithm().name()).is_some_and(|digest| digest == of.hex());
     let subject = statement.subject.iter().find(is_it).ok_or("its statement names another image")?;

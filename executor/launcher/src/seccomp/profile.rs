@@ -33,7 +33,7 @@ pub(super) enum ProfileError {
     #[error("not a seccomp profile: {0}")]
     Form(#[from] serde_json::Error),
     /// A limit was exceeded.
-    #[error("has {0} {1}; at most {2}")]
+    #[error("has {0} {1}; at most {2} are allowed")]
     Size(usize, &'static str, usize),
     /// An unknown action, or an action that needs a listener.
     #[error(

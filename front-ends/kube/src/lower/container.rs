@@ -129,7 +129,11 @@ impl<'a> Lowering<'a> {
     fn grace(&mut self) -> prost_types::Duration {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
         if seconds > GRACE_MAX {
-            self.refuse("spec.terminationGracePeriodSeconds", "P31", format!("is {seconds}; at most {GRACE_MAX}"));
+            self.refuse(
+                "spec.terminationGracePeriodSeconds",
+                "P31",
+                format!("is {seconds}; at most {GRACE_MAX} is allowed"),
+            );
         }
         checks::time(self.grace_seconds())
     }
@@ -273,7 +277,7 @@ impl<'a> Lowering<'a> {
             public.iter().map(String::len).chain(secret.iter().map(|(_, value)| value.len())).map(|len| len + 1);
         let words: usize = values.chain(arguments).sum();
         if words > WORDS_MAX {
-            let message = format!("has {words} bytes of variables and arguments; at most {WORDS_MAX}");
+            let message = format!("has {words} bytes of variables and arguments; at most {WORDS_MAX} are allowed");
             self.refuse(&format!("{at}.env"), "P21", message);
         }
         run.args = public;

@@ -85,7 +85,7 @@ impl FromStr for RepositoryPattern {
     fn from_str(text: &str) -> Result<Self, BadPattern> {
         let bad = |why: &str| BadPattern { pattern: text.chars().take(100).collect(), why: why.to_owned() };
         if text.len() > PATTERN_MAX {
-            return Err(bad(&format!("it has {} bytes; at most {PATTERN_MAX}", text.len())));
+            return Err(bad(&format!("it has {} bytes; at most {PATTERN_MAX} are allowed", text.len())));
         }
         if text == "*" {
             return Ok(Self::any());

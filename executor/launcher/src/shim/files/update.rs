@@ -408,7 +408,7 @@ fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
 pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
-        let why = format!("the container's record would have {size} bytes; at most {RECORD_MAX}");
+        let why = format!("the container's record would have {size} bytes; at most {RECORD_MAX} are allowed");
         return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
     }
     ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
