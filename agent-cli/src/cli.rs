@@ -176,9 +176,9 @@ impl Program for Cli {
     const STATUSES: &'static [(&'static str, &'static str)] = &[
         (
             "0-255",
-            "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success",
+            "run, wait, exec, attach: exit code of the process; external program: its exit code; other commands: 0",
         ),
-        ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
+        ("1", "audit: a canary was left over or misplaced, or the search was incomplete; health: unhealthy"),
         ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
         (
             "126",

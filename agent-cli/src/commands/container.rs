@@ -27,7 +27,7 @@ pub(crate) struct PruneArgs {
     /// Accepts the same keys and rules as `ps --filter`.
     #[arg(long = "filter", value_name = "KEY=VALUE", value_parser = ContainerFilter::parse)]
     pub(crate) filters: Vec<ContainerFilter>,
-    /// Only show what would be removed
+    /// Only show the containers that would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// No effect, for compatibility: docker uses it to skip a confirmation

@@ -129,7 +129,7 @@ pub(crate) struct PruneArgs {
     /// Remove least recently used images until the rest fits into this size: 10GiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) budget: Option<u64>,
-    /// Only show what would be removed
+    /// Only show the images that would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

@@ -344,7 +344,7 @@ fn result_of(container: &Container, result: &Ending) -> Table {
         ]);
     }
     if result.stopped {
-        table.pair("stopped", "it was asked to stop");
+        table.pair("stopped", "a stop was requested");
     }
     if let Some(failure) = &result.failure {
         table.row([("failure".into(), Role::Faint), (failure.message.clone(), Role::Bad)]);

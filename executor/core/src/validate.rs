@@ -104,7 +104,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     pairs("labels", &draft.labels, LABELS_MAX, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
     if grace > GRACE_MAX {
-        let why = format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs());
+        let why = format!("is {} s; at most {} s are allowed", grace.as_secs(), GRACE_MAX.as_secs());
         report.add("grace_period", OutOfRange.because(why));
     }
     if let Some(main) = &main {

@@ -131,7 +131,7 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
     let served = daemon::serve(Arc::clone(&config), access, listeners, launcher, exit_reason, ready, stop).await;
     let launcher_ended = || locked(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END));
     if config.ephemeral && !launcher_ended() {
-        tracing::error!("the launcher did not end within {} s", LAUNCHER_END.as_secs());
+        tracing::error!("the launcher did not exit within {} s", LAUNCHER_END.as_secs());
     }
     drop(lock);
     Ok(served?)

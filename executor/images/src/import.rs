@@ -80,7 +80,7 @@ impl Section {
             None => Ok(()),
             Some(most) => {
                 let what = format!("{what} (a sparse file)");
-                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes for its stored bytes" })
+                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, too many for its stored size" })
             }
         }
     }

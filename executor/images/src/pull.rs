@@ -193,7 +193,7 @@ async fn layers<L: LayerStore>(
             let (other, result) = match fetching.join_next().await {
                 Some(Ok(done)) => done,
                 Some(Err(error)) => return Err(ImageError::Internal(error.to_string())),
-                None => return Err(ImageError::Internal("a layer was lost".into())),
+                None => return Err(ImageError::Internal("a layer was not fetched".into())),
             };
             fetched.insert(other, result?);
         };

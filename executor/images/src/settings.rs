@@ -88,7 +88,7 @@ impl std::str::FromStr for Mirror {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text.contains("://") || text.contains('@') {
-            return Err("must be HOST[:PORT][/PATH], without a scheme and a user name".into());
+            return Err("must be HOST[:PORT][/PATH], without a scheme or a user name".into());
         }
         let mirror = Self(text.trim_end_matches('/').to_ascii_lowercase());
         let host = mirror.0.split('/').next().unwrap_or_default();

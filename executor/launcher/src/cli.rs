@@ -35,7 +35,7 @@ pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
     name = "executor-launcher",
     version = executor_secrets::VERSION,
     about,
-    after_help = "Exit status: 0 ended as asked, 1 failed, 2 usage."
+    after_help = "Exit status: 0 success, 1 failure, 2 usage error."
 )]
 pub(crate) struct Args {
     /// Directory of sockets and records of running containers

@@ -114,7 +114,7 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     let mounts = process::mount_namespace(std::process::id() as i32)?;
     isolate()?;
     if executor_secrets::CONTROL {
-        log::line(Level::Error, "", "this build wipes no secret: for tests only");
+        log::line(Level::Error, "", "this build does not wipe secrets: it is for tests only");
     }
     let host = host::Host::probe(&args, config, mounts)?;
     let pool = ids::pool(&host.policy)?;

@@ -149,7 +149,7 @@ impl ProviderConfig {
     /// Returns the first invalid value if there is one.
     pub fn check_all(all: &[Self]) -> Result<(), Unusable> {
         if all.len() > PROVIDERS_MAX {
-            return Err(unusable("secret_providers", &all.len(), format!("must be at most {PROVIDERS_MAX}")));
+            return Err(unusable("secret_providers", &all.len(), format!("must have at most {PROVIDERS_MAX} entries")));
         }
         for (index, one) in all.iter().enumerate() {
             if all[..index].iter().any(|other| other.name == one.name) {

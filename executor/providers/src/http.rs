@@ -25,7 +25,7 @@ pub(crate) async fn body(origin: &Origin, mut answer: Answer) -> Result<Zeroizin
                 body = grown;
             }
             Err(BodyError::Slow { .. }) => {
-                return Err(FetchError::unavailable(format!("{origin} is too slow")));
+                return Err(FetchError::unavailable(format!("{origin} sends its answer too slowly")));
             }
             Err(BodyError::Ended) => {
                 return Err(FetchError::unavailable(format!(

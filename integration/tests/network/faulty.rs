@@ -18,7 +18,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
         ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no answer within 3 s"),
         ("garbage", "echo hello", "plugin `faulty`, ADD: its answer is not a JSON object: expected value"),
         ("nothing", ":", "its answer is not a JSON object: EOF"),
-        ("list", "echo '[1]'", "its answer is not a JSON object: it is of another type"),
+        ("list", "echo '[1]'", "its answer is not a JSON object: it has another JSON type"),
         ("endless", "yes", "plugin `faulty`, ADD: its answer has more than 1048576 bytes"),
         ("complains", "yes >&2", "no answer within 3 s"),
         (

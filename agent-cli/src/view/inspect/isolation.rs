@@ -18,7 +18,7 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
         }
     }
     if !spec.pid_of.is_empty() {
-        table.pair("processes", format!("those of {}", spec.pid_of));
+        table.pair("processes", format!("shared with {}", spec.pid_of));
     }
     if spec.privileged {
         table.pair("privileged", "yes");

@@ -56,7 +56,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("rotate", "one document", |g| g.subschema_for::<Rotated>()),
         ("egress set", "one document", |g| g.subschema_for::<Egress>()),
         ("egress show", "one document", |g| g.subschema_for::<Egress>()),
-        ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
+        ("secrets", "one document; no other document holds secret values", |g| g.subschema_for::<Secrets>()),
         ("reserve", "one document", |g| g.subschema_for::<Reservation>()),
         ("release", "one document", |g| g.subschema_for::<Vec<Released>>()),
         ("drain", "a line for each change, the last one with done", |g| g.subschema_for::<Drain>()),

@@ -179,7 +179,7 @@ fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
     let bytes: usize = list.iter().map(String::len).sum();
     if list.len() > LIST_MAX || bytes > ARG_TOTAL_MAX {
         let (count, most) = (list.len(), LIST_MAX);
-        let why = format!("has {count} entries ({bytes} bytes); at most {most} ({ARG_TOTAL_MAX} bytes)");
+        let why = format!("has {count} entries ({bytes} bytes); at most {most} ({ARG_TOTAL_MAX} bytes) are allowed");
         found.push(Violation::new(field, why));
     }
     if list.iter().any(|text| text.contains('\0')) {

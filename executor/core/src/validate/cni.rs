@@ -99,7 +99,7 @@ fn check_annotations(options: &CniOptions, report: &mut Report) {
     let bytes: usize = annotations.iter().map(|(name, value)| name.len() + value.len()).sum();
     if annotations.len() > ANNOTATIONS_MAX || bytes > ANNOTATION_BYTES_MAX {
         let why = format!(
-            "has {} entries ({bytes} bytes); at most {ANNOTATIONS_MAX} ({ANNOTATION_BYTES_MAX} bytes)",
+            "has {} entries ({bytes} bytes); at most {ANNOTATIONS_MAX} ({ANNOTATION_BYTES_MAX} bytes) are allowed",
             annotations.len()
         );
         report.add(FIELD, TooMany.because(why));

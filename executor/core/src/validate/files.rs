@@ -290,7 +290,8 @@ pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<St
         && let Some((largest, size)) = files.iter().max_by_key(|(_, size)| *size)
     {
         exceeded.push(format!(
-            "{contents} bytes of contents; at most {} (files_bytes_max); the largest is {} with {size} bytes",
+            "{contents} bytes of contents; at most {} are allowed (files_bytes_max); \
+             the largest is {} with {size} bytes",
             policy.files_bytes_max,
             shorten(&largest.to_string_lossy()),
         ));

@@ -38,8 +38,9 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
     let bytes: usize = image.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
     if image.labels.len() > LABELS_MAX || bytes > LABEL_BYTES_MAX {
         let count = image.labels.len();
-        let why =
-            format!("the image has {count} labels ({bytes} bytes); at most {LABELS_MAX} ({LABEL_BYTES_MAX} bytes)");
+        let why = format!(
+            "the image has {count} labels ({bytes} bytes); at most {LABELS_MAX} ({LABEL_BYTES_MAX} bytes) are allowed"
+        );
         return Err(TooMany.because(why));
     }
     Ok(())

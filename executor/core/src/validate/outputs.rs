@@ -21,7 +21,7 @@ pub(super) fn check(
     let bytes_max = if outputs.bytes_max == 0 { policy.outputs_bytes_max } else { outputs.bytes_max };
     if bytes_max > policy.outputs_bytes_max {
         let most = policy.outputs_bytes_max;
-        let why = format!("is {bytes_max}; at most {most} (outputs_bytes_max)");
+        let why = format!("is {bytes_max}; at most {most} (outputs_bytes_max) is allowed");
         report.add("outputs.bytes_max", OutOfRange.because(why));
     }
     let source = match (outputs.files.is_empty(), outputs.directory.is_empty()) {

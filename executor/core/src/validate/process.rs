@@ -51,7 +51,9 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &[u8])], report:
     let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
     let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
     if total > ARG_TOTAL_MAX {
-        let why = format!("arguments and environment have {total} bytes in total; at most {ARG_TOTAL_MAX}; use a file");
+        let why = format!(
+            "arguments and environment have {total} bytes in total; at most {ARG_TOTAL_MAX} are allowed; use a file"
+        );
         report.add(&draft.field, TooLarge.because(why));
     }
 }
@@ -77,7 +79,7 @@ fn arguments(draft: &DraftStep<'_>, report: &mut Report) {
             report.add(&field, InvalidCharacter.because("contains NUL"));
         }
         if arg.len() >= ARG_STRING_MAX {
-            let why = format!("has {} bytes; at most {}; use a file", arg.len(), ARG_STRING_MAX - 1);
+            let why = format!("has {} bytes; at most {} are allowed; use a file", arg.len(), ARG_STRING_MAX - 1);
             report.add(&field, TooLong.because(why));
         }
     }
@@ -123,7 +125,7 @@ fn variables<'a>(
         let length = name.len() + 1 + value.len() + 1;
         if length > ARG_STRING_MAX {
             let (is, most) = (length - 1, ARG_STRING_MAX - 1);
-            let why = format!("is too long: NAME=VALUE has {is} bytes; at most {most}; use a file");
+            let why = format!("is too long: NAME=VALUE has {is} bytes; at most {most} are allowed; use a file");
             report.add(format!("{}.value", field()), TooLong.because(why));
         }
     }

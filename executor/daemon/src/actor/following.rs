@@ -148,7 +148,7 @@ async fn stop_denied(node: &Node, handle: &Handle) {
         let who = old.requester.as_ref().map_or_else(|| "its requester".to_owned(), ToString::to_string);
         let why =
             format!("no longer refreshed: no rule of secret_providers.allow allows {who} to use {}", old.reference);
-        tracing::warn!(container = %handle.id(), "a reference is {why}");
+        tracing::warn!(container = %handle.id(), "a secret reference is {why}");
         ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
     }
     if !ended.is_empty() {

@@ -182,7 +182,7 @@ async fn drain(
             Ok(batch) => batch,
             Err(error) => {
                 let path = log.directory().display();
-                tracing::warn!(%path, %error, "cannot read the log to send it");
+                tracing::warn!(%path, %error, "cannot read the container's log to forward it");
                 return (log, Paused::Sent);
             }
         };

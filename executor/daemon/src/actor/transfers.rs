@@ -160,7 +160,7 @@ impl Attempts<'_> {
                 if self.made < self.transfer.settings().attempts =>
             {
                 let (container, made) = (&self.transfer.id, self.made);
-                tracing::debug!(%container, why, made, "an attempt at a transfer has failed");
+                tracing::debug!(%container, why, made, "a transfer attempt failed; retrying");
                 self.made += 1;
                 tokio::time::sleep(self.retry.pause()).await;
                 Ok(())
@@ -179,7 +179,7 @@ impl Transfer {
     async fn execute(self) {
         let Some(planned) = self.plan.transfers.get(self.index) else { return };
         let (container, step) = (&self.id, &planned.id);
-        tracing::debug!(%container, step, "a transfer begins");
+        tracing::debug!(%container, step, "transfer started");
         let ended = match planned.direction {
             Direction::Download => self.download(planned).await,
             Direction::Upload => self.upload(planned).await,
@@ -190,8 +190,8 @@ impl Transfer {
             Err(Missed::RecvError) => return,
         };
         match &*error {
-            "" => tracing::info!(%container, step, bytes, "a transfer has ended"),
-            why => tracing::info!(%container, step, why, "a transfer has failed"),
+            "" => tracing::info!(%container, step, bytes, "transfer completed"),
+            why => tracing::info!(%container, step, why, "transfer failed"),
         }
         let end = EndTransfer { transfer: self.number(), error, bytes, began: self.began.0 };
         if let Err(Some(problem)) = self.link.call(ShimCall::EndTransfer(end)).await {

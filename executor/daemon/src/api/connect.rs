@@ -54,7 +54,7 @@ pub(super) async fn connect(
         return Err(ApiError::pod_unavailable(&id).into());
     }
     let permit = Arc::clone(&handle.connections).try_acquire_owned().map_err(|_| {
-        let why = format!("pod {id} has the maximum number of connections of clients: close one of them");
+        let why = format!("pod {id} has the maximum number of client connections; close one of them");
         ApiError::new(Kind::Exhausted, why)
     })?;
     let stream = open(&handle, port).await?;

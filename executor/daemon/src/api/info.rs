@@ -114,7 +114,7 @@ pub(super) fn health(node: &Node) -> v1::Health {
     let unready = match node.launcher.session() {
         _ if *node.stopping.borrow() => Some("executord is stopping".to_owned()),
         Err(problem) => Some(problem.message),
-        Ok(_) if !*node.settled.borrow() => Some("still looking for the containers of an earlier executord".to_owned()),
+        Ok(_) if !*node.settled.borrow() => Some("still searching for containers of an earlier executord".to_owned()),
         Ok(session) => session.difference().map(str::to_owned),
     };
     let full = node.check_disk().err().map(|problem| problem.message);

@@ -68,7 +68,7 @@ fn read<T: Message + Default>(
         _ => return Err(ApiError::new(Kind::Internal, format!("{about}: the launcher sent an unexpected response"))),
     };
     let fd = fds.into_iter().next();
-    let fd = fd.ok_or_else(|| ApiError::new(Kind::Internal, format!("{about}: the answer has no descriptor")))?;
+    let fd = fd.ok_or_else(|| ApiError::new(Kind::Internal, format!("{about}: the launcher sent no descriptor")))?;
     let file = MemFile::from_fd(fd, NETWORK_LIST_MAX).map_err(|error| system(&error))?;
     let message = file.read(|bytes| T::decode(bytes)).map_err(|error| system(&error))?;
     message.map_err(|error| ApiError::from_system(about, &error))

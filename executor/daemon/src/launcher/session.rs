@@ -253,7 +253,7 @@ impl Launcher {
     fn set_up(&self, session: &Arc<Session>) {
         match TagKey::from_bytes(&session.welcome.tag_key) {
             Ok(key) => *locked(&self.key) = Some(key),
-            Err(error) => tracing::error!(%error, "the launcher's key for request digests is unusable"),
+            Err(error) => tracing::error!(%error, "the launcher sent an invalid key for request digests"),
         }
         let Welcome { noswap, cgroups, .. } = &session.welcome;
         tracing::info!(socket = %self.socket.display(), noswap, cgroups, "connected to the launcher");

@@ -298,7 +298,8 @@ fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<Contai
 }
 
 fn exhausted(id: &ContainerId, error: &std::io::Error) -> ApiError {
-    ApiError::new(Kind::Exhausted, format!("no memory or descriptors for a process in container {id}: {error}"))
+    let why = format!("cannot create memory files or sockets for a process in container {id}: {error}");
+    ApiError::new(Kind::Exhausted, why)
 }
 
 /// Sends the request to the launcher, and waits until the process runs.

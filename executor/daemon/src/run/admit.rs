@@ -218,7 +218,8 @@ impl<'a> Filled<'a> {
         let Self { received: Received { node, request, trace }, plan, sources, identity, leases } = self;
         let session = node.launcher.session()?;
         let payload = payload::load(&plan, &request.0).map_err(|error| {
-            ApiError::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
+            let why = format!("cannot store the plan and secrets of container {} in memory files: {error}", plan.id);
+            ApiError::new(Kind::Exhausted, why)
         })?;
         let origin = RequestOrigin { sources, identity, trace, needs_reservation: request.0.reserved };
         Ok(LoadedContainer { node, plan, origin, session, payload, leases })

@@ -98,7 +98,7 @@ impl Drop for WipeGuard<'_> {
 pub(super) async fn tag_key(node: &Node) -> Result<TagKey, ApiError> {
     node.launcher.first_heard().await;
     node.launcher.tag_key().ok_or_else(|| {
-        let none = || ApiError::new(Kind::Unavailable, "the launcher sent no usable key for request digests");
+        let none = || ApiError::new(Kind::Unavailable, "the launcher sent an invalid key for request digests");
         node.launcher.session().err().unwrap_or_else(none)
     })
 }

@@ -159,7 +159,7 @@ impl Registry {
         let Some(mut token) = token else {
             return Err(ImageError::Malformed {
                 what: format!("the token for {what}"),
-                why: "the answer has no token".into(),
+                why: "the response has no token".into(),
             });
         };
         let one = Zeroizing::new(std::mem::take(match token.token.is_empty() {

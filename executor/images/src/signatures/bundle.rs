@@ -79,7 +79,7 @@ pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Si
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
         let media_type = printable(&bundle.media_type, 100);
-        return Err(format!("its media type \"{media_type}\" is not that of a sigstore bundle"));
+        return Err(format!("its media type \"{media_type}\" is not the media type of a sigstore bundle"));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),
@@ -93,7 +93,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);
         if hex::encode(decoded(digest, "messageDigest")?) != own.hex() {
-            return Err("its messageDigest is that of another image".into());
+            return Err("its messageDigest belongs to another image".into());
         }
     }
     let signatures = vec![decoded(&signed.signature, "signature")?];

@@ -430,7 +430,7 @@ fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
             let (table, name, interface) = (chain.table, chain.name, &network.interface);
             warnings.push(format!(
                 "chain {name} of the nf_tables table `{family} {table}` drops forwarded packets that none of its rules \
-                 accepts; let it accept those from and to interface {interface}"
+                 accepts; let the chain accept packets from and to interface {interface}"
             ));
         }
     }

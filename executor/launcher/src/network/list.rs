@@ -140,7 +140,7 @@ impl<'a> Listing<'a> {
             let listed = self.networks.entry(network).or_insert_with_key(|(name, _)| ListedNetwork {
                 name: name.clone(),
                 warnings: vec![
-                    "is no longer in the configuration: containers on it keep it, and no other can be started".into(),
+                    "is no longer in the configuration: its containers stay on it, but no others can start".into(),
                 ],
                 ..ListedNetwork::default()
             });

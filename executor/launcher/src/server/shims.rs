@@ -124,7 +124,7 @@ impl Server {
             log::line(
                 Level::Error,
                 id.as_str(),
-                "its shim was killed and does not exit: its container is ended without it",
+                "the shim was killed but has not exited: the container is ended without the shim",
             );
             self.shim_has_ended(&id);
         }

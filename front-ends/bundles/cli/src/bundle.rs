@@ -120,7 +120,7 @@ impl Program for Cli {
         ("0", "done; validate: the bundle is valid"),
         ("1", "the bundle or its catalog is refused"),
         ("125", "an error of agent-cli or executord, or bad usage"),
-        ("141", "the reader of the output went away (| head)"),
+        ("141", "the output was closed by its reader (| head)"),
     ];
 
     fn global(&mut self) -> &mut Global {

@@ -124,7 +124,7 @@ impl Program for Cli {
         ("0", "done; validate: the catalog is valid; diff: there is no difference"),
         ("1", "the catalog is refused; diff: there are differences"),
         ("125", "an error, or bad usage"),
-        ("141", "the reader of the output went away (| head)"),
+        ("141", "the output was closed by its reader (| head)"),
     ];
 
     fn global(&mut self) -> &mut Global {

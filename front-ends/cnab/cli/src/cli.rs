@@ -46,7 +46,7 @@ impl Program for Cli {
         ("1", "validate: the bundle is not valid"),
         ("125", "an error of agent-cli or executord, bad usage, a lost container"),
         ("128+N", "signal N ended the run tool, or this program"),
-        ("141", "the reader of the output went away (| head)"),
+        ("141", "the output was closed by its reader (| head)"),
     ];
 
     fn global(&mut self) -> &mut Global {

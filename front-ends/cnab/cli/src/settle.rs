@@ -75,7 +75,7 @@ pub(crate) async fn settle(
 fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     let last = unfinished.last();
     let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {
-        (Status::Unknown, "its container is gone and its outcome is unknown")
+        (Status::Unknown, "the container no longer exists, and its result is unknown")
     } else {
         (Status::Failed, "agent-cli ended before the container was created")
     };

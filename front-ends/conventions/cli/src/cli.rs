@@ -55,7 +55,7 @@ impl Program for Cli {
         ("0", "done"),
         ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
         ("128+N", "signal N ended the program"),
-        ("141", "the reader of the output went away (| head)"),
+        ("141", "the output was closed by its reader (| head)"),
     ];
 
     fn global(&mut self) -> &mut Global {

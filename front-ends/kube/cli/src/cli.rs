@@ -45,7 +45,7 @@ impl Program for Cli {
         ("1", "diff: play would change something"),
         ("125", "an error of agent-cli or executord, bad usage, a file that is not valid, a pod or a job that failed"),
         ("128+N", "signal N ended this program"),
-        ("141", "the reader of the output went away (| head)"),
+        ("141", "the output was closed by its reader (| head)"),
     ];
 
     fn global(&mut self) -> &mut Global {

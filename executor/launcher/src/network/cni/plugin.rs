@@ -125,7 +125,7 @@ pub(super) fn remove_stale(
 fn object(answer: &[u8]) -> Result<Value, Fault> {
     match serde_json::from_slice(answer) {
         Ok(answer @ Value::Object(_)) => Ok(answer),
-        Ok(_) => Err(Fault::Garbage("it is of another type".into())),
+        Ok(_) => Err(Fault::Garbage("it has another JSON type".into())),
         Err(error) => Err(Fault::Garbage(error.to_string())),
     }
 }

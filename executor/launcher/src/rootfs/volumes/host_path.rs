@@ -141,7 +141,10 @@ impl HostPathVolume<'_> {
         let rule = host_path_rule(path, &self.host.policy).map_err(|why| {
             let why = match path == self.asked.path {
                 true => why,
-                false => NotAllowed.because(format!("`{}` leads elsewhere: {}", self.shown(), why.description)),
+                false => {
+                    let words = format!("`{}` resolves to another path: {}", self.shown(), why.description);
+                    NotAllowed.because(words)
+                }
             };
             self.unfit("path", why)
         })?;

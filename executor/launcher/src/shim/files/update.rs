@@ -451,13 +451,13 @@ fn write(
         host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
         rotation.write(contents, &access, owner, pass).map_err(failed("secret files"))
     })?;
-    // If the daemon gave up meanwhile, it has overwritten the contents from the start, and the copy may be incomplete.
+    // If the daemon has given up, it has overwritten the contents from the start, and the copy may be incomplete.
     let mut head = [0; payload::HEAD];
     contents.read_start(&mut head).map_err(failed("contents"))?;
     if head == payload::head(update.changed.len()) {
         Ok(())
     } else {
-        Err(HelperFailure("contents".into(), io::Error::other("they were overwritten meanwhile")))
+        Err(HelperFailure("contents".into(), io::Error::other("the daemon overwrote them during the update")))
     }
 }
 

@@ -56,7 +56,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     }
     recheck(&plan, &host.policy).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     if plan.isolation.id_map.is_some_and(|mapping| request.id_range != Some(mapping.host_id)) {
-        return Err(Refused::new(Reason::Invalid, "the plan's id_map differs from that of the launch"));
+        return Err(Refused::new(Reason::Invalid, "the plan's id_map differs from the id range of the launch"));
     }
     if plan.writable_files.is_some() && !host.noswap {
         return Err(no_bound());
