@@ -19,7 +19,7 @@ pub(crate) struct Info {
     cgroups: String,
     secret_mount_kind: String,
     launcher_connected: bool,
-    /// Process ids on the host; the launcher's is null if no launcher is connected.
+    /// Process ids on the host. `launcher_pid` is null if no launcher is connected.
     pid: u32,
     launcher_pid: Option<u32>,
     started_at: Option<String>,
