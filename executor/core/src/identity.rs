@@ -207,29 +207,29 @@ impl IdentitySettings {
             found.push(Violation::new("identity.ttl", OutOfRange.because(why)));
         }
         let IdentityNames { organizational_units, dns_names, ip_addresses, spiffe_id } = names;
-        judge_list(&mut found, "identity.organizational_units", organizational_units, |unit| {
+        check_list(&mut found, "identity.organizational_units", organizational_units, |unit| {
             check_unit(unit)?;
             let allowed = self.organizational_unit_prefixes.iter().any(|prefix| unit.starts_with(prefix));
             allowed_by("identity.organizational_unit_prefixes", unit, allowed)
         });
-        judge_list(&mut found, "identity.dns_names", dns_names, |name| {
+        check_list(&mut found, "identity.dns_names", dns_names, |name| {
             check_dns_name(name.strip_prefix("*.").unwrap_or(name))?;
             let below = |suffix: &String| {
                 name.strip_suffix(suffix.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             };
             allowed_by("identity.dns_suffixes", name, self.dns_suffixes.iter().any(below))
         });
-        judge_list(&mut found, "identity.ip_addresses", ip_addresses, |text| {
+        check_list(&mut found, "identity.ip_addresses", ip_addresses, |text| {
             let address = address(text)?;
             let within = |rule: &String| network(rule).is_ok_and(|network| contains(network, address));
             allowed_by("identity.ip_networks", text, self.ip_networks.iter().any(within))
         });
         if !spiffe_id.is_empty() {
-            let judged = trust_domain(spiffe_id).and_then(|domain| {
+            let result = trust_domain(spiffe_id).and_then(|domain| {
                 let allowed = self.spiffe_trust_domains.iter().any(|rule| rule == domain);
                 allowed_by("identity.spiffe_trust_domains", spiffe_id, allowed)
             });
-            found.extend(judged.err().map(|fault| Violation::new("identity.spiffe_id", fault)));
+            found.extend(result.err().map(|fault| Violation::new("identity.spiffe_id", fault)));
         }
         found
     }
@@ -239,7 +239,7 @@ fn allowed_by(key: &str, name: &str, allowed: bool) -> Result<(), FieldFault> {
     if allowed { Ok(()) } else { Err(NotAllowed.because(format!("{name:?} is not allowed by this node's {key}"))) }
 }
 
-fn judge_list(
+fn check_list(
     found: &mut Vec<Violation>,
     field: &str,
     list: &[String],
@@ -251,11 +251,11 @@ fn judge_list(
         return;
     }
     for (index, name) in list.iter().enumerate() {
-        let judged = match list[..index].contains(name) {
+        let result = match list[..index].contains(name) {
             true => Err(Duplicate.because(format!("{name:?} is given twice"))),
             false => evaluate(name),
         };
-        found.extend(judged.err().map(|fault| Violation::new(format!("{field}[{index}]"), fault)));
+        found.extend(result.err().map(|fault| Violation::new(format!("{field}[{index}]"), fault)));
     }
 }
 

@@ -214,7 +214,7 @@ impl Steps {
             if let TransferEnd::Done(bytes) = end {
                 self.steps[step].record.bytes = Some(bytes);
             }
-            let error = self.judge_transfer(step, end);
+            let error = self.transfer_error(step, end);
             self.finish(step, error, now);
         }
         std::mem::take(&mut self.orders)
@@ -419,7 +419,7 @@ impl Steps {
     }
 
     /// Returns the error of a transfer that has ended. Its result is logged in the wording of Cloud Foundry's executor.
-    fn judge_transfer(&mut self, index: usize, end: TransferEnd) -> Option<StepError> {
+    fn transfer_error(&mut self, index: usize, end: TransferEnd) -> Option<StepError> {
         let Step { record, role, cancelled, .. } = &self.steps[index];
         let Role::Transfer { direction, artifact, .. } = role else { return None };
         let (verb, doing, done) = match direction {

@@ -232,9 +232,9 @@ fn check_permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -
             found.push(Violation::new("rootfs", NotAllowed.because(why)));
         }
         Some(Rootfs::Image(image)) if policy.images.is_set() => {
-            let judged = image.reference.parse().map_err(|bad: BadReference| bad.to_string());
-            let judged = judged.and_then(|reference| policy.images.permits(&reference).map_err(|no| no.to_string()));
-            found.extend(judged.err().map(|why| Violation::new("rootfs", NotAllowed.because(why))));
+            let result = image.reference.parse().map_err(|bad: BadReference| bad.to_string());
+            let result = result.and_then(|reference| policy.images.permits(&reference).map_err(|no| no.to_string()));
+            found.extend(result.err().map(|why| Violation::new("rootfs", NotAllowed.because(why))));
         }
         _ => {}
     }

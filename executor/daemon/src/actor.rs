@@ -47,7 +47,7 @@ use crate::model::sources::SourceNews;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::certify::Renewing;
-use crate::operations::delete::forget;
+use crate::operations::delete::unregister;
 use crate::operations::members;
 
 /// Pauses between attempts to reach a shim whose connection broke.
@@ -540,7 +540,7 @@ impl Actor {
         self.wipe_unconfirmed();
         let id = self.handle.id();
         tracing::info!(container = %id, "the container was deleted before the restart");
-        forget(&self.node, &self.handle, Presence::Refused(ApiError::no_container(id.as_str())));
+        unregister(&self.node, &self.handle, Presence::Refused(ApiError::no_container(id.as_str())));
     }
 
     /// Removes a container that could not be created as requested, and returns the reason to the callers.
@@ -550,7 +550,7 @@ impl Actor {
         tracing::warn!(container = %id, "refused: {problem}");
         self.facts.conclude_without_record(FailureKind::Prepare, &*problem.message, crate::now());
         advance(self.facts.state, State::Completed, false).for_each(|state| self.report(state));
-        forget(&self.node, &self.handle, Presence::Refused(problem));
+        unregister(&self.node, &self.handle, Presence::Refused(problem));
     }
 
     /// Logs a transition, here and in the event log.

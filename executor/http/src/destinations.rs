@@ -46,15 +46,15 @@ impl Destinations<'_> {
 
 impl AddressLists {
     fn admit(&self, address: IpAddr) -> Result<(), &'static str> {
-        let judged = forms::judged(address);
-        let listed = |list: &[AddressRange]| list.iter().any(|range| judged.iter().any(|one| contains(range, *one)));
+        let checked = forms::with_embedded(address);
+        let listed = |list: &[AddressRange]| list.iter().any(|range| checked.iter().any(|one| contains(range, *one)));
         if listed(&self.allowed) {
             return Ok(());
         }
         if listed(&self.denied) {
             return Err("its address is denied by this daemon's configuration (transfers.denied)");
         }
-        if judged.into_iter().any(is_own) {
+        if checked.into_iter().any(is_own) {
             return Err("its address is this machine's own");
         }
         Ok(())
@@ -128,8 +128,8 @@ mod tests {
             (Reach::LinkLocal, "127.0.0.1", false),
         ];
         for (before, address, admitted) in table {
-            let judged = Destinations::AnsweredAt(before).admit(address.parse().unwrap());
-            assert_eq!(judged.is_ok(), admitted, "{address} after {before:?}");
+            let result = Destinations::AnsweredAt(before).admit(address.parse().unwrap());
+            assert_eq!(result.is_ok(), admitted, "{address} after {before:?}");
         }
     }
 

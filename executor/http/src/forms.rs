@@ -1,18 +1,18 @@
 //! IPv4 addresses that an IPv6 address represents, so that a rule for one form applies to all of them.
 //!
 //! Packets to such an address may leave as IPv4 packets: the kernel maps or tunnels them, or a translator of the
-//! network does. [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) check every address of [`judged`].
-//! The network may have further prefixes for translation (RFC 6052); the operator must deny these.
+//! network does. [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) check every address of
+//! [`with_embedded`]. The network may have further prefixes for translation (RFC 6052); the operator must deny these.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns an address and the IPv4 addresses that it represents.
-pub(crate) fn judged(address: IpAddr) -> Vec<IpAddr> {
-    let mut judged = vec![address];
+pub(crate) fn with_embedded(address: IpAddr) -> Vec<IpAddr> {
+    let mut all = vec![address];
     if let IpAddr::V6(v6) = address {
-        judged.extend(embedded(v6).into_iter().map(IpAddr::V4));
+        all.extend(embedded(v6).into_iter().map(IpAddr::V4));
     }
-    judged
+    all
 }
 
 fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {

@@ -421,8 +421,8 @@ mod tests {
             ("notlocalhost", "192.0.2.7", true),
         ];
         for (host, address, admitted) in table {
-            let judged = Origin::new(host, false).admit(address.parse().unwrap(), Destinations::Any);
-            assert_eq!(judged.is_ok(), admitted, "{host} at {address}");
+            let result = Origin::new(host, false).admit(address.parse().unwrap(), Destinations::Any);
+            assert_eq!(result.is_ok(), admitted, "{host} at {address}");
         }
     }
 

@@ -24,7 +24,7 @@ impl Reach {
             IpAddr::V4(address) => of_v4(address),
             IpAddr::V6(address) => of_v6(address),
         };
-        forms::judged(address).into_iter().map(reach).max().unwrap_or(Self::LinkLocal)
+        forms::with_embedded(address).into_iter().map(reach).max().unwrap_or(Self::LinkLocal)
     }
 
     /// Checks that a server with the reach `by` may name a host with this reach.

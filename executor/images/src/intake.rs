@@ -60,7 +60,7 @@ impl<L: LayerStore> Intake<L> {
     ) -> Result<LayerNotes, ImageError> {
         let layer = &layers[index];
         let media_type = manifest::layer_type(&layer.media_type);
-        self.store.note_layer(&layer.diff_id)?;
+        self.store.record_layer(&layer.diff_id)?;
         let order = LayerToUnpack {
             diff_id: layer.diff_id.clone(),
             media_type: media_type.ok_or_else(|| ImageError::Internal("a layer has an unknown media type".into()))?,

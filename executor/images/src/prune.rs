@@ -117,7 +117,7 @@ impl<L: LayerStore> Images<L> {
             return Err(in_use(format!("container {by}")));
         }
         let digest = record.digest.clone();
-        if !blocking(move || store.forget(&digest)).await? {
+        if !blocking(move || store.remove_image(&digest)).await? {
             return Err(in_use("a container that is being started".to_owned()));
         }
         self.sweep_layers().await?;
@@ -154,7 +154,7 @@ impl<L: LayerStore> Images<L> {
         let mut gone = Vec::new();
         for image in go {
             let (store, digest) = (Arc::clone(&self.intake.store), image.digest.clone());
-            if used_by(&image.digest).is_none() && blocking(move || store.forget(&digest)).await? {
+            if used_by(&image.digest).is_none() && blocking(move || store.remove_image(&digest)).await? {
                 gone.push(image);
             } else {
                 in_use += 1;
@@ -190,7 +190,7 @@ impl<L: LayerStore> Images<L> {
         for layer in &orphans {
             match self.intake.layers.remove(layer).await {
                 Ok(()) => {
-                    self.intake.store.forget_layer(layer);
+                    self.intake.store.remove_layer(layer);
                     count += 1;
                 }
                 Err(crate::UnpackError::InUse(_)) => {}

@@ -151,14 +151,14 @@ impl Store {
     }
 
     /// Records that a layer may exist in the layer store from now on.
-    pub(crate) fn note_layer(&self, diff_id: &Digest) -> Result<(), ImageError> {
+    pub(crate) fn record_layer(&self, diff_id: &Digest) -> Result<(), ImageError> {
         let path = self.dir.join("layers").join(name(diff_id));
         files::make_parent(&path)?;
         std::fs::write(&path, b"").map_err(|error| ImageError::io("write", path, error))
     }
 
     /// Records that a layer was removed.
-    pub(crate) fn forget_layer(&self, diff_id: &Digest) {
+    pub(crate) fn remove_layer(&self, diff_id: &Digest) {
         files::remove(&self.dir.join("layers").join(name(diff_id)));
     }
 
@@ -248,7 +248,7 @@ impl Store {
     }
 
     /// Removes an image record, unless the image is about to be used. The layers then become [orphans](Self::orphans).
-    pub(crate) fn forget(&self, digest: &Digest) -> Result<bool, ImageError> {
+    pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool, ImageError> {
         let mut inner = locked(&self.inner);
         if inner.images_held.contains_key(digest) {
             return Ok(false);

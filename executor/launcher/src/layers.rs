@@ -170,7 +170,7 @@ impl Layers {
         if let Some(id) = user_of(host, &request.diff_id).map_err(|error| failed("containers", &error))? {
             return Err(Refused::new(Reason::Busy, format!("the layer {layer} is in use by container {id}")));
         }
-        self.sizes.forget(&layer);
+        self.sizes.remove(&layer);
         let taken = self.store.take_out(&layer).map_err(|error| failed("store of layers", &error))?;
         if taken.is_empty() {
             return Err(Refused::new(Reason::NotFound, format!("the layer {layer} is not unpacked")));

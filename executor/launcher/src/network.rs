@@ -232,7 +232,7 @@ impl WarmNetwork {
     /// Attaches a warm container, whose init has the pidfd `init`, to the configured network.
     ///
     /// # Errors
-    /// Returns a refusal if the attachment fails. The caller must then call [`forget_warm`], which undoes a partial
+    /// Returns a refusal if the attachment fails. The caller must then call [`detach_warm`], which undoes a partial
     /// attachment.
     pub(crate) fn attach(host: &Host, name: &str, init: BorrowedFd<'_>) -> Result<Self, Refused> {
         let network = &host.warm_pool_network;
@@ -246,7 +246,7 @@ impl WarmNetwork {
     /// Transfers the attachment to a container.
     ///
     /// # Errors
-    /// Returns a refusal if the disk fails. The caller must then call [`forget_warm`] and [`detach`].
+    /// Returns a refusal if the disk fails. The caller must then call [`detach_warm`] and [`detach`].
     pub(crate) fn adopt(self, host: &Host, id: &ContainerId) -> Result<Self, Refused> {
         bridge::adopt(host, self.0, id).map(Self).map_err(|error| failed("stored network data", &error))
     }
@@ -254,7 +254,7 @@ impl WarmNetwork {
 
 /// Detaches the warm container of this name. Does nothing if it is not attached, or if a container took over the
 /// attachment.
-pub(crate) fn forget_warm(host: &Host, name: &str) {
+pub(crate) fn detach_warm(host: &Host, name: &str) {
     let record = warm_record(name);
     let detached = match store::read(host, &record) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),

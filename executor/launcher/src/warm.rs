@@ -84,7 +84,7 @@ impl WarmPaths {
 
     /// Kills the processes in the cgroup, and removes the cgroup and the directories. Errors are logged.
     pub(crate) fn clear(&self, host: &Host) {
-        crate::network::forget_warm(host, &self.name());
+        crate::network::detach_warm(host, &self.name());
         let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| self.remove_dirs());
         if let Err(error) = removed {
             log::line(Level::Error, "", format_args!("a warm container was not removed: {error}"));

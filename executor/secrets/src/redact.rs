@@ -169,8 +169,8 @@ pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a
 fn evaluate<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> (Vec<Value<'a>>, Warnings<'a>) {
     let mut warnings = Warnings::default();
     let values = values.into_iter().filter(|_| mode != Redaction::None);
-    let judged = values.filter_map(|watched| Value::evaluate(watched, shortest(mode), &mut warnings)).collect();
-    (judged, warnings)
+    let masked = values.filter_map(|watched| Value::evaluate(watched, shortest(mode), &mut warnings)).collect();
+    (masked, warnings)
 }
 
 /// Returns the length in bytes of the shortest value that is masked.

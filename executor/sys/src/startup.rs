@@ -20,7 +20,7 @@ pub fn abort_on_panic() {
 ///
 /// # Errors
 /// Returns an error if the caller has more than one thread, because another thread could be reading the environment.
-pub fn forget_variables(names: &[&str]) -> io::Result<()> {
+pub fn remove_variables(names: &[&str]) -> io::Result<()> {
     if threads()? != 1 {
         return Err(io::Error::other("cannot change the environment: this process has more than one thread"));
     }
@@ -80,7 +80,7 @@ mod tests {
     fn a_threaded_process_keeps_its_environment() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
-        assert!(forget_variables(&["HOME"]).is_err());
+        assert!(remove_variables(&["HOME"]).is_err());
         drop(stop);
         let _ = thread.join();
     }

@@ -285,7 +285,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns an error if the installation does not exist or a record cannot be removed.
-    pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
+    pub fn remove(&self, locked: &Locked) -> Result<(), StoreError> {
         let (name, root) = (escape(&locked.installation), &self.root);
         let (claims, installation) = (root.join("claims").join(&name), root.join("installations").join(&name));
         if !claims.exists() && !installation.exists() {

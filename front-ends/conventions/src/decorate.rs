@@ -145,7 +145,7 @@ impl<I: ImageSource, T: Transport> Work<'_, I, T> {
             reply.map_err(|why| Violations::one(Some(name), "", 11, format!("{}: {why}", registration.endpoint)))?;
         let context::Answer { template: mut after, applied, unknown } = context::answer(name, &reply)?;
         let (plain_before, plain_after) = (applied::without(&before), applied::without(&after));
-        secrets::judge_places(name, &plain_before, &plain_after).or(())?;
+        secrets::check_places(name, &plain_before, &plain_after).or(())?;
         privileges::evaluate(registration, &before, &after).or(())?;
         self.applied.add(name, &applied)?;
         self.applied.write(&mut after);

@@ -200,7 +200,7 @@ fn placeholder(index: usize) -> String {
 }
 
 /// Refuses a response that contains a placeholder in a field where the template did not contain it.
-pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> Violations {
+pub(crate) fn check_places(convention: &str, before: &Value, after: &Value) -> Violations {
     let (before, after) = (places(before), places(after));
     let mut violations = Violations::default();
     for (field, _) in after.difference(&before) {

@@ -11,7 +11,7 @@ use executor_proto::v1::{State, Step, step};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
 
-use crate::random_trees::evaluate::Judge;
+use crate::random_trees::evaluate::Evaluator;
 use crate::random_trees::grow::{Random, Tree};
 
 /// Number of concurrent trees.
@@ -58,7 +58,7 @@ fn random_trees_end_as_the_rules_say_whichever_is_killed() {
             });
             let container = ended.unwrap_or_else(|it| panic!("{id}, seed {seed} does not end\n{tree:#?}\n{it:#?}"));
             let output = node.api.output(id).text();
-            Judge::new(&container, &output)
+            Evaluator::new(&container, &output)
                 .evaluate(tree, &container)
                 .unwrap_or_else(|why| panic!("{id}, seed {seed}: {why}\n{tree:#?}\n{container:#?}\n{output}"));
             let states = || container.steps.iter().map(Step::state);

@@ -40,7 +40,7 @@ impl RestartPolicy {
     }
 
     /// Returns the duration of a run that resets the sequence of consecutive restarts (the kubelet's rule).
-    pub fn forget_after(&self) -> Duration {
+    pub fn reset_after(&self) -> Duration {
         self.delay_max * 2
     }
 }

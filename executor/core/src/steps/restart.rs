@@ -63,7 +63,7 @@ impl Restarts {
     /// Returns the delay after a run that ends now.
     fn pause(&mut self, uptime: Duration) -> Duration {
         let ran = self.started.map(|started| uptime.saturating_sub(started)).unwrap_or_default();
-        if ran >= self.policy.forget_after() {
+        if ran >= self.policy.reset_after() {
             self.pauses = None;
         }
         let pause = match &mut self.pauses {

@@ -42,7 +42,7 @@ pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
             Some(_) = changes.join_next() => sleep(PAUSE).await, // a writer may be halfway through the file
             _ = hangup.recv() => {
                 tracing::info!("SIGHUP: reading the configuration file again");
-                reload.forget();
+                reload.reset();
             }
             () = sleep(pause) => {}
             () = node.until_stopping() => return,
@@ -68,7 +68,7 @@ impl Reload {
     }
 
     /// Clears the state of earlier reads, so that unchanged text is applied and its errors and keys are logged again.
-    fn forget(&mut self) {
+    fn reset(&mut self) {
         self.error.clear();
         self.pending.clear();
         self.done = None;

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use executor_sys::privileges::with_user;
-use executor_sys::startup::forget_variables;
+use executor_sys::startup::remove_variables;
 use listenfd::ListenFd;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RawMode, Uid, chownat, fstat, openat};
 use rustix::process::umask;
@@ -31,7 +31,7 @@ pub(super) fn listener(
 ) -> Result<UnixListener, BootError> {
     let passed = activated()?;
     let failed = |what| move |source| BootError::Path { what, path: config.listen.clone(), source };
-    forget_variables(&ACTIVATION).map_err(|error| BootError::Passed(error.to_string()))?;
+    remove_variables(&ACTIVATION).map_err(|error| BootError::Passed(error.to_string()))?;
     let listener = match passed {
         Some(listener) => listener,
         None => {

@@ -162,7 +162,7 @@ impl LogReader {
     /// At the end of a file, continues with the next file. Returns true if there may be more to read.
     fn next_file(&mut self) -> io::Result<bool> {
         if self.files.len() > 1 {
-            self.forget_first();
+            self.drop_first();
             return Ok(true);
         }
         let Some(current) = self.files.front() else { return Ok(false) };
@@ -180,11 +180,11 @@ impl LogReader {
             return Ok(true);
         }
         self.files.extend(newer.into_iter().skip(known.map_or(0, |at| at + 1)));
-        self.forget_first();
+        self.drop_first();
         Ok(true)
     }
 
-    fn forget_first(&mut self) {
+    fn drop_first(&mut self) {
         self.files.pop_front();
         self.carry.clear();
         self.skipping = false;

@@ -60,7 +60,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     if !handle.is_self_test() {
         tracing::info!(container = %id, "deleted");
     }
-    forget(&node, &handle, Presence::Deleted(facts));
+    unregister(&node, &handle, Presence::Deleted(facts));
     Ok(())
 }
 
@@ -72,14 +72,14 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
 /// - A client that receives the deletion finds the id free.
 ///
 /// The event precedes the deletion from the ledger, so that a crash between the two loses neither.
-pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
+pub(crate) fn unregister(node: &Node, handle: &Handle, last: Presence) {
     let id = handle.id();
     node.registry.remove(id, || {
         let kind = if handle.is_pod() { EventKind::PodDeleted } else { EventKind::Deleted };
         if !handle.is_self_test() {
             node.events.append(id, kind, None, crate::now());
         }
-        node.ledger.forget(id);
+        node.ledger.remove(id);
     });
     handle.publish(last);
 }
@@ -152,7 +152,7 @@ mod tests {
                 let handle = admit(facts);
                 next.wait();
                 std::thread::yield_now();
-                forget(node, &handle, Presence::Refused(ApiError::no_container("a")));
+                unregister(node, &handle, Presence::Refused(ApiError::no_container("a")));
                 taken.wait();
             }
         });

@@ -139,7 +139,7 @@ pub(crate) fn release_all(node: &Node) {
 fn ended(node: &Node, id: &ContainerId, kind: EventKind) {
     tracing::info!(reservation = %id, end = ?kind);
     node.events.append(id, kind, None, crate::now());
-    node.ledger.forget_reservation(id);
+    node.ledger.remove_reservation(id);
 }
 
 /// Restores the reservations of an earlier daemon. Their lifetimes continued while no daemon was running. Called after
@@ -149,7 +149,7 @@ pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
         let left = reservation.expires_at.since(crate::now()).min(TTL_MAX);
         let id = reservation.id.clone();
         if node.registry.get(&id).is_some() {
-            node.ledger.forget_reservation(&id); // the container claimed it before the kill; the ledger lacks this
+            node.ledger.remove_reservation(&id); // the container claimed it before the kill; the ledger lacks this
         } else if left.is_zero() {
             ended(node, &id, EventKind::ReservationExpired);
         } else {

@@ -63,7 +63,7 @@ pub(crate) fn for_request(node: &Node, request: &RunRequest, client: Option<&Cli
         collecting.file(format!("volume_mounted_files[{index}]"), "", file, root, !is_writable);
     }
     collecting.refuse_plain("environment", &request.environment);
-    collecting.judged(node, "volume_mounted_files", client)
+    collecting.checked(node, "volume_mounted_files", client)
 }
 
 /// Collects the references of an update, and checks them for a caller.
@@ -72,7 +72,7 @@ pub(crate) fn resolve_update(node: &Node, request: &UpdateFilesRequest, client: 
     for (index, file) in request.files.iter().enumerate() {
         collecting.file(format!("files[{index}]"), "", file, &node.config.policy.files_root, true);
     }
-    collecting.judged(node, "files", client)
+    collecting.checked(node, "files", client)
 }
 
 /// Rejects references in variables that are not secret, and variables with two values.
@@ -179,7 +179,7 @@ impl Collecting {
     }
 
     /// Checks each reference: its syntax, its provider, and the caller's permission.
-    fn judged(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
+    fn checked(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
         let Self { mut asked, mut violations } = self;
         if asked.len() > REFERENCES_MAX {
             let why = format!("{} references in the request; at most {REFERENCES_MAX} are allowed", asked.len());

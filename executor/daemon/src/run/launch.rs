@@ -48,7 +48,7 @@ pub(super) async fn launch(
         ..ContainerStatus::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone())
     };
     let id = facts.plan.id.clone();
-    let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
+    let taken = |reservation: &Reservation| node.ledger.remove_reservation(&reservation.id);
     let terms = Terms { needs_reservation, kept_max: node.config.policy.keep_until_deleted_max };
     match node.registry.admit_when_removed(&facts, terms, taken).await {
         Ok(Admission::New(handle)) => {

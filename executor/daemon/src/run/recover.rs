@@ -37,7 +37,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     let Remembered { containers: remembered, reservations } = remembered;
     let (deleted, mut remembered): (Vec<_>, Vec<_>) =
         remembered.into_iter().partition(|facts| was_deleted(node, facts));
-    deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
+    deleted.iter().for_each(|facts| node.ledger.remove(&facts.plan.id));
     if node.booted {
         remembered.iter_mut().for_each(|facts| look_for_record(node, facts));
     }

@@ -184,7 +184,7 @@ impl Ledger {
     }
 
     /// Removes a container.
-    pub fn forget(&self, id: &ContainerId) {
+    pub fn remove(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
     }
 
@@ -194,7 +194,7 @@ impl Ledger {
     }
 
     /// Removes a reservation.
-    pub fn forget_reservation(&self, id: &ContainerId) {
+    pub fn remove_reservation(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
     }
 

@@ -47,7 +47,7 @@ impl LayerSizes {
     }
 
     /// Deletes the sizes of a removed layer.
-    pub(super) fn forget(&mut self, layer: &DiffId) {
+    pub(super) fn remove(&mut self, layer: &DiffId) {
         let hex = layer.hex();
         self.0.retain(|tree, _| Store::layer_of(tree) != hex);
     }

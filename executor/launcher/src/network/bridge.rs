@@ -217,7 +217,7 @@ fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) 
         rules::answer_loopback(attachment, alias).map_err(NetworkError::Rules)?;
     }
     for port in attachment.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
-        conntrack::forget_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
+        conntrack::delete_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
     }
     Ok(())
 }
@@ -288,8 +288,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         for address in &attachment.addresses {
             let udp = rules::has_udp(&attachment.interface, address.ip).map_err(failed("nf_tables"))?;
             if udp != (false, false) {
-                conntrack::forget_address(address.ip, udp).map_err(failed("tracked connections"))?;
-                rules::forget_udp(&attachment.interface, address.ip).map_err(failed("nf_tables"))?;
+                conntrack::delete_address(address.ip, udp).map_err(failed("tracked connections"))?;
+                rules::delete_udp(&attachment.interface, address.ip).map_err(failed("nf_tables"))?;
             }
         }
     }

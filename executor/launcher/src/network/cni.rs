@@ -93,7 +93,7 @@ pub(super) fn attach(
         };
         let result = call.execute(&plugin, attachment.result.as_ref()).map_err(|fault| {
             if fault.is_other_version() {
-                versions::forget(host, &attachment.network);
+                versions::delete_cached(host, &attachment.network);
             }
             NetworkError::Plugin(plugin.kind.clone(), "ADD", fault)
         })?;

@@ -191,7 +191,7 @@ impl Server {
             crate::orphans::kill_all(&self.host.run_dir, &self.children().collect());
             place.clear(&self.host);
         } else {
-            crate::network::forget_warm(&self.host, &place.name());
+            crate::network::detach_warm(&self.host, &place.name());
         }
     }
 

@@ -436,9 +436,9 @@ impl RunningSteps {
                 Vec::new()
             }
             StarterEvent::Started { process: index } => {
-                self.forget_copy(index, site);
+                self.wipe_copy(index, site);
                 if self.steps.is_last_run(index) {
-                    Self::forget_payload(index, site);
+                    Self::wipe_payload(index, site);
                 }
                 let (signal, grace) = (self.stop_signal, self.grace);
                 if let Some(process) = self.processes.get_mut(&index) {
@@ -458,7 +458,7 @@ impl RunningSteps {
     }
 
     fn ended(&mut self, index: usize, exit: Exit, site: &mut StepContext<'_>) -> Vec<StepOrder> {
-        self.forget_copy(index, site);
+        self.wipe_copy(index, site);
         let killed = self.processes.remove(&index).is_some_and(|process| process.killed);
         site.log.drain(index);
         self.ended.insert(index);
@@ -476,7 +476,7 @@ impl RunningSteps {
     }
 
     fn not_started(&mut self, index: usize, why: &str, errno: i32, site: &mut StepContext<'_>) -> Vec<StepOrder> {
-        self.forget_copy(index, site);
+        self.wipe_copy(index, site);
         self.processes.remove(&index);
         self.ended.insert(index);
         site.log.own_words(why);
@@ -489,7 +489,7 @@ impl RunningSteps {
         let (done, ended) = std::mem::take(&mut self.ended).into_iter().partition(|index| self.steps.is_done(*index));
         self.ended = ended;
         for index in done {
-            Self::forget_payload(index, site);
+            Self::wipe_payload(index, site);
             self.wipe_files(index, site);
         }
         let (done, ended) =
@@ -508,14 +508,14 @@ impl RunningSteps {
     }
 
     /// Wipes the copy of a payload for the step starter.
-    fn forget_copy(&mut self, index: usize, site: &StepContext<'_>) {
+    fn wipe_copy(&mut self, index: usize, site: &StepContext<'_>) {
         if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
             wipe(&payload, site.record);
         }
     }
 
     /// Wipes the payload of a process in the volume.
-    fn forget_payload(index: usize, site: &StepContext<'_>) {
+    fn wipe_payload(index: usize, site: &StepContext<'_>) {
         if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step_payload(index)) {
             let id = site.record.plan.id.as_str();
             log::line(Level::Error, id, format_args!("a start payload was not wiped: {error}"));

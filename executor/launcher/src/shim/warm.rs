@@ -154,10 +154,10 @@ fn rehearse(host: &Host) {
     let Ok(plan) = validate(&draft, &host.policy) else { return };
     let read = serde_json::to_vec(&plan).and_then(|words| serde_json::from_slice::<Plan>(&words));
     let Ok(plan) = read else { return };
-    let judged = recheck(&plan, &host.policy);
+    let result = recheck(&plan, &host.policy);
     let shim = ProcessIdentity { pid: 0, start_time: 0, boot_id: String::new() };
     let record = ContainerRecord::first(plan, (Timestamp(0), Timestamp(0)), shim, PathBuf::new());
-    drop(std::hint::black_box((judged, serde_json::to_vec(&record))));
+    drop(std::hint::black_box((result, serde_json::to_vec(&record))));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

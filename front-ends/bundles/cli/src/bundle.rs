@@ -148,7 +148,7 @@ impl Program for Cli {
 }
 
 /// Reads and validates a bundle.
-pub(crate) fn judged(args: &SourceArgs) -> Result<(Source, Files, Bundle), BundleError> {
+pub(crate) fn validated(args: &SourceArgs) -> Result<(Source, Files, Bundle), BundleError> {
     let (source, files) = files(&args.source, &args.registry)?;
     let format = args.format.unwrap_or_else(|| bundle::format(&files));
     let refused = |faults| BundleError::Refused { what: args.source.clone(), faults };
@@ -158,7 +158,7 @@ pub(crate) fn judged(args: &SourceArgs) -> Result<(Source, Files, Bundle), Bundl
 
 fn validate(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
     let refused = |faults: &Faults| json!({"valid": false, "faults": faults.found, "more": faults.beyond});
-    let (_, files, bundle) = match judged(args) {
+    let (_, files, bundle) = match validated(args) {
         Ok(it) => it,
         Err(error) => {
             if let (true, BundleError::Refused { faults, .. }) = (global.json, &error) {
@@ -183,7 +183,7 @@ fn validate(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
 }
 
 fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
-    let (source, files, bundle) = judged(args)?;
+    let (source, files, bundle) = validated(args)?;
     let version = bundle.version.as_ref().map(ToString::to_string);
     let objects: Vec<_> =
         bundle.objects.iter().map(|it| json!({"kind": it.kind, "name": it.name, "file": it.file})).collect();
@@ -237,7 +237,7 @@ fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
 /// Writes into a temporary directory next to the requested one and renames it, so that the result is complete or
 /// absent.
 fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
-    let (_, files, bundle) = judged(&args.source)?;
+    let (_, files, bundle) = validated(&args.source)?;
     let to = &args.to;
     let failed = |source| Failure::Generate { path: to.clone(), source };
     if to.symlink_metadata().is_ok() {

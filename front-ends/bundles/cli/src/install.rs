@@ -200,7 +200,7 @@ impl<'a> Work<'a> {
     ) -> Result<(), Failure> {
         self.repair(player, locked, it).await?;
         if it.phase == Phase::Uninstalling {
-            self.store.forget(locked).map_err(InstallError::from)?;
+            self.store.remove(locked).map_err(InstallError::from)?;
             return Err(InstallError::NotInstalled(it.name.clone()).into());
         }
         Ok(())
@@ -248,7 +248,7 @@ impl<'a> Work<'a> {
             let mut it = found.unwrap_or_else(|| Installation::new(&args.name, Options::default()));
             self.repair(player, &locked, &mut it).await?;
             if it.phase == Phase::Uninstalling {
-                self.store.forget(&locked).map_err(InstallError::from)?;
+                self.store.remove(&locked).map_err(InstallError::from)?;
                 it = Installation::new(&args.name, Options::default());
             }
             if let Some(current) = it.current() {
@@ -353,7 +353,7 @@ impl<'a> Work<'a> {
             it.uninstall();
             self.store.write(&locked, &it).map_err(InstallError::from)?;
             self.repair(player, &locked, &mut it).await?;
-            self.store.forget(&locked).map_err(InstallError::from)?;
+            self.store.remove(&locked).map_err(InstallError::from)?;
             print_result(self.global, &json!({"name": it.name, "uninstalled": true}), || {
                 format!("{} is uninstalled\n", it.name)
             })?;

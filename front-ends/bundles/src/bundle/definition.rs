@@ -46,7 +46,7 @@ pub(super) fn evaluate(object: &Object, faults: &mut Faults, warnings: &mut Vec<
         "" if old => {}
         _ => wrong("spec.scope must be Namespaced or Cluster".to_owned()),
     }
-    judge_versions(spec, old, &mut wrong);
+    check_versions(spec, old, &mut wrong);
     details(spec, "spec", &mut wrong);
     conversion(spec, old, &mut wrong);
     if !old && is_true(spec, "preserveUnknownFields") {
@@ -105,7 +105,7 @@ fn names(object: &Object, spec: &Node, wrong: &mut impl FnMut(String)) {
     }
 }
 
-fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
+fn check_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     let all = list(spec, &["versions"]);
     let single = if old { text(spec, &["version"]) } else { "" };
     if all.is_empty() && single.is_empty() {

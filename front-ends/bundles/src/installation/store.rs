@@ -162,7 +162,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns an error if the record cannot be removed.
-    pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
+    pub fn remove(&self, locked: &Locked) -> Result<(), StoreError> {
         for path in [self.partial(&locked.name), self.path(&locked.name)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -220,7 +220,7 @@ mod tests {
         assert!(matches!(store.read("other"), Err(StoreError::Broken { .. })));
         fs::write(installations.join("demo.json"), "{").unwrap();
         assert!(matches!(store.read("demo"), Err(StoreError::Broken { .. })));
-        store.forget(&locked).unwrap();
+        store.remove(&locked).unwrap();
         assert_eq!(store.read("demo").unwrap(), None);
         fs::remove_file(installations.join("other.json")).unwrap();
         assert_eq!(fs::read_dir(&installations).unwrap().count(), 0);

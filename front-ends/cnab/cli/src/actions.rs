@@ -34,7 +34,7 @@ pub(crate) enum Begun {
 pub(crate) struct Planned {
     plan: Result<Plan, Failure>,
     /// Claims directory and installation whose records are removed at the end, regardless of the outcome.
-    forget: Option<(PathBuf, String)>,
+    remove: Option<(PathBuf, String)>,
 }
 
 /// Reads the inputs and runs commands that need no executord.
@@ -48,7 +48,7 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
             Err(failure) if !force || matches!(failure.wrapped(), Some(CnabError::Busy(_))) => return Err(failure),
             plan => plan,
         };
-        Ok(Begun::Planned(Box::new(Planned { plan, forget: force.then(|| (directory, args.name.clone())) })))
+        Ok(Begun::Planned(Box::new(Planned { plan, remove: force.then(|| (directory, args.name.clone())) })))
     };
     let directory = || claims_dir(claims.claims_dir);
     match command {
@@ -64,12 +64,12 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
 
 /// Runs the steps one after the other, up to the first that fails.
 pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    let Planned { plan, forget } = work;
+    let Planned { plan, remove } = work;
     let result = match plan {
         Ok(plan) => steps(session, plan, interrupts).await,
         Err(failure) => Err(failure),
     };
-    let Some((directory, name)) = forget else { return result };
+    let Some((directory, name)) = remove else { return result };
     if let Err(failure @ Failure::Abandoned { .. }) = result {
         return Err(failure);
     }
@@ -78,7 +78,7 @@ pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut I
     }
     let store = Store::new(directory);
     let locked = store.lock(&name).map_err(CnabError::from)?.ok_or_else(|| CnabError::Busy(name.clone()))?;
-    store.forget(&locked).map_err(CnabError::from)?;
+    store.remove(&locked).map_err(CnabError::from)?;
     session.output.note(format!("{}: forgotten", executor_cli_kit::text::plain(&name)));
     Ok(0)
 }

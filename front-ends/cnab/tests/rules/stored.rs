@@ -62,8 +62,8 @@ fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
     fs::write(root.join("claims/my app").join(format!("{}.json", executor_cnab::id::after(None, at(9)).unwrap())), "{")
         .unwrap();
     let lock = store.lock("my app").unwrap().unwrap();
-    store.forget(&lock).unwrap();
-    assert!(matches!(store.forget(&lock), Err(StoreError::NoInstallation(_))));
+    store.remove(&lock).unwrap();
+    assert!(matches!(store.remove(&lock), Err(StoreError::NoInstallation(_))));
     assert!(matches!(store.read("my app"), Err(StoreError::NoInstallation(_))));
     assert!(store.installations().unwrap().is_empty() && !root.join("outputs").join(&last.id).exists());
 }

@@ -55,7 +55,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
         }
         for pod in known.values() {
             let ids: Vec<String> = pod.members.iter().map(|member| member.id.clone()).collect();
-            memory.forget(&ids)?;
+            memory.remove(&ids)?;
             done.push(view::Removed { id: pod.pod.id.clone(), play: play.clone() });
         }
         memory.store(&[])?;

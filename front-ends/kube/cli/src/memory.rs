@@ -146,7 +146,7 @@ impl Memory {
     }
 
     /// Removes the entries of deleted containers.
-    pub(crate) fn forget(&mut self, ids: &[String]) -> Result<(), KubeError> {
+    pub(crate) fn remove(&mut self, ids: &[String]) -> Result<(), KubeError> {
         let before = self.kept.containers.len();
         ids.iter().for_each(|id| drop(self.kept.containers.remove(id)));
         if self.kept.containers.len() < before { self.save() } else { Ok(()) }

@@ -53,7 +53,7 @@ impl Playing<'_> {
         if let Some(known) = self.known.remove(id) {
             pod::remove(&self.context, id, None).await?;
             let ids: Vec<String> = known.members.into_iter().map(|member| member.id).collect();
-            self.memory.forget(&ids)?;
+            self.memory.remove(&ids)?;
         }
         Ok(())
     }

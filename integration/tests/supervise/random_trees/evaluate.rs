@@ -31,13 +31,13 @@ impl End {
     }
 }
 
-pub(crate) struct Judge<'a> {
+pub(crate) struct Evaluator<'a> {
     steps: BTreeMap<&'a str, &'a Step>,
     /// Numbers of the processes that have written their line.
     lines: Vec<usize>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> Evaluator<'a> {
     /// Creates the evaluation of a completed container with this output.
     pub(crate) fn new(container: &'a Container, output: &str) -> Self {
         let steps = container.steps.iter().map(|step| (&*step.path, step)).collect();

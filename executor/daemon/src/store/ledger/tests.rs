@@ -34,7 +34,7 @@ fn what_was_put_is_there_after_a_restart() {
     ledger.put(Arc::new(facts("b")));
     let a = ContainerStatus { state: State::Running, ..facts("a") };
     ledger.put(Arc::new(a.clone()));
-    ledger.forget(&"b".parse().unwrap());
+    ledger.remove(&"b".parse().unwrap());
     for cursor in 1..=5 {
         ledger.put_event(event(cursor), 3);
     }
@@ -183,7 +183,7 @@ fn a_disk_that_is_full_at_the_start_is_survived() {
         assert!(ledger.trouble().unwrap().ends_with("No space left on device"), "{:?}", ledger.trouble());
         assert!(loaded.containers.iter().any(|facts| facts.plan.id.as_str() == "kept"));
         assert!(loaded.events.next >= given && loaded.events.reserved > loaded.events.next);
-        ledger.forget(&"deleted".parse().unwrap());
+        ledger.remove(&"deleted".parse().unwrap());
         std::fs::remove_file(filler).unwrap();
         until("the writer recovers", || ledger.trouble().is_none());
         ledger.close(loaded.events.next + 5);

@@ -38,7 +38,7 @@ const ATTEMPTS: u32 = 5;
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.
-pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()> {
+pub(super) fn delete_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()> {
     let (family, octets, source) = match ip {
         IpAddr::V4(ip) => (IPV4, ip.octets().to_vec(), 1),
         IpAddr::V6(ip) => (IPV6, ip.octets().to_vec(), 3),
@@ -46,11 +46,11 @@ pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()>
     let to_match = [nested(ADDRESSES, &[attribute(source, &octets)]), nested(PROTOCOL, &[attribute(1, &[UDP])])];
     let by = BY_SOURCE | BY_PROTOCOL;
     if opened.0 {
-        forget(family, &[nested(ORIGINAL, &to_match), filter(by, 0)].concat())?;
+        delete(family, &[nested(ORIGINAL, &to_match), filter(by, 0)].concat())?;
     }
     if opened.1 {
         // In flows from other hosts, the container is the source of the reply.
-        forget(family, &[nested(REPLY, &to_match), filter(0, by)].concat())?;
+        delete(family, &[nested(REPLY, &to_match), filter(0, by)].concat())?;
     }
     Ok(())
 }
@@ -59,14 +59,14 @@ pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()>
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.
-pub(super) fn forget_udp_port(host: &Host, port: u16) -> io::Result<()> {
+pub(super) fn delete_udp_port(host: &Host, port: u16) -> io::Result<()> {
     if is_empty(host) {
         return Ok(());
     }
     let to = nested(PROTOCOL, &[attribute(1, &[UDP]), attribute(DESTINATION_PORT, &port.to_be_bytes())]);
     for family in [IPV4, IPV6] {
         let to = nested(ORIGINAL, std::slice::from_ref(&to));
-        forget(family, &[to, filter(BY_PROTOCOL | BY_DESTINATION_PORT, 0)].concat())?;
+        delete(family, &[to, filter(BY_PROTOCOL | BY_DESTINATION_PORT, 0)].concat())?;
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ fn is_empty(host: &Host) -> bool {
     count.is_ok_and(|count| count.trim() == "0")
 }
 
-fn forget(family: u8, filter: &[u8]) -> io::Result<()> {
+fn delete(family: u8, filter: &[u8]) -> io::Result<()> {
     let request = netfilter_message(SUBSYSTEM << 8 | GET, DUMP, (1, family, 0), filter);
     let mut attempts = 0;
     let entries = loop {

@@ -147,7 +147,7 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
 }
 
 /// Returns two flags: whether the container with this address has opened UDP flows, and whether it has received UDP
-/// packets, since the last [`forget_udp`].
+/// packets, since the last [`delete_udp`].
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.
@@ -163,7 +163,7 @@ pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, boo
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.
-pub(super) fn forget_udp(interface: &str, address: IpAddr) -> io::Result<()> {
+pub(super) fn delete_udp(interface: &str, address: IpAddr) -> io::Result<()> {
     let (from, to, key) = udp_sets(address);
     let mut batch = Batch::new(Family::Inet, interface);
     batch.delete_element(from, &key, None);

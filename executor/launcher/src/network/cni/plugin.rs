@@ -319,8 +319,8 @@ mod tests {
             (ChildExit::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),
         ];
         for (ended, answer, complaint, late, expected) in cases {
-            let judged = evaluate(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());
-            assert_eq!(judged, expected.map(|bytes| bytes.as_bytes().to_vec()).map_err(str::to_owned), "{ended:?}");
+            let result = evaluate(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());
+            assert_eq!(result, expected.map(|bytes| bytes.as_bytes().to_vec()).map_err(str::to_owned), "{ended:?}");
         }
     }
 

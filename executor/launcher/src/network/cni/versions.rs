@@ -70,7 +70,7 @@ fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) ->
 
 /// Deletes the cached responses of a network's plugins after one of them refused the version. A plugin may be a script
 /// that runs another program, and that program may have been replaced.
-pub(super) fn forget(host: &Host, network: &CniNetwork) {
+pub(super) fn delete_cached(host: &Host, network: &CniNetwork) {
     for plugin in &network.plugins {
         if let Ok(path) = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind) {
             let _ = fs::remove_file(kept_path(host, &path)); // there may be none

@@ -49,12 +49,12 @@ struct Opened<'a> {
 impl HostPathVolume<'_> {
     /// Creates the detached mount.
     pub(super) fn mount(&self) -> Result<OwnedFd, NotMounted> {
-        let view = process::within_mounts(self.host.mounts.as_fd(), || self.clone_judged());
+        let view = process::within_mounts(self.host.mounts.as_fd(), || self.clone_checked());
         view.map_err(|error| self.failed("the host's mount namespace", &error))?
     }
 
     /// Opens, checks and clones the path. The caller is in the host's mount namespace.
-    fn clone_judged(&self) -> Result<OwnedFd, NotMounted> {
+    fn clone_checked(&self) -> Result<OwnedFd, NotMounted> {
         let asked = self.asked;
         let Opened { file, rule } = self.open()?;
         let kind = FileType::from_raw_mode(fstat(&file).map_err(|error| self.failed("stat", &error.into()))?.st_mode);

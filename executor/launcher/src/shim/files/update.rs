@@ -125,7 +125,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<
     let Update { signal, fds } = update;
     let (list, contents) = take(fds)?;
     let result = if (0..=64).contains(&signal) {
-        evaluate(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
+        evaluate(host, ready, &list).and_then(|validated| replace(host, ready, &validated, &contents))
     } else {
         Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")))
     };
@@ -239,8 +239,8 @@ fn singles(update: &FileUpdate, placed: &PlacedUpdate) -> Vec<Violation> {
 }
 
 /// Writes a new generation, swaps it in, and records it.
-fn replace(host: &Host, ready: &mut Ready, judged: &ValidatedUpdate, contents: &MemFile) -> Result<(), Refused> {
-    let ValidatedUpdate { update, placed, record } = judged;
+fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents: &MemFile) -> Result<(), Refused> {
+    let ValidatedUpdate { update, placed, record } = validated;
     let old = update.replaced_bytes(&ready.record.plan, host.page);
     let new: u64 = update.changed.iter().map(|index| update.files[*index].size.div_ceil(host.page) * host.page).sum();
     let overhead = FILE_OVERHEAD * update.files.len() as u64;
@@ -268,7 +268,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &ValidatedUpdate, contents: &
         return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
     }
     // Mask the new values before the process can print them. Stop if masking fails.
-    let masked = announce(&mut ready.watch, &mut ready.log, judged, contents);
+    let masked = announce(&mut ready.watch, &mut ready.log, validated, contents);
     let masked = match masked.and_then(|masked| keep_records(ready, &masked).map(|()| masked)) {
         Ok(masked) => masked,
         Err(refused) => {
@@ -317,10 +317,10 @@ fn replace(host: &Host, ready: &mut Ready, judged: &ValidatedUpdate, contents: &
 fn announce(
     watch: &mut MaskedValues,
     log: &mut Log,
-    judged: &ValidatedUpdate,
+    validated: &ValidatedUpdate,
     contents: &MemFile,
 ) -> Result<ContainerRecord, Refused> {
-    let ValidatedUpdate { update, record, .. } = judged;
+    let ValidatedUpdate { update, record, .. } = validated;
     let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
     let masked = watch.announce(&changed, contents);
     masked.map_err(|error| failed("secrets to be masked", &error))?;
@@ -553,7 +553,7 @@ mod tests {
                     assert_eq!(refused.reason(), reason, "{name}: {refused:?}");
                     assert!(format!("{refused:?}").contains(words), "{name}: {refused:?}");
                 }
-                (judged, _) => panic!("{name}: {judged:?}"),
+                (validated, _) => panic!("{name}: {validated:?}"),
             }
         }
     }

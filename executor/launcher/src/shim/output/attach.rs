@@ -210,7 +210,7 @@ impl Attached {
         };
         let wanted = self.expected || self.awaited.is_some() || !self.absent.is_empty();
         if !wanted && !self.clients.iter().any(|client| client.output) {
-            self.window.forget_before(self.window.end());
+            self.window.drop_before(self.window.end());
             return self.window.pass(bytes);
         }
         self.window.push(mark, bytes);
@@ -236,7 +236,7 @@ impl Attached {
         let backlog = self.expected.then(|| end.saturating_sub(BACKLOG_MAX));
         let replayed = replayed.map(|next| next.saturating_sub(REPLAY_MAX));
         let firm = backlog.into_iter().chain(replayed).min().unwrap_or(end).min(needed);
-        self.window.forget_before(watched.min().unwrap_or(end).min(firm));
+        self.window.drop_before(watched.min().unwrap_or(end).min(firm));
         // Keep only the newest output for lossy clients.
         self.window.shrink(QUEUE_MAX, firm);
         self.window.shrink(REPLAY_MAX + QUEUE_MAX, needed);

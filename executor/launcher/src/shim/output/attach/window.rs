@@ -80,7 +80,7 @@ impl Window {
     }
 
     /// Drops output before a position.
-    pub(super) fn forget_before(&mut self, place: u64) {
+    pub(super) fn drop_before(&mut self, place: u64) {
         while self.packets.front().is_some_and(|packet| packet.end() <= place) {
             self.packets.pop_front();
         }
@@ -132,14 +132,14 @@ mod tests {
         for place in (0..all.len()).step_by(61) {
             assert_eq!(read(&window, place as u64), all[place..]);
         }
-        window.forget_before(5000);
+        window.drop_before(5000);
         assert!(window.start() <= 5000 && window.start() + ATTACHED_PACKET_MAX as u64 > 5000);
         assert_eq!(read(&window, 5000), all[5000..]);
         window.shrink(10_000, 5000);
         assert_eq!(read(&window, 5000), all[5000..], "what is still wanted stays");
         window.shrink(10_000, window.end());
         assert!(window.cost_from(0) <= 10_000);
-        window.forget_before(window.end());
+        window.drop_before(window.end());
         assert_eq!((window.start(), window.cost_from(0)), (window.end(), 0));
     }
 
