@@ -4,8 +4,8 @@
 //! Modules: `program` is the entry point of a program, and `global` has the flags of all programs. `contexts` and
 //! `connect` find executord, and `local` starts the private executord of `--local`. `execute` runs a command in a
 //! `session`. `source`, `request` and `images` are the inputs of a container, `follow`, `attach` and `logs` handle its
-//! streams, and `destination` writes files that a container sends. `view` formats results; `status`, `failure`, `report`
-//! and `exit` are errors and exit statuses; `generate` writes manuals and completions.
+//! streams, and `destination` writes files that a container sends. `view` formats results; `status`, `failure`,
+//! `report` and `exit` are errors and exit statuses; `generate` writes manuals and completions.
 
 #![forbid(unsafe_code)]
 

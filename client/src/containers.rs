@@ -273,8 +273,8 @@ impl Client {
     /// Repeating the call is harmless.
     ///
     /// # Errors
-    /// Returns an error if the container does not run, has no log file, or the file cannot be opened. The old file stays
-    /// in use then.
+    /// Returns an error if the container does not run, has no log file, or the file cannot be opened. The old file
+    /// stays in use then.
     pub async fn reopen_log(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = ReopenLogRequest { id: id.to_owned() };

@@ -204,8 +204,8 @@ impl Run {
         self
     }
 
-    /// Gives the container the host's IPC namespace and /dev/shm, with the host's user ids. The operator must allow both
-    /// (`policy.allow_host_ipc`, `allow_host_userns`).
+    /// Gives the container the host's IPC namespace and /dev/shm, with the host's user ids. The operator must allow
+    /// both (`policy.allow_host_ipc`, `allow_host_userns`).
     #[must_use]
     pub fn host_ipc(mut self) -> Self {
         self.0.host_ipc = true;

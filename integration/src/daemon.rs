@@ -281,7 +281,8 @@ impl Daemon {
         let launcher = self.launcher();
         self.kill();
         launcher.into_iter().for_each(|pid| kill(pid, 9));
-        // Stop all processes before killing them, so that none observes the exit of another or waits for it to be reaped.
+        // Stop all processes before killing them, so that none observes the exit of another or waits for it to be
+        // reaped.
         let all = footprint::processes(&self.setup.run_dir(), None);
         for signal in [19, 9] {
             all.iter().for_each(|&pid| kill(pid, signal));

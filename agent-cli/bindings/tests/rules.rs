@@ -1,4 +1,5 @@
-//! Tests each rule of docs/guides/service-bindings.md. Some inputs are from the tests of cloud_controller_ng and libcnb.
+//! Tests each rule of docs/guides/service-bindings.md. Some inputs are from the tests of cloud_controller_ng and
+//! libcnb.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 #![allow(clippy::needless_pass_by_value)] // `json!` is passed by value

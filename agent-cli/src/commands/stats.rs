@@ -30,8 +30,8 @@ pub(crate) struct StatsArgs {
     pub(crate) labels: Vec<(String, String)>,
     /// Print one line per container with this template: '{{.ID}} {{.CPUPerc}}'; `table ...` with a heading, `json`
     ///
-    /// Fields: .ID, .Container and .Name (the same), .State, .CPUPerc, .CPUTime, .MemUsage, .MemPerc, .NetIO, .BlockIO, .PIDs,
-    /// and each key of --json, such as .usage.memory.working_set_bytes.
+    /// Fields: .ID, .Container and .Name (the same), .State, .CPUPerc, .CPUTime, .MemUsage, .MemPerc, .NetIO, .BlockIO,
+    /// .PIDs, and each key of --json, such as .usage.memory.working_set_bytes.
     #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse::<Reading<'_>>, conflicts_with = "json")]
     pub(crate) format: Option<Template>,
     /// Ids of the containers, or unique prefixes [default: all running containers]

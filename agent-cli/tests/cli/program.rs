@@ -34,8 +34,8 @@ pub(crate) fn agent_cli_in(dir: &Path) -> PathBuf {
     program
 }
 
-/// Creates an executable shell script. A child process writes the file: if this process wrote it, a concurrent fork could
-/// inherit the open file, and executing the script would fail with `ETXTBSY`.
+/// Creates an executable shell script. A child process writes the file: if this process wrote it, a concurrent fork
+/// could inherit the open file, and executing the script would fail with `ETXTBSY`.
 pub(crate) fn script(path: &Path, lines: &str) {
     let mut install = Command::new("install");
     install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());

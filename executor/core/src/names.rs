@@ -62,9 +62,9 @@ const AS_IT_IS: &str = "ndots:0";
 /// Returns /etc/resolv.conf. Each part comes from the request; if unset there, from the CNI network; if unset there too
 /// and the container can reach the resolvers of the host, from the host's file. `of_host` is the host's file.
 ///
-/// If executord answers queries on the network, the only name servers are the network's gateways, and executord forwards
-/// queries to the request's name servers. Exception: a request with a loopback server, which only the container itself
-/// can reach.
+/// If executord answers queries on the network, the only name servers are the network's gateways, and executord
+/// forwards queries to the request's name servers. Exception: a request with a loopback server, which only the
+/// container itself can reach.
 pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String {
     let network = &addresses.dns;
     let asked = &plan.connectivity;

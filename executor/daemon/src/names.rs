@@ -244,8 +244,8 @@ impl NameServers {
     }
 }
 
-/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty: in that case the
-/// sockets are opened even if they are not needed.
+/// Returns true if a CNI network is configured. A directory that executord cannot read counts as empty: in that case
+/// the sockets are opened even if they are not needed.
 fn has_cni_network(dir: &Path) -> bool {
     let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().to_str().is_some_and(is_config_name))

@@ -37,9 +37,9 @@ pub use proxy::Proxy;
 pub use reach::Reach;
 pub use tls::{ClientCertificate, Trust, count_certificates};
 
-/// Most bytes of a response's head, and of read-ahead of its body.
+/// Maximum number of bytes of a response's head, and of read-ahead of its body.
 const BUFFER_MAX: usize = 256 << 10;
-/// Most headers of a response.
+/// Maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
 /// Longest path with query, in bytes: signed URLs of blobs are long.
 const PATH_MAX: usize = 16 << 10;

@@ -1,4 +1,5 @@
-//! Connections through an HTTP proxy: CONNECT for https, requests in absolute form for http (RFC 9110, 9.3.6; RFC 9112, 3.2.2).
+//! Connections through an HTTP proxy: CONNECT for https, requests in absolute form for http (RFC 9110, 9.3.6; RFC 9112,
+//! 3.2.2).
 //!
 //! The proxy resolves host names, so only hosts given as addresses are checked here. This machine's own names and
 //! addresses are always contacted directly.

@@ -11,8 +11,8 @@
 //! and reports the exit of the process. If executord exits, the supervisor ends the process. If the supervisor exits,
 //! the kernel kills the process, and the launcher kills its descendants.
 //!
-//! The process has its own cgroup below the container's, in which the supervisor finds its descendants. They are
-//! killed when the process has ended ([ADR 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
+//! The process has its own cgroup below the container's, in which the supervisor finds its descendants. They are killed
+//! when the process has ended ([ADR 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
 mod target;

@@ -91,7 +91,7 @@ pub(crate) struct ProcessOutcome {
     pub ended_at: Option<Timestamp>,
 }
 
-/// Whether the exit record was written.
+/// Result of writing the exit record.
 pub(crate) enum ExitRecorded {
     /// The exit record is on disk, so the exit is known from now on.
     Yes,

@@ -318,7 +318,8 @@ impl ProviderConfig {
         [&self.token_file, &self.role_id_file, &self.secret_id_file, &self.key_file].into_iter().flatten()
     }
 
-    /// Returns the server of a `vault` or `kubernetes` provider. Plain text is allowed only if the server is on this machine.
+    /// Returns the server of a `vault` or `kubernetes` provider. Plain text is allowed only if the server is on this
+    /// machine.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let address = self.address.as_deref()?;
         let (origin, path) = Origin::parse(address, &Origin::new("", true)).filter(|_| address.contains("://"))?;

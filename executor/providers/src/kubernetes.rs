@@ -1,8 +1,8 @@
 //! Implements the `kubernetes` provider, which reads Secrets of a cluster from its API server.
 //!
-//! The path of a reference is `NAMESPACE/NAME`, and the key names an entry of `data`. The token and the certificates are read
-//! again for each fetch, because a cluster replaces them. Redirects are not followed. If the server refuses a request, the
-//! error contains only the status.
+//! The path of a reference is `NAMESPACE/NAME`, and the key names an entry of `data`. The token and the certificates
+//! are read again for each fetch, because a cluster replaces them. Redirects are not followed. If the server refuses a
+//! request, the error contains only the status.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -9,8 +9,8 @@ use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, Pressure, Usage};
 
 use crate::kernel_file;
 
-/// Reads the counters of a cgroup of version 1. `directory` returns its directory in the hierarchy of a controller. Returns
-/// `None` if the cgroup does not exist.
+/// Reads the counters of a cgroup of version 1. `directory` returns its directory in the hierarchy of a controller.
+/// Returns `None` if the cgroup does not exist.
 pub fn of_v1(directory: impl Fn(&str) -> Option<PathBuf>) -> Option<Usage> {
     let files = |controller: &str| directory(controller).map(UsageFiles);
     let memory = files("memory")?;

@@ -52,12 +52,12 @@ pub fn open_resolved(
     }
 }
 
-/// Opens an existing file beneath a directory, also in a sandbox without openat2. The daemon's unit is such a sandbox, because
-/// its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
+/// Opens an existing file beneath a directory, also in a sandbox without openat2. The daemon's unit is such a sandbox,
+/// because its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
 ///
 /// # Errors
-/// Returns `EXDEV` if the path leads out of the directory, `ELOOP` for a symbolic link that is not followed or for too many of
-/// them, and otherwise the errors of open.
+/// Returns `EXDEV` if the path leads out of the directory, `ELOOP` for a symbolic link that is not followed or for too
+/// many of them, and otherwise the errors of open.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let refused = match links {
         Links::Refused => ResolveFlags::NO_SYMLINKS,

@@ -117,7 +117,8 @@ pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Returns true if a seccomp filter is in force for this thread and, unless `new_privileges` is true, no_new_privs is set.
+/// Returns true if a seccomp filter is in force for this thread and, unless `new_privileges` is true, no_new_privs is
+/// set.
 ///
 /// The presence of a filter is not enough, because the filter can be inherited from the parent. Therefore this also
 /// makes a call that a container's filter denies, and checks that the call is denied. That call is unprivileged and

@@ -8,7 +8,8 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
 impl Header<'_> {
-    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Old programs summed them as signed bytes.
+    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Old programs summed them as signed
+    /// bytes.
     pub(crate) fn check(&self) -> Result<(), TarError> {
         let stored = number(&self.0[148..156]);
         let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
@@ -113,8 +114,8 @@ pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Returns true if a file with this beginning, of at least 512 bytes, is a tar archive: if the first block is a header by
-/// its checksum, or the end of an empty archive.
+/// Returns true if a file with this beginning, of at least 512 bytes, is a tar archive: if the first block is a header
+/// by its checksum, or the end of an empty archive.
 pub fn is_tar(beginning: &[u8]) -> bool {
     beginning.first_chunk().is_some_and(|block| *block == [0; BLOCK] || Header(block).check().is_ok())
 }

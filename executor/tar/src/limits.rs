@@ -1,7 +1,7 @@
 //! Limits on an archive.
 
-/// Most bytes of an uncompressed archive per byte of its compressed or stored form, beyond [`FREE`]. The reader does
-/// not see that form: the caller that decompresses enforces the ratio.
+/// Maximum number of bytes of an uncompressed archive per byte of its compressed or stored form, beyond [`FREE`]. The
+/// reader does not see that form: the caller that decompresses enforces the ratio.
 pub const RATIO_MAX: u64 = 100;
 /// Bytes of an uncompressed archive that are exempt from the ratio, so that small archives may compress well.
 pub const FREE: u64 = 256 << 20;
@@ -9,11 +9,11 @@ pub const FREE: u64 = 256 << 20;
 /// Limits on one archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of the uncompressed archive.
+    /// Maximum number of bytes of the uncompressed archive.
     pub bytes: u64,
-    /// Most bytes of the files in it, including holes.
+    /// Maximum number of bytes of all files, including holes.
     pub file_bytes: u64,
-    /// Most entries.
+    /// Maximum number of entries.
     pub entries: u64,
     /// Longest path in bytes: the kernel's limit.
     pub path: u64,
@@ -24,11 +24,11 @@ pub struct Limits {
     pub link: u64,
     /// Longest value of an extended attribute in bytes: the kernel's limit.
     pub xattr: u64,
-    /// Most extended attributes per entry.
+    /// Maximum number of extended attributes per entry.
     pub xattrs: u64,
-    /// Most bytes of an extension header: a long name, a long link, pax records.
+    /// Maximum number of bytes of an extension header: a long name, a long link, pax records.
     pub description: u64,
-    /// Most pieces of a sparse file.
+    /// Maximum number of pieces of a sparse file.
     pub pieces: u64,
 }
 

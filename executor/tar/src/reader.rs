@@ -7,7 +7,7 @@ use crate::pax::Records;
 use crate::sparse::{self, Piece};
 use crate::{Entry, Kind, Limits, TarError};
 
-/// Most extension headers before one entry: a long name, a long link and records, each possibly twice.
+/// Maximum number of extension headers before one entry: a long name, a long link and records, each possibly twice.
 const DESCRIPTIONS_MAX: u32 = 8;
 
 /// Reads the entries of an archive.

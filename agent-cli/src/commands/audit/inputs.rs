@@ -206,8 +206,8 @@ pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     kinds
 }
 
-/// Adds the random part of the container's runtime token, if it has a token. The other part is the container's id and is
-/// not secret.
+/// Adds the random part of the container's runtime token, if it has a token. The other part is the container's id and
+/// is not secret.
 pub(crate) fn add_token(needles: &mut Needles, container: &Container) -> bool {
     let Some(path) = seen_from_host(container, TOKEN) else { return false };
     let Ok(token) = std::fs::read(path).map(zeroize::Zeroizing::new) else { return false };

@@ -38,8 +38,8 @@ pub(crate) struct RunArgs {
     /// A program is an absolute path, or a name to look up in PATH of --env.
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "CMD"], num_args = 0..)]
     pub(crate) command: Vec<String>,
-    /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its scheme:
-    /// docker://..., oci:/..., oci-archive:/..., docker-archive:/... [default: host]
+    /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its
+    /// scheme: docker://..., oci:/..., oci-archive:/..., docker-archive:/... [default: host]
     #[arg(long, value_name = "REF")]
     pub(crate) rootfs: Option<String>,
     #[command(flatten)]

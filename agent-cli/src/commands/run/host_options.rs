@@ -59,9 +59,9 @@ pub(crate) struct HostArgs {
     oom_score_adj: Option<i32>,
     /// Device to add: fuse, /dev/fuse:/dev/fuse:rw, vendor.com/class=name; can be repeated
     ///
-    /// NAME is the name or the host path of a device in executord's configuration, the host path of a node or a directory
-    /// of nodes in its policy.device_paths, or the qualified name of a CDI device. A device of the table `devices` takes
-    /// precedence over policy.device_paths.
+    /// NAME is the name or the host path of a device in executord's configuration, the host path of a node or a
+    /// directory of nodes in its policy.device_paths, or the qualified name of a CDI device. A device of the table
+    /// `devices` takes precedence over policy.device_paths.
     #[arg(long, value_name = "NAME[:PATH][:rwm]", value_parser = device, help_heading = "Isolation")]
     device: Vec<DeviceMount>,
     /// NVIDIA GPUs by CDI: all, a number, or device=NAME,...; same as --device nvidia.com/gpu=NAME for each

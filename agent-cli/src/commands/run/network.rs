@@ -19,8 +19,8 @@ use crate::egress;
 pub(crate) struct NetworkArgs {
     /// Network: none, host, bridge, the name of another network, or ns:/PATH [default: none, or cni with --publish]
     ///
-    /// `none` has only loopback. `bridge` is built in. `host` is this machine's network, and ns:/PATH an existing network
-    /// namespace, if executord's configuration allows them. `cni` is the first configured CNI network, or
+    /// `none` has only loopback. `bridge` is built in. `host` is this machine's network, and ns:/PATH an existing
+    /// network namespace, if executord's configuration allows them. `cni` is the first configured CNI network, or
     /// `bridge` if no CNI network is configured. Use cni:NAME for a network named `none`, `host` or `cni`.
     #[arg(long, visible_alias = "net", value_name = "NETWORK", value_parser = Chosen::from_str)]
     network: Option<Chosen>,

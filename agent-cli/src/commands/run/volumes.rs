@@ -28,17 +28,17 @@ pub(crate) struct VolumeArgs {
     ///
     /// NAME is the name or the directory of a volume in executord's configuration, or a path below its
     /// policy.host_paths. PATH alone creates an empty volume, which is removed with the container. Options are ro, rro
-    /// (mounts below it, too) and, for paths below policy.host_paths, rbind (with the mounts below it), rslave, rshared,
-    /// suid and dev.
+    /// (mounts below it, too) and, for paths below policy.host_paths, rbind (with the mounts below it), rslave,
+    /// rshared, suid and dev.
     #[arg(long, short, value_name = "[NAME:]PATH[:OPTIONS]", value_parser = volume, help_heading = "Container")]
     volume: Vec<VolumeMount>,
     /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; can be repeated
     ///
     /// type is volume (the default; source is a name), bind (source is a directory or file of the host), image (source
     /// is a reference; always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty
-    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory. A bind of a
-    /// path below policy.host_paths also has bind-propagation (rprivate, rslave or rshared), bind-recursive (disabled,
-    /// enabled, writable or readonly), suid, dev and follow-links.
+    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory. A bind
+    /// of a path below policy.host_paths also has bind-propagation (rprivate, rslave or rshared), bind-recursive
+    /// (disabled, enabled, writable or readonly), suid, dev and follow-links.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
     mount: Vec<Mounted>,
 }

@@ -74,8 +74,8 @@ pub struct Device {
     /// Path of a node or of a directory of nodes on the host; unset if the device has a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<PathBuf>,
-    /// Path of the node, or of the directory of nodes, in the container. Empty for a CDI device. In a draft, empty = the
-    /// path on the host.
+    /// Path of the node, or of the directory of nodes, in the container. Empty for a CDI device. In a draft, empty =
+    /// the path on the host.
     pub path: PathBuf,
     /// Permissions. Empty for a CDI device. In a draft, empty = the permissions in the configuration.
     pub permissions: String,

@@ -61,7 +61,8 @@ pub struct Isolation {
     pub read_only_rootfs: bool,
     /// Seccomp filter of the request, as JSON; empty for the default filter.
     pub seccomp_profile: String,
-    /// True if programs may gain privileges: no_new_privs is not set, and the root file system honours set-user-id bits.
+    /// True if programs may gain privileges: no_new_privs is not set, and the root file system honours set-user-id
+    /// bits.
     pub allow_new_privileges: bool,
     /// True if the container has no seccomp filter.
     pub seccomp_unconfined: bool,

@@ -65,8 +65,8 @@ impl Plan {
         }
     }
 
-    /// Returns true if the container's init is the first process of a PID namespace. If not, the kernel kills no process
-    /// when init exits, and orphaned processes become children of a process outside of the container.
+    /// Returns true if the container's init is the first process of a PID namespace. If not, the kernel kills no
+    /// process when init exits, and orphaned processes become children of a process outside of the container.
     pub fn owns_processes(&self) -> bool {
         let Isolation { host_pid, pid_of, .. } = &self.isolation;
         self.is_pod() || !(*host_pid || pid_of.is_some() || self.shares_processes())

@@ -128,7 +128,8 @@ pub struct Shutdown {}
 /// [`Done`] if the layer is in the store, otherwise [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound).
 ///
 /// A layer that is already stored is not unpacked again. A layer whose parents are missing is refused
-/// ([`Reason::Precondition`](crate::protocol::reply::Reason::Precondition)), so an image is unpacked from the bottom up.
+/// ([`Reason::Precondition`](crate::protocol::reply::Reason::Precondition)), so an image is unpacked from the bottom
+/// up.
 #[derive(Clone, PartialEq, Message)]
 pub struct UnpackLayer {
     /// Digest of the uncompressed archive, `sha256:HEX`.
@@ -146,8 +147,9 @@ pub struct UnpackLayer {
     pub parents: Vec<Vec<u8>>,
 }
 
-/// Removes a layer, and replies when its disk space is free. Refused with [`Reason::Busy`](crate::protocol::reply::Reason::Busy) while a container that is
-/// not completed uses it, and with [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if it does not exist.
+/// Removes a layer, and replies when its disk space is free. Refused with
+/// [`Reason::Busy`](crate::protocol::reply::Reason::Busy) while a container that is not completed uses it, and with
+/// [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if it does not exist.
 #[derive(Clone, PartialEq, Message)]
 pub struct RemoveLayer {
     /// diffID of the layer, `sha256:HEX`.

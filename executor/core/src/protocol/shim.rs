@@ -131,7 +131,8 @@ pub struct ReadUsage {
 /// Ends a container because its checks failed: sends the stop signal, and SIGKILL after the container's grace period.
 #[derive(Clone, PartialEq, Message)]
 pub struct EndUnhealthy {
-    /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`](crate::protocol::UNHEALTHY_REASON_MAX) bytes on one line.
+    /// Reason, for the log and the container's result: at most
+    /// [`UNHEALTHY_REASON_MAX`](crate::protocol::UNHEALTHY_REASON_MAX) bytes on one line.
     #[prost(string, tag = "1")]
     pub reason: String,
     /// Last lines of the failed programs, at most one entry per check. They are written only to the log, masked. (Field

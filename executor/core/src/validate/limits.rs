@@ -102,7 +102,8 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
     if report.0.is_empty() { Ok(Plan { limits, host_options, ..plan.clone() }) } else { Err(report.0) }
 }
 
-/// Replaces lists of CPUs and memory nodes. A container without such a list shares a cgroup of its hierarchy with others.
+/// Replaces lists of CPUs and memory nodes. A container without such a list shares a cgroup of its hierarchy with
+/// others.
 fn replace_cpusets(options: &mut HostOptions, update: &UpdateLimits, report: &mut Report) {
     let lists = host_options::cpusets([&update.cpus, &update.memory_nodes], report);
     let has_cpuset = options.has_cpuset();

@@ -28,8 +28,8 @@ use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
-/// Time limit for the connection to a container's shim before a request to it: the shim may not have started yet, or its
-/// connection was lost.
+/// Time limit for the connection to a container's shim before a request to it: the shim may not have started yet, or
+/// its connection was lost.
 const SHIM_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections of clients to ports of one pod.
 const CONNECTIONS_MAX: usize = 128;

@@ -33,8 +33,8 @@ pub(crate) struct ExecCgroup {
 }
 
 impl Hierarchies {
-    /// Creates the cgroup of a process that a supervisor executes in a container. If an earlier supervisor with the same
-    /// pid was killed, its leftover processes are killed.
+    /// Creates the cgroup of a process that a supervisor executes in a container. If an earlier supervisor with the
+    /// same pid was killed, its leftover processes are killed.
     ///
     /// # Errors
     /// Returns an error with the path if a cgroup cannot be created. ENOENT means that the container is ending.

@@ -17,7 +17,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, stat
 
 use super::{Numbers, explain, numbers_of};
 
-/// Maximum number of entries that are read in a directory and below it. Links and files of the host's /dev do not count.
+/// Maximum number of entries that are read in a directory and below it. Links and files of the host's /dev do not
+/// count.
 const VISITED_MAX: usize = 4096;
 
 /// A node: its path in the container, and its attributes.

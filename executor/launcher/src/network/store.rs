@@ -67,7 +67,7 @@ impl Stored {
     }
 }
 
-/// Whether a record is synced to disk.
+/// Durability of a record on disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     Synced,

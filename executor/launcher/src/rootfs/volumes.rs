@@ -161,7 +161,8 @@ struct Maker<'a> {
 
 impl Tree {
     /// Mounts the volumes of a plan, the directories and files of its CDI devices, and its tmpfs file systems. Volumes
-    /// that are mounted late are only prepared. Does nothing if the plan has neither volumes nor CDI devices with mounts.
+    /// that are mounted late are only prepared. Does nothing if the plan has neither volumes nor CDI devices with
+    /// mounts.
     ///
     /// # Errors
     /// Returns a violation for each volume that cannot be used with the tree or on the host. Returns an error if the

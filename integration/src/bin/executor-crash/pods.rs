@@ -1,9 +1,9 @@
 //! Kills executor-cri, executord or the launcher at each call that it makes during the life of a Kubernetes pod.
 //!
 //! A life consists of a kubelet's calls for a pod of one container on a CNI network: RunPodSandbox, CreateContainer,
-//! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A failed call is repeated
-//! until it succeeds, as by a kubelet. Exited processes are restarted as by a supervisor. Afterwards the container must
-//! have run exactly once, and none of the three processes may have leftovers of the pod.
+//! StartContainer, ExecSync, StopContainer, RemoveContainer, StopPodSandbox, RemovePodSandbox. A failed call is
+//! repeated until it succeeds, as by a kubelet. Exited processes are restarted as by a supervisor. Afterwards the
+//! container must have run exactly once, and none of the three processes may have leftovers of the pod.
 
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -77,8 +77,8 @@ fn strict_groups_are_the_only_ones() {
     }
 }
 
-/// With `merge_groups`, a user with a group has the groups of /etc/group too, in the container's process and in executed
-/// processes. The control is the same container without it. Specification: cri C28.
+/// With `merge_groups`, a user with a group has the groups of /etc/group too, in the container's process and in
+/// executed processes. The control is the same container without it. Specification: cri C28.
 #[test]
 fn merged_groups_include_memberships() {
     let rootfs = Rootfs::busybox();

@@ -135,8 +135,8 @@ impl HostPathVolume<'_> {
         Ok(again)
     }
 
-    /// Opens a path without links, beneath the directory of the operator's entry that contains it. The path of an entry may
-    /// also be a file.
+    /// Opens a path without links, beneath the directory of the operator's entry that contains it. The path of an entry
+    /// may also be a file.
     fn beneath(&self, root: BorrowedFd<'_>, path: &Path) -> Result<Opened<'_>, NotMounted> {
         let rule = host_path_rule(path, &self.host.policy).map_err(|why| {
             let why = match path == self.asked.path {

@@ -7,8 +7,8 @@
 //! file. Users of the host may replace any part of the path below DIR at any time, so no link is followed there.
 //!
 //! Each complete line is written before the event loop continues. So after [`LogFile::reopen`] no line is in the wrong
-//! file, and the whole output is in the file before the exit is recorded. If lines cannot be written, they are lost, and
-//! a message in the log and in the file contains the number of lost bytes.
+//! file, and the whole output is in the file before the exit is recorded. If lines cannot be written, they are lost,
+//! and a message in the log and in the file contains the number of lost bytes.
 
 use std::ffi::OsStr;
 use std::fs::File;
