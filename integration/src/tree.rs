@@ -84,7 +84,7 @@ pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
 }
 
 /// Removes the time from the line of `path`.
-pub fn forget_time(tree: &mut BTreeMap<PathBuf, String>, path: &str) {
+pub fn remove_time(tree: &mut BTreeMap<PathBuf, String>, path: &str) {
     let line = tree.get_mut(Path::new(path)).expect("the path is in the listing");
     let (time, end) = (line.find(", time ").expect("a time"), line.find(", attributes ").expect("attributes"));
     line.replace_range(time..end, "");

@@ -463,9 +463,9 @@ impl Plan {
         }
     }
 
-    /// Returns true if exits of processes are recorded in the log, as in Diego: with a tree of actions or with a
-    /// monitor. The log of a single run contains only the output of its process.
-    pub fn notes_exits(&self) -> bool {
+    /// Returns true if exits of processes are logged, as in Diego: with a tree of actions or with a monitor. The log of
+    /// a single run contains only the output of its process.
+    pub fn logs_exits(&self) -> bool {
         self.main().is_none() || self.checks.as_ref().is_some_and(|checks| checks.monitor != MonitorForm::None)
     }
 

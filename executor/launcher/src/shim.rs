@@ -242,7 +242,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             let lone = ready.record.plan.main().filter(|_| ready.record.plan.actions.is_none());
             if let (Some(exit), Some(process)) = (exit, lone) {
                 let out_of_memory = host.hierarchies.own_oom_kills(&ready.record.cgroup) > 0;
-                ready.log.note_exit(&ready.record.plan, process, &exit_line(exit, out_of_memory, None));
+                ready.log.log_exit(&ready.record.plan, process, &exit_line(exit, out_of_memory, None));
             }
             ProcessOutcome { exit, failure, timings, ended_at: Some(ended_at), ..ProcessOutcome::default() }
         }

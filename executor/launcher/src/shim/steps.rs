@@ -470,7 +470,7 @@ impl RunningSteps {
         let out_of_memory = oom_kills > self.oom_kills.insert(cgroup, oom_kills).unwrap_or(0);
         if let Some(process) = site.record.plan.processes.get(index) {
             let exceeded = killed.then_some(self.grace);
-            site.log.note_exit(&site.record.plan, process, &exit_line(exit, out_of_memory, exceeded));
+            site.log.log_exit(&site.record.plan, process, &exit_line(exit, out_of_memory, exceeded));
         }
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }

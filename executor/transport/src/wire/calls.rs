@@ -273,7 +273,7 @@ impl Calls {
         let Some(stream) = state.streams.get_mut(&id) else { return false };
         stream.answer.push_back(data);
         if state.unwritten == 0 {
-            state.note_progress();
+            state.record_progress();
         }
         state.unwritten += length;
         true
@@ -349,7 +349,7 @@ impl Calls {
         state.unwritten = state.unwritten.saturating_sub(bytes);
         state.read = state.read.saturating_add(bytes);
         if state.unwritten == 0 || state.read >= PROGRESS {
-            state.note_progress();
+            state.record_progress();
         }
         state.look_for_secrets();
     }
@@ -381,7 +381,7 @@ impl Calls {
 }
 
 impl State {
-    fn note_progress(&mut self) {
+    fn record_progress(&mut self) {
         (self.progress, self.read) = (Instant::now(), 0);
     }
 

@@ -209,13 +209,13 @@ impl Renewals {
 
     /// Searches for every key that is no longer in use.
     fn check_keys(&mut self, verdict: &mut Verdict) {
-        self.note_keys();
+        self.add_replaced_keys();
         verdict.wrong.extend(evaluate::check_residue(|| evaluate::search(&self.node, &self.replaced, false)));
         verdict.wrong.extend(evaluate::check_residue(|| evaluate::search(&self.node, &self.ended, true)));
     }
 
     /// Adds the keys that were replaced since the last call.
-    fn note_keys(&mut self) {
+    fn add_replaced_keys(&mut self) {
         let watched = &mut *self.watch.locked();
         for key in watched.retired.iter_mut().filter(|key| !key.searched) {
             key.searched = true;

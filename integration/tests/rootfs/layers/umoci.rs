@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use integration::images::{Image, change, change_again, furnish};
 use integration::launcher::Launcher;
 use integration::rootfs::Rootfs;
-use integration::tree::{differences, forget_time, listing, of_layers};
+use integration::tree::{differences, listing, of_layers, remove_time};
 
 /// Unpacks the image and compares it with umoci's tree. Ignores the times of entries that no layer describes.
 fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathBuf, String> {
@@ -18,7 +18,7 @@ fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathB
     let mut ours = of_layers(&launcher.state_dir().join("layers"), &planned.layers);
     let mut theirs = listing(&image.unpacked());
     for tree in [&mut ours, &mut theirs] {
-        undescribed.iter().for_each(|path| forget_time(tree, path));
+        undescribed.iter().for_each(|path| remove_time(tree, path));
     }
     let differences = differences(&ours, &theirs);
     assert!(differences.is_empty(), "{}", differences.join("\n"));

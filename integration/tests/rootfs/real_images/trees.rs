@@ -10,7 +10,7 @@ use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::Daemon;
 use integration::images::{CHANGED, Endpoint as _, Image, PASSWORD, Registry, USER, inspect, layers, mode};
 use integration::request::{RequestBuilder, program};
-use integration::tree::{differences, differing_paths, forget_time, listing, mount_on, of_container};
+use integration::tree::{differences, differing_paths, listing, mount_on, of_container, remove_time};
 
 type Tree = BTreeMap<PathBuf, String>;
 /// A change to the entry of a given name.
@@ -32,7 +32,7 @@ fn umoci_tree(root: &Path) -> Tree {
 
 fn without_names(tree: &mut Tree) {
     tree.retain(|path, _| !NAMES.iter().any(|name| path == Path::new(name)));
-    forget_time(tree, "etc");
+    remove_time(tree, "etc");
 }
 
 /// Runs a container of the image, then removes the container and the image. Returns the container's tree and the

@@ -428,8 +428,8 @@ impl Log {
     }
 
     /// Logs the exit of a process with a log source, if the plan requests it.
-    pub(crate) fn note_exit(&mut self, plan: &Plan, process: &PlannedProcess, line: &str) {
-        if plan.notes_exits() && !process.log_source.is_empty() && !process.suppress_log_output {
+    pub(crate) fn log_exit(&mut self, plan: &Plan, process: &PlannedProcess, line: &str) {
+        if plan.logs_exits() && !process.log_source.is_empty() && !process.suppress_log_output {
             self.write_message(Stream::Executor, &process.log_source, line);
         }
     }

@@ -73,20 +73,20 @@ pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     Ok("a daemon without load answers, and a killed one does not".into())
 }
 
-/// Peak memory of a process since [`forget_peak`], in bytes.
+/// Peak memory of a process since [`reset_peak`], in bytes.
 fn peak(pid: i32) -> anyhow::Result<u64> {
     let line = integration::host::status(pid, "VmHWM").context("the process is gone")?;
     let kilobytes: u64 = line.trim_end_matches(" kB").parse()?;
     Ok(kilobytes << 10)
 }
 
-fn forget_peak(pid: i32) -> std::io::Result<()> {
+fn reset_peak(pid: i32) -> std::io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
 /// Runs an action and returns the increase of a process's peak memory, in bytes.
 pub(super) fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
-    forget_peak(pid)?;
+    reset_peak(pid)?;
     let before = peak(pid)?;
     act()?;
     Ok(peak(pid)?.saturating_sub(before))
