@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_security_group_is_refused() {
+    fn invalid_security_groups_are_refused() {
         let good = r#"{"protocol":"all","destination":"::1"}"#;
         let table = [
             ("x".to_owned(), "is not JSON"),

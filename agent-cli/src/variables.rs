@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_reported_by_its_line_and_not_repeated() {
+    fn variable_errors_name_line_without_value() {
         let table: [(&[u8], &str); 4] = [
             (b"A=1\nmy hunter2=x", "line 2: the name contains white space"),
             (b"=hunter2", "line 1: the name before"),

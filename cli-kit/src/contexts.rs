@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_a_socket_or_an_address_with_its_files() {
+    fn context_is_socket_or_tcp_address() {
         let file = |name: &str| Some(PathBuf::from(name));
         let socket = Context { socket: file("/s"), ..Context::default() };
         assert_eq!(socket.server(said).unwrap(), Server::Socket("/s".into()));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_read_as_it_is_written() {
+    fn contexts_file_round_trips() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/contexts.toml");
         assert_eq!(Contexts::read(&path).unwrap(), Contexts::default());

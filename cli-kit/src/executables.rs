@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_a_file_that_can_be_executed() {
+    fn only_executable_files_are_programs() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("executord");
         std::fs::write(&program, "#!/bin/sh\n").unwrap();

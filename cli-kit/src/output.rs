@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_pipe_that_does_not_block_is_waited_for() {
+    fn full_nonblocking_pipe_is_waited_for() {
         let (mut reader, writer) = io::pipe().unwrap();
         rustix::io::ioctl_fionbio(&writer, true).unwrap();
         let mut file = File::from(std::os::fd::OwnedFd::from(writer));

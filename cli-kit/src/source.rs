@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_and_group_of_a_file_stand_behind_its_source() {
+    fn mode_and_group_follow_file_source() {
         let table = [
             ("x=@/tmp/pw,mode=0640,group=app", "/tmp/pw", Some(0o640), Some("app")),
             ("x=@/tmp/pw,group=70", "/tmp/pw", None, Some("70")),

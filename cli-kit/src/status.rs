@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_violation_has_a_line_with_its_flag() {
+    fn every_violation_has_line_with_flag() {
         let violations = [
             ("action.run.volume_mounted_files[0].path", "`a/../b` contains `..`", ""),
             ("limits.memory_bytes", "is 1; 2097152 to 1125899906842624 is allowed", ""),

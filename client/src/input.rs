@@ -146,7 +146,7 @@ mod tests {
 
     /// After a reconnect, queued input is sent on the new connection only.
     #[tokio::test]
-    async fn a_new_connection_goes_on_with_the_queue() {
+    async fn reconnect_continues_input_queue() {
         let (input, queue) = queue();
         let text = |item| match item {
             Item::Bytes(bytes) => String::from_utf8(bytes).unwrap(),

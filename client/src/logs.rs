@@ -98,7 +98,7 @@ mod tests {
 
     /// A log that is cut at any position and resumed there yields every entry once.
     #[test]
-    fn nothing_twice_and_nothing_lost_wherever_it_breaks() {
+    fn log_resume_neither_repeats_nor_loses_entries() {
         use LogStream::{Executor, Stderr, Stdout};
         let mut log = Vec::new();
         for (stream, offset) in [(Executor, 0), (Stdout, 0), (Stderr, 2), (Executor, 4), (Executor, 4), (Stdout, 4)] {

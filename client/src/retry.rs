@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_distinguished_from_a_lost_connection() {
+    fn server_errors_differ_from_lost_connections() {
         for code in [Code::Unavailable, Code::NotFound, Code::Internal, Code::InvalidArgument] {
             assert!(!is_lost(&Status::new(code, "said executord")), "{code:?}");
         }

@@ -162,7 +162,7 @@ fn descriptors() -> FileDescriptorSet {
 }
 
 #[test]
-fn the_reference_in_docs_is_that_of_the_interface() {
+fn reference_in_docs_matches_interface() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api.md");
     let generated = reference(&descriptors());
     if std::env::var_os("UPDATE").is_some() {
@@ -173,7 +173,7 @@ fn the_reference_in_docs_is_that_of_the_interface() {
 }
 
 #[test]
-fn methods_fields_and_their_kinds_are_in_it() {
+fn reference_contains_methods_fields_and_types() {
     let page = reference(&descriptors());
     for wanted in [
         "### Executor.Run\n\n[RunRequest](#runrequest) → [RunResponse](#runresponse)",
@@ -190,7 +190,7 @@ fn methods_fields_and_their_kinds_are_in_it() {
 
 /// Generators for other languages put the types into the packages that users expect.
 #[test]
-fn every_file_names_its_package_in_other_languages() {
+fn every_file_has_packages_for_other_languages() {
     for file in descriptors().file.into_iter().filter(|file| file.package() == "executor.v1") {
         let options = file.options.clone().unwrap_or_default();
         assert_eq!(

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamic_program_is_distinguished_from_a_static_one() {
+    fn dynamic_program_differs_from_static() {
         let mut elf = vec![0; 64 + 56];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
         elf[32] = 64;

@@ -19,7 +19,7 @@ use crate::workspace::{Workspace, is_root, step};
 use crate::{clients, demo, dist, go, needs, python};
 
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
-const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
+const QUOTA_TEST: &str = "project_quota_enforces_disk_limit";
 
 /// Program of `integration` whose modules do not run concurrently, because its tests compare the names of all network
 /// namespaces of the host.
@@ -37,8 +37,8 @@ const BOTH_WAYS: [(&str, &str); 5] = [
 
 /// Tests in these modules that create no container, or whose containers are always created in the same manner.
 const ONE_WAY: [&str; 4] = [
-    "an_installation_is_repaired",
-    "wherever_a_fetch_or_a_renewal_is_cut",
+    "installation_is_repaired",
+    "kill_during_fetch_or_renewal",
     "a_secret_that_stays_is_found",
     "pod_outlives_each_killed_process",
 ];

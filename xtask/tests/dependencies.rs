@@ -136,7 +136,7 @@ fn product_depends_on_no_front_end() {
 
 /// The control: a dependency on a front end is found.
 #[test]
-fn a_dependency_on_a_front_end_is_found() {
+fn dependency_on_front_end_is_found() {
     let workspace = "[workspace.dependencies]\na = { path = \"front-ends/a\" }\nb = { path = \"b\" }\nc = \"1\"\n";
     let workspace = workspace.parse().unwrap();
     let manifest = "[dependencies]\nb = \"1\"\nc = \"1\"\n[dev-dependencies]\na.workspace = true\n".parse().unwrap();

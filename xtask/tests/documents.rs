@@ -65,7 +65,7 @@ fn fenced_blocks_have_a_language() {
 
 /// Files of decisions are named `NNNN-title.md` and begin with their number. The numbers have no gaps.
 #[test]
-fn every_decision_has_a_number_of_its_own() {
+fn every_decision_has_its_own_number() {
     let mut numbers: BTreeMap<u32, String> = BTreeMap::new();
     for entry in fs::read_dir(root().join("docs/adr")).expect("docs/adr").flatten() {
         let name = entry.file_name().into_string().expect("a name");

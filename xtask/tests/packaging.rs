@@ -96,7 +96,7 @@ fn checks_say_what_they_are_about() {
 }
 
 #[test]
-fn the_tests_that_run_in_the_machine_are_there() {
+fn tests_listed_for_vm_exist() {
     let list = text("integration/vm/tests");
     let named: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
     assert!(named.len() > 3);

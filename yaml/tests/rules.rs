@@ -65,7 +65,7 @@ fn p1_json_is_taken() {
 }
 
 #[test]
-fn p4_duplicate_keys_are_reported_and_the_last_counts() {
+fn p4_duplicate_keys_are_reported_last_wins() {
     let parsed = parse("a:\n  b: 1\n  'b': 2\nc: 3\n", 10, &Limits::OBJECT).unwrap();
     let reported: Vec<_> = parsed.duplicates.iter().map(|one| (&*one.path, one.place.line, one.kind)).collect();
     assert_eq!(reported, [("a.b", 12, FaultKind::Duplicate)]);
@@ -74,7 +74,7 @@ fn p4_duplicate_keys_are_reported_and_the_last_counts() {
 }
 
 #[test]
-fn what_is_no_tree_of_json_is_refused_with_its_place() {
+fn yaml_outside_json_model_is_refused() {
     for (text, message) in [
         ("a: b: c", "not YAML"),
         ("a: 'b", "not YAML"),

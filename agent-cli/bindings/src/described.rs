@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_a_binding_is_distinguished_from_its_credentials() {
+    fn binding_attributes_are_separated_from_credentials() {
         // As written by `bindings write`, including attributes, spelled as in RFC 0030.
         let written =
             [("type", "t"), ("provider", "p"), ("label", "l"), ("name", "n"), ("instance-guid", "g"), ("pw", "x")];

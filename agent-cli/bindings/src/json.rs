@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_reported_without_its_text() {
+    fn invalid_json_is_reported_without_its_text() {
         for text in ["", "{", "hunter2", "{\"a\":hunter2}", "[1,]", "{} x", "\"\\ud800\"", "{\"a\" \"hunter2\"}", "01"]
         {
             let violation = compacted(text).unwrap_err();
@@ -201,7 +201,7 @@ mod tests {
 
     /// Positions are counted from the beginning of the document, although nested values are parsed as separate text.
     #[test]
-    fn places_are_counted_from_the_beginning_of_the_document() {
+    fn syntax_error_positions_are_relative_to_document() {
         for (text, place) in [
             ("{\n  \"a\": [1,\n \"\\ud800\"]}", (3, 9)),
             ("[1, \"\\ud800\"]", (1, 12)),

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_new_binding_has_goes_and_nothing_else() {
+    fn only_files_of_obsolete_bindings_are_removed() {
         let files = [
             "/etc/b/db/type",
             "/etc/b/db/provider",

@@ -45,14 +45,14 @@ fn entries(files: &BTreeMap<String, String>) -> Vec<&str> {
 }
 
 #[test]
-fn row_type_is_the_label_in_all_of_them() {
+fn row_type_is_label_in_every_profile() {
     for profile in Profile::ALL {
         assert_eq!(files(&one("b", json!({})), profile)["b/type"], "t", "{profile}");
     }
 }
 
 #[test]
-fn row_provider_is_the_top_level_key_or_for_cc_the_label() {
+fn row_provider_is_label_or_cc_type() {
     for (profile, expected) in [(Profile::Rfc, "l"), (Profile::Libcnb, "l"), (Profile::Cc, "t")] {
         assert_eq!(files(&one("b", json!({})), profile)["b/provider"], expected, "{profile}");
     }
@@ -105,7 +105,7 @@ fn row_non_string_values_are_json() {
 }
 
 #[test]
-fn row_other_attributes_are_a_file_each_but_for_libcnb() {
+fn row_attributes_are_files_except_for_libcnb() {
     let all = [
         "array",
         "binding_guid",
@@ -146,7 +146,7 @@ fn row_other_attributes_are_a_file_each_but_for_libcnb() {
 }
 
 #[test]
-fn row_an_underscore_of_an_attribute_is_a_dash_for_rfc() {
+fn row_rfc_attributes_use_dashes() {
     let rfc = files(FULL, Profile::Rfc);
     let expected = [
         "array",
@@ -187,7 +187,7 @@ fn row_an_attribute_overwrites_a_credential() {
 }
 
 #[test]
-fn row_nil_and_empty_values_are_omitted_by_cc() {
+fn row_cc_omits_nil_and_empty_values() {
     let credentials = json!({"nil": null, "list": [], "object": {}, "string": "", "zero": 0, "no": false});
     let cc = files(&one("b", credentials.clone()), Profile::Cc);
     assert_eq!(entries(&cc), ["label", "name", "no", "provider", "string", "type", "zero"]);
@@ -232,7 +232,7 @@ fn libcnb_s_own_example() {
 
 /// A duplicate key has its last value, as in Ruby's Hash and in decoders of Go.
 #[test]
-fn a_key_that_is_there_twice_is_the_last_one() {
+fn duplicate_keys_use_last_value() {
     let text = r#"{"l": [{"name": "lost"}], "l": [{"name": "b", "credentials": {"k": "1", "k": "2"}}]}"#;
     let files = files(text, Profile::Libcnb);
     assert_eq!(entries(&files), ["k", "provider", "type"]);
@@ -240,7 +240,7 @@ fn a_key_that_is_there_twice_is_the_last_one() {
 }
 
 #[test]
-fn a_binding_without_a_name_has_that_of_its_instance() {
+fn unnamed_binding_uses_instance_name() {
     let files = files(r#"{"l": [{"name": null, "binding_name": "", "instance_name": "upsi"}]}"#, Profile::Libcnb);
     assert!(files.contains_key("upsi/type"));
 }
@@ -285,7 +285,7 @@ fn error_invalid_file_name() {
 
 /// The size limit applies to paths and contents of the resulting files: 1,000,000 bytes pass and 1,000,001 fail.
 #[test]
-fn error_size_is_counted_over_the_final_files() {
+fn error_size_is_counted_over_final_files() {
     for profile in Profile::ALL {
         let sized = |length: usize, more: &[(&str, &str)]| {
             let mut credentials = json!({"pad": "x".repeat(length)});
@@ -357,7 +357,7 @@ fn error_what_is_no_vcap_services() {
 
 /// If the document is malformed within a binding, the binding causes no further violations.
 #[test]
-fn error_a_broken_document_is_the_only_fault() {
+fn error_malformed_document_is_only_violation() {
     let text = "{\n \"l\": [{\"name\": \"db\", \"credentials\":\n  {\"k\": \"\\ud800\"}}]}";
     let refused = Builder::new().vcap_services(text.as_bytes(), Profile::Cc).finish().unwrap_err();
     assert_eq!(refused.violations(), [Violation::Syntax { line: 3, column: 16 }]);

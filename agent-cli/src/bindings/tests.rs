@@ -40,7 +40,7 @@ fn container(paths: &[&str], names: &[&str]) -> Container {
 }
 
 #[test]
-fn every_source_is_read_and_no_value_is_taken() {
+fn bindings_are_read_from_every_source() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("vcap.json");
     std::fs::write(&file, VCAP).unwrap();
@@ -68,7 +68,7 @@ fn every_source_is_read_and_no_value_is_taken() {
 
 /// Every violation is reported with Cloud Controller's message.
 #[test]
-fn what_is_wrong_is_reported_line_by_line() {
+fn violations_are_reported_one_per_line() {
     let bad = br#"{"l": [{"name": "B_D", "credentials": {"../x": "canary"}}]}"#;
     let error = read(&args("@-"), &[], &mut &bad[..], &variable).unwrap_err().describe();
     let lines: Vec<&str> = error.lines().collect();
@@ -147,7 +147,7 @@ fn vcap_services_is_not_set_beside_them() {
 }
 
 #[test]
-fn an_update_adds_changes_and_removes_at_once() {
+fn update_adds_changes_and_removes_files() {
     let root = "/etc/cf-service-bindings";
     let present = ["db/type", "db/password", "db/old", "gone/type", "gone/uri", "db/token", "other/file", "single"];
     let present = present.map(|path| format!("{root}/{path}"));

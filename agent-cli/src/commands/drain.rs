@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_names_what_was_killed_and_what_is_left() {
+    fn drain_summary_lists_killed_and_remaining() {
         let last = DrainResponse {
             total: 4,
             ended: 3,

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_has_a_row_and_none_upsets_the_terminal() {
+    fn every_image_name_has_escaped_row() {
         let image = |references: &[&str]| Image {
             digest: "sha256:0123456789abcdef".into(),
             references: references.iter().map(|name| (*name).to_owned()).collect(),

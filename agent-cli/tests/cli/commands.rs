@@ -17,7 +17,7 @@ fn with_three() -> Fake {
 }
 
 #[test]
-fn ps_lists_all_pages_and_hides_what_is_completed() {
+fn ps_lists_all_pages_hides_completed() {
     let fake = with_three();
     fake.shared.state().page_size = 1;
     let text = run(&fake, &["ps"]);
@@ -195,7 +195,7 @@ fn info_for_people_and_for_programs() {
 
 /// The socket can be given by a flag or a variable, as a path or a URL; the flag takes precedence.
 #[test]
-fn the_socket_flag_counts_more_than_the_environment() {
+fn socket_flag_overrides_environment() {
     let fake = Fake::start();
     let socket = fake.socket().to_str().unwrap();
     for socket in [socket.to_owned(), format!("unix://{socket}")] {
@@ -243,7 +243,7 @@ fn manual_and_completions_are_written() {
 }
 
 #[test]
-fn rotate_sends_the_files_and_prints_the_generation() {
+fn rotate_sends_files_and_prints_generation() {
     let fake = with_three();
     let mut child =
         agent_cli(&fake, &["rotate", "a", "--file", "db/password=@-", "--remove", "old", "--signal", "HUP"])

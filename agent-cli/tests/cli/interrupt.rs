@@ -104,7 +104,7 @@ fn pending_signals(pid: u32) -> bool {
 
 /// If a signal arrives while executord still handles Run, the container is stopped as soon as it exists.
 #[test]
-fn a_signal_during_the_creation_is_not_lost() {
+fn signal_during_run_request_stops_container() {
     let mut fake = Fake::start();
     fake.shared.state().hold_run = true;
     let child = agent_cli(&fake, &["run", "--detach", "--id", "web-1", "--", "x"]).spawn().unwrap();
@@ -123,7 +123,7 @@ fn a_signal_during_the_creation_is_not_lost() {
 
 /// If the container has completed but its output is not read, Ctrl-C still ends the program.
 #[test]
-fn a_stuck_reader_does_not_hold_up_ctrl_c() {
+fn blocked_reader_does_not_block_ctrl_c() {
     let fake = Fake::with(|shared, id| {
         for _ in 0..100 {
             shared.log(id, LogStream::Stdout, &[b'x'; 61_440]);

@@ -55,7 +55,7 @@ impl Installed {
 }
 
 #[test]
-fn starts_uses_and_takes_down_a_private_executord() {
+fn local_uses_and_stops_private_executord() {
     if !geteuid().is_root() {
         let program = Installed::with("exit 0").run(&["--local", "info"]);
         assert!(program.status == Some(125) && program.err().contains("needs root"), "{}", program.err());
@@ -147,7 +147,7 @@ fn an_executord_that_ends_early_is_quoted() {
 }
 
 #[test]
-fn an_executord_that_is_lost_ends_the_command() {
+fn lost_private_executord_ends_command() {
     if !geteuid().is_root() {
         return;
     }

@@ -43,7 +43,7 @@ fn listing(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_goes_to_a_file_into_a_directory_or_to_standard_output() {
+fn cp_writes_file_directory_or_stdout() {
     let fake = with(file("/out/a", b"content \xff\n"));
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name).display().to_string();
@@ -72,7 +72,7 @@ fn a_file_goes_to_a_file_into_a_directory_or_to_standard_output() {
 }
 
 #[test]
-fn a_directory_comes_as_it_lies_and_what_is_missing_is_reported() {
+fn cp_copies_directory_and_reports_missing() {
     let parts = [file("/out/a", b"1"), file("/out/d/b", b"2")].concat();
     let fake = with(parts.into_iter().chain([skipped("/out/l\u{1b}", "a symbolic link")]));
     let home = tempfile::tempdir().unwrap();

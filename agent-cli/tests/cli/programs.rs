@@ -69,7 +69,7 @@ fn relative_directories_of_path_are_not_searched() {
 }
 
 #[test]
-fn a_command_comes_before_a_program_of_its_name() {
+fn command_takes_precedence_over_external_program() {
     let fake = Fake::start();
     let installed = Installed::with("agent-cli-ps", "echo program");
     script(&installed.own.path().join("agent-cli-help"), "echo program");
@@ -110,7 +110,7 @@ fn arguments_reach_it_as_they_are() {
 }
 
 #[test]
-fn flags_before_the_name_are_in_its_environment() {
+fn global_flags_are_passed_in_environment() {
     let installed = Installed::with("agent-cli-env", "echo \"${EXECUTOR_SOCKET-none} ${EXECUTOR_JSON-none}\"");
     for (arguments, expected) in [
         (&["env"][..], "none none\n"),
@@ -161,7 +161,7 @@ fn help_lists_programs_and_asks_them() {
 }
 
 #[test]
-fn an_unknown_name_is_reported_with_what_was_looked_for() {
+fn unknown_command_error_names_searched_program() {
     let installed = Installed::new();
     for arguments in [&["nosuch"][..], &["help", "nosuch"], &["--json", "nosuch", "--flag"]] {
         let ended = installed.run(arguments);

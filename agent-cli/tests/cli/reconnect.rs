@@ -8,7 +8,7 @@ use crate::fake::{Call, Fake, exited};
 use crate::program::{Lines, agent_cli, finish};
 
 #[test]
-fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
+fn run_resumes_logs_after_executord_restart() {
     let mut fake = Fake::start();
     let mut child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
     let mut lines = Lines::from_child(&mut child);
@@ -38,7 +38,7 @@ fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
 
 /// If the response to a request is lost, the request is repeated, and the container still belongs to the command.
 #[test]
-fn a_request_that_broke_is_sent_again_under_its_id() {
+fn interrupted_request_is_retried_with_same_id() {
     let mut fake = Fake::start();
     fake.shared.state().hold_run = true;
     let child = agent_cli(&fake, &["run", "--", "x"]).spawn().unwrap();
@@ -103,7 +103,7 @@ fn wait_logs_and_events_go_on() {
 }
 
 #[test]
-fn without_an_executord_it_fails_at_once_and_says_what_to_do() {
+fn missing_executord_fails_at_once_with_hint() {
     let mut fake = Fake::start();
     fake.die();
     for args in [&["run", "--", "x"][..], &["ps"], &["wait", "web-1"]] {

@@ -11,7 +11,7 @@ use crate::fake::{Call, Fake, exited, failed, signaled};
 use crate::program::{Lines, agent_cli, feed, finish, run};
 
 #[test]
-fn exits_as_the_process_did_and_deletes_the_container() {
+fn run_returns_exit_status_and_deletes_container() {
     let table = [
         (exited(0), 0, ""),
         (exited(3), 3, ""),
@@ -40,7 +40,7 @@ fn exits_as_the_process_did_and_deletes_the_container() {
 }
 
 #[test]
-fn output_comes_out_byte_for_byte_on_its_own_stream() {
+fn output_is_byte_exact_on_each_stream() {
     let big: Vec<u8> = (0..61_440u32).map(|n| (n % 251) as u8).collect();
     let sent = big.clone();
     let fake = Fake::with(move |shared, id| {
@@ -82,7 +82,7 @@ fn an_oom_kill_is_reported() {
 
 /// Missing output is reported once, whether or not the log contains the message.
 #[test]
-fn output_that_may_be_missing_is_reported_once() {
+fn possibly_missing_output_is_reported_once() {
     const NOTICE: &str = "the last output may be missing: the supervisor was killed";
     for is_in_log in [true, false] {
         let fake = Fake::with(move |shared, id| {
@@ -134,7 +134,7 @@ fn what_was_there_before_stays() {
 }
 
 #[test]
-fn json_is_one_document_on_stdout_and_output_goes_to_stderr() {
+fn json_goes_to_stdout_output_to_stderr() {
     let fake = Fake::with(|shared, id| {
         shared.log(id, LogStream::Stdout, b"out\n");
         shared.log(id, LogStream::Stderr, b"err\n");
@@ -176,7 +176,7 @@ fn secrets_arrive_and_are_not_repeated() {
 }
 
 #[test]
-fn a_refused_request_lists_every_violation_by_its_flag() {
+fn refused_request_lists_violations_by_flag() {
     let fake = Fake::start();
     let details = ErrorDetails::with_bad_request(vec![
         FieldViolation::new("action.run.volume_mounted_files[1].path", "`../x` contains `..`"),
@@ -214,7 +214,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
 
 /// An argument that is not UTF-8 is reported by its position, because the argument may be a secret.
 #[test]
-fn arguments_that_are_not_utf8_are_reported_by_their_places() {
+fn non_utf8_arguments_are_reported_by_position() {
     use std::os::unix::ffi::OsStrExt as _;
     let fake = Fake::start();
     let mut command = agent_cli(&fake, &["run", "--env"]);
@@ -227,7 +227,7 @@ fn arguments_that_are_not_utf8_are_reported_by_their_places() {
 }
 
 #[test]
-fn an_error_of_the_log_is_reported_and_the_container_deleted() {
+fn log_error_is_reported_and_container_deleted() {
     let fake = Fake::start();
     fake.shared.state().refuse_logs = Some(Status::internal("the log is unreadable"));
     let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
@@ -242,7 +242,7 @@ fn an_error_of_the_log_is_reported_and_the_container_deleted() {
 /// If the reader of the output exits (`agent-cli run -- yes | head -1`), the container is stopped and no error is
 /// printed.
 #[test]
-fn a_reader_that_goes_away_stops_the_container_quietly() {
+fn closed_output_stops_container_without_error() {
     let fake = Fake::start();
     let mut child = agent_cli(&fake, &["run", "--", "yes"]).spawn().unwrap();
     let id = fake.started();
@@ -266,7 +266,7 @@ fn a_reader_that_goes_away_stops_the_container_quietly() {
 
 /// If the output cannot be written because the disk is full, this is an error. A closed output is not.
 #[test]
-fn output_that_cannot_be_written_is_an_error() {
+fn unwritable_output_is_error() {
     let fake = Fake::start();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let child = agent_cli(&fake, &["run", "--", "x"]).stdout(full).spawn().unwrap();

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_appears_whole_or_not_at_all() {
+    fn destination_files_are_written_atomically() {
         let home = tempfile::tempdir().unwrap();
         let tree = Tree::open(&Place { directory: home.path().join("new"), make: true, name: None }).unwrap();
         let names = || -> Vec<_> { fs::read_dir(home.path().join("new")).unwrap().flatten().collect() };

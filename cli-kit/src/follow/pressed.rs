@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_that_are_one_request_are_counted_once() {
+    fn simultaneous_signals_count_as_one_request() {
         let (interrupt, terminate, hangup) = (2, 15, 1);
         let begun = Instant::now();
         // Milliseconds and signal of each arrival, and the expected number of requests.

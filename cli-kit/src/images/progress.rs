@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_terminal_each_change_is_a_line() {
+    fn without_terminal_each_change_prints_line() {
         let at = |stage: Stage, done| PullProgress {
             digest: String::new(),
             layers: vec![Layer { digest: "sha256:0123456789abcdef".into(), size: 2048, done, stage: stage.into() }],

@@ -234,7 +234,7 @@ mod tests {
 
     /// Only the blobs that the image needs are uploaded.
     #[test]
-    fn a_layout_is_sent_with_what_the_image_needs() {
+    fn layout_upload_contains_only_needed_blobs() {
         let dir = tempfile::tempdir().unwrap();
         let put = |name: &str, content: String| {
             let path = dir.path().join(name);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn log_entries_are_text_where_they_can_be() {
+    fn log_entries_are_text_or_base64() {
         let entry = |data: &[u8]| v1::StreamLogsResponse {
             stream: LogStream::Stderr.into(),
             data: data.to_vec(),

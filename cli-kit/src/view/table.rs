@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_and_lines_end_without_spaces() {
+    fn table_columns_align_without_trailing_spaces() {
         let mut table = Table::with_heading(2, &["ID", "STATE", "LABELS"]);
         table.row([("web-1".into(), Role::Plain), ("running".into(), Role::Good), ("ä=ö".into(), Role::Plain)]);
         table.row([("x".into(), Role::Plain), ("wiping".into(), Role::Plain), (String::new(), Role::Plain)]);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_one_network_of_both_families() {
+    fn default_is_one_dual_stack_network() {
         let networks = NetworksSettings::default().check().unwrap();
         let bridge = &networks[BRIDGE];
         assert_eq!((networks.len(), &*bridge.interface, bridge.mtu), (1, "ex-bridge", None));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pool_ends_before_its_broadcast_address() {
+    fn small_pool_excludes_broadcast_address() {
         let networks = checked("[a]\nipv4 = '192.0.2.8/29'").unwrap();
         assert_eq!(networks["a"].numbers(), 3..=6);
         let last = networks["a"].addresses(6);

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn spiffe_ids_have_the_form_of_the_standard() {
+    fn spiffe_id_syntax_follows_standard() {
         assert_eq!(trust_domain("spiffe://a.b/c"), Ok("a.b"));
         for bad in [
             "spiffe://a.b",
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_used_are_reported_by_their_key() {
+    fn invalid_identity_settings_are_reported_by_key() {
         assert_eq!(IdentitySettings::default().check().map_err(|bad| bad.key), Ok(()));
         assert_eq!(settings().check().map_err(|bad| bad.key), Ok(()));
         let table = [

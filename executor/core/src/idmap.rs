@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_of_a_pool_are_reported_with_their_numbers() {
+    fn id_pool_bounds_are_reported_with_numbers() {
         assert!(pool(0x7000_0000, 1024).is_ok() && pool(RANGE_IDS, 0).is_ok() && pool(RANGE_IDS, 65_534).is_ok());
         let low = pool(1000, 1).unwrap_err();
         assert!(low.contains("userns_pool_start 1000") && low.contains("65536"), "{low}");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_given_once_and_again_as_late_as_can_be() {
+    fn id_ranges_are_reused_last() {
         let mut pool = pool(100_000, 3).unwrap();
         let all: Vec<Block> = pool.blocks().collect();
         let mut in_use = BTreeSet::new();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_the_whole_pool_and_overlap_nothing() {
+    fn blocks_cover_pool_without_overlap() {
         for (ranges, number) in [(0, 0), (1, 1), (3, 3), (50, 17), (100, 17), (1024, 64), (1025, 65)] {
             let blocks: Vec<Block> = pool(1 << 20, ranges).unwrap().blocks().collect();
             assert_eq!(blocks.len(), number, "{ranges}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_has_in_the_pool_is_found() {
+    fn host_ids_inside_pool_are_found() {
         let pool = pool(100_000, 2).unwrap();
         let passwd = b"root:x:0:0::/:/bin/sh\nlow:x:99999:1::/:\nin:x:100000:1::/:\nlast:x:231071:1::/:\nout:x:231072:1::/:\nbroken\n";
         let subuid = b"a:34464:65536\nb:34464:65537\nc:231071:1\nd:231072:65536\nzero:150000:0\nbad:x:y\n";
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_a_container_does_not_have_is_unowned() {
+    fn unmapped_ids_map_to_overflow_id() {
         let map = IdMap::from_start(Some(200_000));
         assert_eq!([0, 1000, 65_535, 70_000].map(|id| map.to_host(id)), [200_000, 201_000, 265_535, 265_535]);
         assert_eq!(IdMap::HOST.to_host(70_000), 70_000);

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_several_entries_counts_once_for_each_stream() {
+    fn partial_lines_count_once_per_stream() {
         let mut limiter = limiter(None, Some(2));
         let steps = [
             (Stream::Stdout, false, '.'),
@@ -216,7 +216,7 @@ mod tests {
     proptest::proptest! {
         /// For any input: in any span of time no more is kept than the limits allow, and each overage is reported once.
         #[test]
-        fn no_span_of_time_has_more_than_the_limits(
+        fn log_limits_hold_in_every_interval(
             bytes in 1u64..200,
             lines in 1u64..20,
             entries in proptest::collection::vec((0u64..700, 1usize..120, proptest::bool::ANY), 1..200),

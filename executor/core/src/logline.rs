@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_others_are_not_taken_for_ours() {
+    fn foreign_log_lines_are_not_parsed() {
         for line in
             ["", "x", "2026-11-21T10:00:00.0Z stdin F x", "2026-11-21T10:00:00.0Z stdout Q x", "today stdout F x"]
         {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_reported_by_the_executor_alone() {
+    fn only_valid_executor_log_positions_are_parsed() {
         let place = LogPosition { bytes: u64::MAX, entries: 7 };
         let mut line = Vec::new();
         for missing in [Missing::Lost, Missing::AboveLimits] {

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_the_requests_or_the_ids() {
+    fn hostname_defaults_to_container_id() {
         assert_eq!(hostname(&plan(Network::None, named(""))), "web_1");
         assert_eq!(hostname(&plan(Network::None, named("web.example"))), "web.example");
         let mut long = plan(Network::None, named(""));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn resolv_conf_is_the_requests_then_the_networks_then_the_hosts() {
+    fn resolv_conf_prefers_request_then_network() {
         let network =
             Dns { servers: vec!["10.1.0.1".parse().unwrap()], searches: vec!["a.b".into()], options: Vec::new() };
         let with = |servers: &[&str], options: &[&str], egress| Connectivity {

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_payload_comes_back_as_it_went() {
+    fn process_payload_round_trips() {
         let strings = ProcessPayload::strings(b"/bin/sh", b"/", b"2", &[b"-c", b""], &[b"A=1", b"B=\xff"]);
         let bytes = encoded(&strings);
         let back = ProcessPayload::decode(&bytes).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_extra_byte_is_noticed() {
+    fn truncated_or_extended_payload_is_refused() {
         let bytes = encoded(&[b"/x", b"/", b"0", b"K=V"]);
         for end in 0..bytes.len() {
             assert!(decode(&bytes[..end]).is_err(), "cut at {end}");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_count_beyond_the_strings_is_refused() {
+    fn excessive_argument_count_is_refused() {
         for count in [&b"3"[..], b"-1", b"", b"99999999999999999999"] {
             assert!(ProcessPayload::decode(&encoded(&[b"/x", b"/", count, b"a", b"b"])).is_err());
         }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_found_by_their_places_and_another_plan_is_noticed() {
+    fn payload_secrets_require_matching_plan() {
         let strings =
             ProcessPayload::strings(b"/x", b"/", b"2", &[b"-p", b"pw"], &[b"A=1", b"B=2=3", b"C=", b"PATH=/"]);
         let bytes = encoded(&strings);

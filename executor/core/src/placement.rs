@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_of_pod_shows_declared_directories_and_files() {
+    fn volume_of_pod_shows_declared_paths() {
         let files = planned(&["/data/conf/a", "/data/conf/b", "/data/x/key", "/data/key"]);
         let (directories, shared) = (["/data/conf".into()], ["/data".into()]);
         let asked = PlacementRequest { shared: &shared, ..asked(&files, &directories) };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_around_a_file_is_the_containers_own() {
+    fn files_are_mounted_without_hiding_other_paths() {
         type PlacementRow<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
         let table: [PlacementRow<'_>; 11] = [
             // The root of relative paths is one mount, even with few files.
@@ -324,7 +324,7 @@ mod tests {
 
     /// If the files are writable, a dotted directory is mounted as a whole, but a home is not.
     #[test]
-    fn writable_files_of_a_dotted_directory_are_mounted_with_it() {
+    fn writable_files_mount_whole_dotted_directory() {
         let files =
             planned(&["/root/.kube/config", "/root/.token", "/home/u/.aws/x", "/var/lib/me/.netrc", "/etc/cf/a"]);
         let points =
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_would_be_too_long_is_reported() {
+    fn too_long_link_is_reported() {
         let path = format!("/etc/cf/{}f", "d/".repeat(2035));
         let Err(PlacementError::Violations(violations)) = place(asked(&planned(&[&path]), &[]), &fresh(), &tree())
         else {
@@ -358,7 +358,7 @@ mod tests {
 
     /// No path to a mount point may contain a symbolic link; the error names the link.
     #[test]
-    fn links_and_things_in_the_way_are_refused_all_at_once() {
+    fn links_and_obstructing_files_are_refused_together() {
         let paths = ["/bin/x", "/etc/mtab", "/etc/passwd/x", "/opt", "/opt/pipe", "/opt/pipe/x", "/tmp"];
         let directories = ["/bin/x".into()];
         let placed = place(asked(&planned(&paths), &directories), &fresh(), &tree());

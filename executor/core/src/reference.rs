@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_has_one_form_and_a_bound() {
+    fn secret_reference_parts_are_validated() {
         let of = |provider: &str, path: &str, key: &str, version: &str| SecretReference {
             provider: provider.into(),
             path: path.into(),

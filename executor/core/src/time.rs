@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_written_time_is_read_back_to_the_nanosecond() {
+    fn rfc3339_time_round_trips_in_nanoseconds() {
         let time = Timestamp(1_790_000_000_123_456_789);
         assert_eq!(time.rfc3339(), "2026-09-21T14:13:20.123456789Z");
         assert_eq!(Timestamp::parse_rfc3339(&time.rfc3339()), Some(time));

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_point_changes_only_where_something_does() {
+    fn only_changed_mount_points_are_updated() {
         let update = asked(&["db/password", "new/x"], &["db/user"]);
         update.check(&plan()).unwrap();
         let placed = update.place(&plan(), &mounts()).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_mount_point_is_named_with_those_that_there_are() {
+    fn files_outside_mount_points_are_refused() {
         let violations = asked(&["/srv/x", "/etc/other", "ok"], &["/etc/key"]).place(&plan(), &mounts()).unwrap_err();
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
         assert_eq!(fields, ["files[0].path", "files[1].path", "removed_paths"]);

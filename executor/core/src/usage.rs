@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processor_time_of_both_versions_is_in_nanoseconds() {
+    fn cpu_time_is_nanoseconds_in_both_versions() {
         let v2 = "usage_usec 5000\nuser_usec 3000\nsystem_usec 2000\nnr_periods 9\nnr_throttled 4\nthrottled_usec 7\n";
         let expected = CpuUsage {
             total: 5_000_000,

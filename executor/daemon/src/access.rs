@@ -303,7 +303,7 @@ mod tests {
 
     /// Each new method must be added to the table deliberately.
     #[test]
-    fn the_table_has_every_method_of_the_interface() {
+    fn access_table_lists_every_method() {
         let set = prost_types::FileDescriptorSet::decode(executor_proto::FILE_DESCRIPTOR_SET).unwrap();
         let mut methods = 0;
         for file in &set.file {

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_violations_are_counted_and_few_are_reported() {
+    fn many_violations_are_summarized() {
         let one = |i: usize| Violation::new(format!("f[{i}]"), "is wrong");
         let few = ApiError::invalid(vec![one(0), one(1)]);
         assert_eq!(few.message, "f[0]: is wrong; f[1]: is wrong");

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_address_is_denied_in_all_its_forms() {
+    fn denied_address_is_denied_in_every_form() {
         let lists = lists(&["169.254.0.0/16", "10.0.0.0/8", "fe80::/10"], &["10.1.0.0/16"]);
         let table = [("169.254.169.254", false), ("10.2.0.1", false), ("10.1.0.1", true), ("93.184.216.34", true)];
         for (address, admitted) in table {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn own_address_in_every_form_needs_an_exception() {
+    fn own_address_in_every_form_needs_exception() {
         for own in ["127.0.0.1", "0.0.0.0"] {
             // An address of the prefix for local translation whose embedded part is zero represents no IPv4 address.
             let forms = forms::forms(own.parse().unwrap()).into_iter();

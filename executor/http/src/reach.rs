@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_address_has_one_reach_in_every_form() {
+    fn ipv4_reach_is_same_in_every_form() {
         let table = [
             ("127.0.0.1", Reach::Loopback),
             ("10.1.2.3", Reach::Private),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_one_names_what_is_nearer_than_itself() {
+    fn named_address_is_public_or_same_reach() {
         use Reach::{LinkLocal, Loopback, Private, Public};
         for by in [Public, Private, Loopback, LinkLocal] {
             for host in [Public, Private, Loopback, LinkLocal] {

@@ -359,7 +359,7 @@ mod tests {
     /// A key of each type signs a correct certificate. If there are several organizational units, the subject contains
     /// them in order.
     #[test]
-    fn a_certificate_is_signed_by_the_ca_with_each_kind_of_key() {
+    fn ca_signs_certificates_for_every_key_type() {
         let kinds: [(KeyPair, &dyn VerificationAlgorithm); 3] = [
             (KeyPair::generate().unwrap(), &ECDSA_P256_SHA256_ASN1),
             (KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap(), &ECDSA_P384_SHA384_ASN1),
@@ -398,7 +398,7 @@ mod tests {
 
     /// A certificate expires no later than its CA, and an expired CA signs no certificate.
     #[test]
-    fn the_ca_is_the_end_of_what_it_signs() {
+    fn certificate_expires_no_later_than_ca() {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let mut params = ca();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_bounded_in_number_and_bytes_and_of_known_kinds() {
+    fn layers_are_limited_in_number_size_type() {
         let (gzip, unknown) = (descriptor(TAR_GZIP, 10), "application/vnd.oci.image.layer.v2.tar");
         let docker = descriptor("application/vnd.docker.image.rootfs.diff.tar.gzip", 990);
         let both = taken(&[gzip.clone(), docker.clone()], 2).unwrap();

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn by_age_and_by_budget_and_never_what_is_used() {
+    fn prune_by_age_and_budget_spares_used() {
         let age = |nanos| PruneRules { unused_for: Some(Duration::from_nanos(nanos)), ..PruneRules::default() };
         let budget = |bytes| PruneRules { bytes_budget: Some(bytes), ..PruneRules::default() };
         assert_eq!(gone(PruneRules::default(), &[]), (vec![], 0));

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_without_a_port_covers_every_port() {
+    fn registry_without_port_matches_every_port() {
         let settings = Settings {
             insecure_registries: vec!["a".into(), "b:80".into(), "[::1]".into()],
             ..Settings::new("/".into())

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_is_written_as_the_kernel_reads_it() {
+    fn apparmor_profile_is_written_in_kernel_format() {
         let dir = tempfile::tempdir().unwrap();
         let attributes = dir.path().join("17/attr/apparmor");
         fs::create_dir_all(&attributes).unwrap();

@@ -207,7 +207,7 @@ mod tests {
 
     /// Uses ordinary directories as cgroups. The test creates the files that the kernel would create.
     #[test]
-    fn a_new_cgroup_has_what_its_parent_has() {
+    fn new_cgroup_inherits_parent_cpuset() {
         let dir = tempfile::tempdir().unwrap();
         let cpusets = Cpusets { root: open_dir(dir.path()).unwrap(), separate: true };
         let write = |path: &str, text: &str| {

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_that_starts_is_reported_by_its_name() {
+    fn starting_launchers_are_recognized_by_name() {
         let starting = ["executor-start", "memfd:executor-", "4", "12"].map(|name| is_starting(name.as_bytes()));
         assert_eq!(starting, [true; 4]);
         for name in ["executor-launch", "executor-shim", "executor-steps", "youki:[1:INTER]", "init"] {

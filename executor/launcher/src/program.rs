@@ -254,14 +254,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_of_its_own_come_before_kept_ones() {
+    fn own_variables_precede_inherited_ones() {
         let merged = with_others(&[b"A=1", b"PATH=/x"], &[b"PATH=/y", b"A=", b"AB=2=3", b"B"]);
         assert_eq!(merged, [&b"A=1"[..], b"PATH=/x", b"AB=2=3", b"B"]);
         assert_eq!(with_others(&[b"A=1"], &[]), [b"A=1"]);
     }
 
     #[test]
-    fn a_name_is_looked_up_and_a_path_is_not() {
+    fn only_bare_names_are_searched_in_path() {
         let list = |program: &str, path: &str| -> Vec<String> {
             candidates(program.as_bytes(), path.as_bytes()).into_iter().map(|p| String::from_utf8(p).unwrap()).collect()
         };

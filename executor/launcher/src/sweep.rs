@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_reported_by_what_is_known() {
+    fn lost_container_failure_names_known_cause() {
         let hung = || Some("has not responded to a ping for 90 s".to_owned());
         let lost = "its shim was lost: the process was killed, its exit status is unknown";
         let killed = "its shim has not responded to a ping for 90 s, and was killed: the process was killed, its exit status \
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn output_may_be_missing_of_what_ran_until_its_end_is_reported() {
+    fn possibly_missing_output_depends_on_state() {
         for (state, started, missing) in [
             (State::Created, false, false),
             (State::Running, true, true),
@@ -528,7 +528,7 @@ mod tests {
 
     /// The state of a container is recognized from each set of files that a killed shim or launcher can leave.
     #[test]
-    fn a_container_without_a_shim_is_known_by_its_files() {
+    fn container_without_shim_is_classified_by_files() {
         let home = tempfile::tempdir().expect("a directory");
         let dirs = Dirs::in_home(home.path());
         let found = || match RemainsState::from_dirs(&dirs) {

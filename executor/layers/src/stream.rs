@@ -249,7 +249,7 @@ mod tests {
     /// If a blob is a hole, it is refused before it is read, for each compression, because of its own size or of its
     /// uncompressed size. The controls: stored data, and a hole below the limit, are read.
     #[test]
-    fn a_blob_that_is_mostly_holes_is_refused_before_it_is_read() {
+    fn sparse_blob_is_refused_before_read() {
         let mut limits = Limits::default();
         limits.archive.bytes = 1 << 40;
         let sparse = |length| {
@@ -271,7 +271,7 @@ mod tests {
 
     /// If bytes are appended to a blob while it is read, they are ignored.
     #[test]
-    fn a_blob_ends_where_it_ended_when_it_was_opened() {
+    fn blob_appended_after_open_is_ignored() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[1; 1000], 0).unwrap();
         let mut archive = Archive::open(file.try_clone().unwrap(), Compression::None, &Limits::default()).unwrap();

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn faulty_helper_is_an_error_without_its_secret() {
+    fn faulty_helper_fails_without_showing_secret() {
         let table = [
             ("echo the vault is locked; exit 3", "the vault is locked"),
             (r#"echo '{"Username":"u","Secret":canary}'"#, "not JSON"),

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_as_long_as_asked_different_each_time_and_not_printed() {
+    fn canary_has_length_is_random_and_redacted() {
         for length in [0, 1, 64, PERIOD - 1, PERIOD + 1, 900_000] {
             let canary = Canary::random(length).unwrap();
             assert_eq!(canary.as_str().len(), length);

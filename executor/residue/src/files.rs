@@ -133,7 +133,7 @@ mod tests {
     use crate::{Canary, Needles, Place, Search};
 
     #[test]
-    fn files_are_found_in_depth_over_seams_and_not_through_links() {
+    fn deep_files_are_searched_without_following_links() {
         let canary = Canary::random(5000).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("it", canary.as_bytes());
@@ -173,7 +173,7 @@ mod tests {
         }
     }
     #[test]
-    fn a_namespace_has_no_content_and_a_deleted_file_has() {
+    fn namespaces_are_skipped_deleted_files_searched() {
         let canary = Canary::random(5000).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("it", canary.as_bytes());

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_machine_is_searched_over_seams_and_the_rest_is_not() {
+    fn only_system_memory_is_searched_across_seams() {
         let canaries = [0; 3].map(|_: u8| Canary::random(64).unwrap());
         let mut needles = Needles::new().unwrap();
         for (label, canary) in ["virtual", "seam", "end"].iter().zip(&canaries) {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machines_memory_is_searched_and_its_pages_are_reported() {
+    fn memory_image_hits_report_page_kind() {
         let canary = Canary::random(64).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("it", canary.as_bytes());

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn any_part_of_31_bytes_is_found_wherever_it_lies() {
+    fn any_31_byte_part_is_found() {
         let (canary, other) = (Canary::random(64).unwrap(), Canary::random(4096).unwrap());
         let mut needles = Needles::new().unwrap();
         needles.add("one", canary.as_bytes());

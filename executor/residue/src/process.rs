@@ -116,7 +116,7 @@ mod tests {
 
     /// If a process has a canary in its memory, environment, arguments or a deleted file, the canary is found there.
     #[test]
-    fn a_process_is_searched_in_all_its_places() {
+    fn process_is_searched_in_every_place() {
         let canaries = ["variable", "argument", "file", "memory"].map(|label| (label, Canary::random(64).unwrap()));
         let mut needles = Needles::new().unwrap();
         for (label, canary) in &canaries {

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_is_zero_and_the_system_allocator_shows_that_this_would_be_noticed() {
+    fn freed_memory_is_zeroed() {
         // SAFETY: `zeros_after` gives up the block.
         assert!(zeros_after(|block, layout| unsafe { ZeroOnFree.dealloc(block, layout) }));
         // SAFETY: as above.

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_depends_on_the_key_and_on_every_boundary() {
+    fn tag_depends_on_key_and_part_boundaries() {
         let (key, other) = (TagKey::random().unwrap(), TagKey::random().unwrap());
         let tag = |key: &TagKey, parts: &[&[u8]]| key.tag(parts.iter().copied());
         assert_eq!(tag(&key, &[b"a", b"b"]), tag(&TagKey::from_bytes(key.as_bytes()).unwrap(), &[b"a", b"b"]));

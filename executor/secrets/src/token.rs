@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_has_the_form_and_is_known_by_its_digest() {
+    fn token_has_format_and_matches_digest() {
         let id: ContainerId = "web.1".parse().unwrap();
         let (token, other) = (Token::random(&id).unwrap(), Token::random(&id).unwrap());
         let text = std::str::from_utf8(token.as_bytes()).unwrap();

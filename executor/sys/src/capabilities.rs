@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_of_a_request_is_known_by_its_number() {
+    fn every_requested_capability_name_is_known() {
         for (number, name) in executor_core::validate::CAPABILITIES.iter().enumerate() {
             let set = named([*name]).unwrap();
             let found: Vec<_> =

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ready_comes_back_by_its_token() {
+    fn ready_descriptors_are_returned_by_token() {
         let ((a, b), (c, d)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let all = || {
             let mut events = Events::default();

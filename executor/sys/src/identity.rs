@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_name_does_not_shift_the_fields() {
+    fn hostile_process_name_does_not_shift_fields() {
         let mut stat = b"7 (a) S 1 2) R".to_vec();
         for field in 4..=22 {
             stat.extend_from_slice(format!(" {field}").as_bytes());

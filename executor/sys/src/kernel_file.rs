@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_a_file_is_read_however_long_it_is() {
+    fn files_of_any_length_are_read_completely() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         for length in [0, 1, USUAL - 1, USUAL, USUAL + 1, 4 * USUAL, 9 * USUAL + 7] {

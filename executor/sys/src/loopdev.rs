@@ -116,7 +116,7 @@ mod tests {
     /// Data written to the device is in the file, and the device is free after its last user has closed it.
     #[test]
     #[ignore = "needs root"]
-    fn a_device_shows_its_file_and_goes_by_itself() {
+    fn loop_device_maps_file_and_autoclears() {
         if !Path::new("/dev/loop-control").exists() {
             return; // a kernel without loop devices
         }

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_sealed_memory_file_is_refused() {
+    fn unsealed_or_ordinary_file_is_refused() {
         let plain = OwnedFd::from(tempfile::tempfile().unwrap());
         assert!(MemFile::from_fd(plain, 10).is_err());
         let unsealed = memfd_create("x", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_read_as_the_kernel_writes_them() {
+    fn mountinfo_is_parsed_in_kernel_format() {
         let table: &[u8] = b"131 90 0:52 /files /root/a\\040b\\134c ro,nosuid - tmpfs executor-secrets rw,size=12k\n\
             29 23 8:1 / / rw shared:1 master:2 - ext4 /dev/sda1 rw\n\
             no mount\n\

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peer_of_a_pair_is_this_process() {
+    fn peer_of_socket_pair_is_this_process() {
         let (a, _b) = UnixStream::pair().unwrap();
         let peer = credentials(&a).unwrap();
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());

@@ -238,7 +238,7 @@ mod tests {
     /// If locking is permitted, every page that is touched later is locked; otherwise nothing changes. This runs in a
     /// new process of the test program, because the setting is per process.
     #[test]
-    fn memory_is_locked_as_it_is_touched_where_that_is_allowed() {
+    fn memory_is_locked_on_fault_if_permitted() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_LOCKED";
         let Some(privileged) = std::env::var_os(ALONE) else {
             for privileged in ["privileged", "unprivileged"] {
@@ -246,7 +246,7 @@ mod tests {
                 again.args([
                     "--include-ignored",
                     "--exact",
-                    "privileges::tests::memory_is_locked_as_it_is_touched_where_that_is_allowed",
+                    "privileges::tests::memory_is_locked_on_fault_if_permitted",
                 ]);
                 assert!(again.env(ALONE, privileged).status().unwrap().success(), "{privileged}");
             }
@@ -272,16 +272,12 @@ mod tests {
     /// again.
     #[test]
     #[ignore = "needs root"]
-    fn what_is_done_as_a_user_is_done_by_that_user() {
+    fn action_as_user_has_user_permissions_only() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_AS_USER";
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
             again
-                .args([
-                    "--include-ignored",
-                    "--exact",
-                    "privileges::tests::what_is_done_as_a_user_is_done_by_that_user",
-                ])
+                .args(["--include-ignored", "--exact", "privileges::tests::action_as_user_has_user_permissions_only"])
                 .env(ALONE, "1");
             assert!(again.status().unwrap().success());
             return;

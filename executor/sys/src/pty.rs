@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_has_two_ends_and_a_size() {
+    fn terminal_has_two_ends_and_size() {
         let terminal = Terminal::open().unwrap();
         resize(terminal.master.as_fd(), Window { rows: 7, columns: 77 }).unwrap();
         let seen = rustix::termios::tcgetwinsize(&terminal.slave).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_multiplexer_is_not_taken_for_one() {
+    fn other_files_are_not_pty_multiplexers() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let file = tempfile::tempfile().unwrap();
         assert!(!is_multiplexer(null.as_fd()).unwrap() && !is_multiplexer(file.as_fd()).unwrap());

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_sends_no_more_has_hung_up() {
+    fn half_closed_peer_counts_as_hung_up() {
         let (a, b) = UnixStream::pair().unwrap();
         assert!(!hung_up(&b) && !is_readable(&b));
         (&a).write_all(b"x").unwrap();

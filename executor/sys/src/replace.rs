@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_leaves_the_old_content_and_nothing_else() {
+    fn failed_replacement_keeps_old_content() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("occupied");
         fs::create_dir_all(path.join("below")).unwrap();

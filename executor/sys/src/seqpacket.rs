@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_socket_of_this_kind_is_taken() {
+    fn other_socket_kinds_are_refused() {
         let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -383,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_does_not_fit_is_an_error() {
+    fn oversized_message_is_error() {
         let (a, b) = Seqpacket::pair().unwrap();
         a.send(&[7; 65], &[]).unwrap();
         assert_eq!(b.recv(&mut [0; 64]).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
-    fn a_long_path_works_and_an_absent_listener_is_reported() {
+    fn long_socket_path_works_missing_listener_fails() {
         let dir = tempfile::tempdir().unwrap();
         let long = dir.path().join("d".repeat(100));
         std::fs::create_dir(&long).unwrap();

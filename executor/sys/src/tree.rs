@@ -192,7 +192,7 @@ mod tests {
 
     /// A tree that is deeper than the descriptor limit and the longest path is removed, and its links are not followed.
     #[test]
-    fn a_tree_of_any_depth_goes_and_nothing_else() {
+    fn tree_of_any_depth_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("kept"), "x").unwrap();
         fs::create_dir(dir.path().join("other")).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     /// If a directory is moved elsewhere while it is emptied, nothing is removed at its new location or above it, and
     /// the rest of the tree is removed.
     #[test]
-    fn a_directory_that_is_moved_away_takes_no_one_along() {
+    fn moved_directory_is_not_removed_elsewhere() {
         for depth in 0..3 {
             let home = tempfile::tempdir().unwrap();
             let (tree, other) = (home.path().join("tree"), home.path().join("other"));
@@ -253,7 +253,7 @@ mod tests {
     /// The moves of the previous test as a race: if one thread keeps moving directories out and in while trees are
     /// removed, nothing outside the trees is removed.
     #[test]
-    fn no_one_is_taken_along_by_a_race() {
+    fn concurrent_moves_remove_nothing_outside_tree() {
         let home = tempfile::tempdir().unwrap();
         let (tree, other, ended) = (home.path().join("tree"), home.path().join("other"), AtomicBool::new(false));
         fs::create_dir_all(other.join("spare/x/y")).unwrap();
@@ -282,7 +282,7 @@ mod tests {
     /// If a file system is mounted in a tree, its content is not removed.
     #[test]
     #[ignore = "needs root"]
-    fn what_is_mounted_in_a_tree_is_left_alone() {
+    fn mounted_file_system_is_not_removed() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let at = home.path().join("tree/mounted");
         fs::create_dir_all(&at).unwrap();

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_something_until_the_last_byte_is_read() {
+    fn unread_bytes_remain_until_last_read() {
         let (mut a, mut b) = UnixStream::pair().unwrap();
         assert_eq!(unread(&a).unwrap(), 0);
         a.write_all(&[0; 1000]).unwrap();

@@ -71,7 +71,7 @@ mod tests {
     /// cannot fork.
     #[test]
     #[ignore = "needs root"]
-    fn a_view_shows_mapped_owners_and_the_files_keep_theirs() {
+    fn idmapped_view_maps_owners_without_changing_files() {
         let mut child = std::process::Command::new("unshare").args(["--user", "sleep", "1000"]).spawn().unwrap();
         let pid = child.id() as i32;
         let name = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).unwrap();

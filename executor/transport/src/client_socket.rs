@@ -153,7 +153,7 @@ mod tests {
 
     /// If a response finds no buffer space, it waits for the client, and a pending read is still woken.
     #[tokio::test]
-    async fn answers_wait_for_room_and_reads_go_on() {
+    async fn responses_wait_for_space_while_reads_continue() {
         let (mut client, server) = pair();
         let (mut reader, mut writer) = tokio::io::split(server);
         let reading = tokio::spawn(async move {
@@ -190,7 +190,7 @@ mod tests {
     /// While every response finds buffer space, the socket is not registered for writing. After a response has found
     /// none, it is (control).
     #[tokio::test]
-    async fn writing_is_watched_from_the_first_answer_on_that_waits() {
+    async fn socket_polls_writability_only_after_blocked_write() {
         const EPOLLIN: u32 = 1;
         const EPOLLOUT: u32 = 4;
         let (mut client, mut server) = pair();

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_stays_until_its_client_has_read() {
+    async fn socket_lingers_until_client_has_read() {
         let (mut client, mut server) = UnixStream::pair().unwrap();
         server.write_all(&[1; 100]).await.unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -53,7 +53,7 @@ mod tests {
     const RATE: Rate = Rate { burst: 3, interval: Duration::from_millis(10) };
 
     #[test]
-    fn an_owner_beyond_its_rate_is_refused_and_others_are_not() {
+    fn owner_beyond_rate_is_refused_alone() {
         let (mut rates, begun) = (Rates::new(RATE), Instant::now());
         let at = |milliseconds| begun + Duration::from_millis(milliseconds);
         let (one, other) = (Owner::Container(1), Owner::User(1));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_connections_make_room_and_busy_ones_stay() {
+    fn idle_connections_are_replaced_busy_ones_kept() {
         let slots = Slots::new(LIMITS);
         let take = |owner, calls: &Calls| slots.take(owner, calls);
         let mut held: Vec<Slot> = (0..6).map(|_| take(A, &busy()).unwrap()).collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_most_idle_of_the_one_who_has_most_goes_first() {
+    async fn most_idle_connection_of_largest_owner_closes() {
         let slots = Slots::new(LIMITS);
         let settled = Calls::new(1);
         settled.settle_for_test();
@@ -225,7 +225,7 @@ mod tests {
     /// All host ids of a container count as one owner, so a process that uses many of them cannot take other
     /// containers' slots.
     #[test]
-    fn all_ids_of_a_container_are_one_owner() {
+    fn all_ids_of_container_are_one_owner() {
         let policy = Policy { userns_pool_start: 1 << 20, userns_pool_ranges: 10, ..Policy::default() };
         let pool = policy.userns_pool().ok();
         let owner = |uid| Owner::new(uid, pool.as_ref());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_sends_nothing_locks_out_no_other() {
+    fn idle_connections_do_not_block_other_owners() {
         let slots = Slots::new(Limits { all: 256, each: 256, ..LIMITS });
         let _held: Vec<_> = (0..1000).map(|_| slots.take(A, &idle()).unwrap()).collect();
         assert_eq!(slots.occupied().len(), 256);

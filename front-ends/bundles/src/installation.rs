@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn i4_the_revision_before_goes_when_the_new_one_is_installed() {
+    fn i4_previous_revision_is_removed_after_install() {
         let mut it = begun();
         assert_eq!(it.left_over(), ["demo-r1"]);
         it.pivot(1);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn i5_failures_become_conditions_and_the_revision_before_stays() {
+    fn i5_failures_become_conditions_previous_revision_stays() {
         let mut it = begun();
         it.fail(1, "InstallFailed", "pod x is not ready");
         assert_eq!(status(&it, ConditionKind::Installed), ("False", "InstallFailed"));
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn i5_each_change_is_an_event_and_old_ones_are_forgotten() {
+    fn i5_changes_are_events_with_limited_history() {
         let mut it = begun();
         it.pivot(1);
         let reported = |it: &Installation| -> Vec<String> {

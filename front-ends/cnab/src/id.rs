@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_grow_also_when_the_clock_goes_back() {
+    fn ids_increase_when_clock_goes_back() {
         let now = UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let mut last = after(None, now).unwrap();
         for step in [0, 0, 1, 0] {

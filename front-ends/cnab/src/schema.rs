@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_any_depth_and_never_by_a_name_or_by_data() {
+    fn write_only_is_found_at_any_depth() {
         let table = [
             (json!({ "writeOnly": true }), true),
             (json!({ "writeOnly": false }), false),

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_definition_by_source_and_where_nothing_is_said() {
+    fn write_only_follows_definition_source_or_default() {
         let bundle = json!({
             "definitions": { "s": {}, "w": { "writeOnly": true } },
             "parameters": { "plain": { "definition": "s" }, "pass": { "definition": "w" }, "lost": { "definition": "n" },

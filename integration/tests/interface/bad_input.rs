@@ -114,7 +114,7 @@ fn an_environment_string_of_131072_bytes() {
 }
 
 #[test]
-fn users_and_root_file_systems_that_are_not_there() {
+fn missing_users_and_rootfs_are_refused() {
     use Code::{FailedPrecondition, InvalidArgument};
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let busybox = || sh("true").rootfs(&rootfs.reference());
@@ -205,7 +205,7 @@ fn a_rootfs_whose_dev_is_a_link() {
 }
 
 #[test]
-fn a_path_through_a_link_of_the_rootfs() {
+fn files_behind_rootfs_links_are_refused() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let outside = tempfile::tempdir().unwrap();
     symlink(outside.path(), rootfs.path().join("link")).unwrap();

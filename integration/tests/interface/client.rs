@@ -76,7 +76,7 @@ fn every_violation_comes_at_once() {
 
 /// Logs, events, waits and streams continue across a restart, without loss or duplicates.
 #[test]
-fn all_that_follows_goes_on_over_a_restart() {
+fn all_streams_continue_across_restart() {
     let mut daemon = Daemon::start();
     let api = daemon.api.clone(); // its runtime outlives the daemon
     let client = api.client();

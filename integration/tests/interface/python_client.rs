@@ -18,7 +18,7 @@ fn interpreter() -> PathBuf {
 }
 
 #[test]
-fn a_python_client_runs_a_run_action_with_secret_files() {
+fn python_client_runs_action_with_secret_files() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/client.py");

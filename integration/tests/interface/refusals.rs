@@ -30,7 +30,7 @@ fn assert_refusal(refused: &Refused, reason: Reason, field: &str, words: &str) {
 }
 
 #[test]
-fn what_the_rootfs_does_not_have_is_named() {
+fn missing_rootfs_entries_are_named() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let none = Payload::default();
@@ -47,7 +47,7 @@ fn what_the_rootfs_does_not_have_is_named() {
 
 /// The operator's `rootfs_dirs` also apply to the target of a link.
 #[test]
-fn a_link_out_of_the_allowed_directories_is_refused() {
+fn rootfs_link_outside_allowed_directories_is_refused() {
     let (allowed, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
     let config = allowed.path().join("executor.toml");
     std::fs::write(&config, format!("[policy]\nrootfs_dirs = [{:?}]\n", allowed.path())).unwrap();
@@ -66,7 +66,7 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
 /// A root file system whose `/dev` is a link is refused: libcontainer 0.7.0 would create and delete files on the host
 /// before it pivots.
 #[test]
-fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
+fn linked_kernel_directories_in_rootfs_are_refused() {
     let launcher = Launcher::start(&[]);
     let victim = tempfile::tempdir().unwrap();
     std::fs::write(victim.path().join("null"), "precious").unwrap();
@@ -82,7 +82,7 @@ fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
 }
 
 #[test]
-fn a_path_through_a_link_of_the_rootfs_is_refused() {
+fn file_path_through_rootfs_link_is_refused() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let outside = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(outside.path(), rootfs.path().join("link")).unwrap();
@@ -101,7 +101,7 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
 
 /// The launcher validates a plan again, and refuses a plan that the daemon's validation would not produce.
 #[test]
-fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
+fn invalid_plan_of_compromised_daemon_is_refused() {
     let launcher = Launcher::start(&[]);
     let good = plan(Draft { files: vec![("f".to_owned(), "a", 1).into()], ..Draft::default() });
     let payload = Payload { files: vec![b"S"], ..Payload::default() };
@@ -124,7 +124,7 @@ fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
 /// Secret files count against the container's own memory limit. Files that do not fit are refused with the name of the
 /// limit. The control: files that fit are accepted.
 #[test]
-fn files_that_the_memory_limit_cannot_hold_are_reported() {
+fn files_exceeding_memory_limit_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("executor.toml");
     std::fs::write(&config, "[policy]\nfiles_bytes_max = 40000000\n").unwrap();
@@ -148,7 +148,7 @@ fn files_that_the_memory_limit_cannot_hold_are_reported() {
 }
 
 #[test]
-fn an_id_in_use_is_refused_and_the_first_container_stays() {
+fn id_in_use_is_refused_without_effect() {
     let launcher = Launcher::start(&[]);
     let plan = plan(Draft { path: "/bin/sleep", ..Draft::default() });
     let payload = Payload { args: vec![b"1000"], ..Payload::default() };

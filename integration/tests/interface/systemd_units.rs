@@ -64,7 +64,7 @@ fn the_daemons_sandbox_is_tight() {
 /// LimitCORE of the units is 1. The limit of a unit is the maximum for its processes, and containers need 1: with this
 /// value the kernel pipes no core file to a program in core_pattern (core(5)).
 #[test]
-fn the_limit_on_core_files_is_the_one_that_is_heeded() {
+fn unit_limits_core_files() {
     for unit in ["executord.service", "executor-launcher.service"] {
         assert_eq!(settings(unit, "LimitCORE"), ["1"], "{unit}");
     }
@@ -92,7 +92,7 @@ fn no_restart_reaches_the_containers() {
 }
 
 #[test]
-fn users_and_directories_are_made_as_the_units_need_them() {
+fn sysusers_and_tmpfiles_match_unit_settings() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path();
     for directory in ["etc", "run", "var/lib"] {

@@ -81,7 +81,7 @@ fn tar(path: &str, content: &[u8]) -> Vec<u8> {
 const CHECKSUM: &str = "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73"; // of `content`
 
 #[test]
-fn archives_are_unpacked_and_files_are_placed_as_the_user() {
+fn archives_and_files_are_placed_as_user() {
     let daemon = daemon();
     let server = WebServer::start(|_, request| match request.target.as_str() {
         "/a.tar" => WebAnswer::ok(&tar("bin/run", b"#!/bin/sh\necho from the archive\n")),
@@ -225,7 +225,7 @@ fn files_and_directories_are_uploaded() {
 }
 
 #[test]
-fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
+fn cached_artifact_is_revalidated_for_same_url() {
     let daemon = daemon();
     let server = WebServer::start(|_, request| match request.header("if-none-match") {
         Some("\"one\"") => WebAnswer::Full("304 Not Modified", Vec::new(), Vec::new()),

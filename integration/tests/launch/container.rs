@@ -221,7 +221,7 @@ fn a_prepared_rootfs_stays_as_it_is() {
 /// Secret files are on a separate tmpfs (`ro,nosuid,nodev,noexec`, and `noswap` if the kernel supports it). They have
 /// mode 0600, are in directories with mode 0700, and are owned by the process's user (docs/security-claims.md).
 #[test]
-fn secret_files_lie_on_a_file_system_of_their_own() {
+fn secret_files_are_on_separate_tmpfs() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "cd /etc/cf-service-bindings; stat -L -c '%a %u:%g %s %n' . db db/password /etc/app.key; \
         grep executor-secrets /proc/self/mountinfo; \

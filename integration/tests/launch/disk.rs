@@ -30,7 +30,7 @@ fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
 /// A write beyond the limit fails with ENOSPC for every user, and data within the limit is written. The host loses no
 /// more space than the limit, and gets all of it back. The control: without a limit the same write succeeds.
 #[test]
-fn the_limit_holds_and_the_host_is_left_alone() {
+fn disk_limit_is_enforced_and_space_returned() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
     let rootfs = Rootfs::busybox();
     fs::set_permissions(rootfs.path().join("srv"), fs::Permissions::from_mode(0o777)).unwrap();
@@ -65,7 +65,7 @@ fn the_limit_holds_and_the_host_is_left_alone() {
 /// `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
-fn where_there_are_project_quotas_they_hold_the_limit() {
+fn project_quota_enforces_disk_limit() {
     let at = PathBuf::from(std::env::var_os("EXECUTOR_QUOTA_DIR").unwrap());
     let (own, open) = (File::create(at.join("own")).unwrap(), "[policy]\nallow_host_userns = true\n");
     drop(own);
@@ -155,7 +155,7 @@ fn disk_is_a_part_of_the_capacity() {
 /// Whichever process of the executor is killed, the file system is unmounted, its device is free, and no file of it is
 /// left.
 #[test]
-fn nothing_is_left_of_it_whichever_is_killed() {
+fn disk_is_removed_after_any_process_kill() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let start = |daemon: &Daemon, id: &str| {
@@ -198,7 +198,7 @@ fn nothing_is_left_of_it_whichever_is_killed() {
 /// the operator prefers a warning, the container runs with a warning. This host has neither loop devices nor project
 /// quotas.
 #[test]
-fn what_cannot_be_held_is_refused_or_reported() {
+fn unenforceable_disk_limit_is_refused_or_reported() {
     let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
     for (name, report) in [("refuse", false), ("report", true)] {
         let config = home.path().join("executor.toml");

@@ -63,7 +63,7 @@ fn no_signal_is_ignored_from_the_start() {
 /// Every masked path that this kernel has is empty in the container and not on the host. Read-only paths cannot be
 /// written, and init cannot be killed. Further attacks are in `attacks/`.
 #[test]
-fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
+fn kernel_paths_are_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let there: Vec<&str> = MASKED.into_iter().filter(|path| Path::new(path).exists()).collect();
@@ -82,7 +82,7 @@ fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
 /// The launcher first clears LISTEN_FDS from its environment and closes inherited descriptors, here a descriptor of the
 /// host's root directory. Otherwise libcontainer would pass such descriptors to the container.
 #[test]
-fn no_descriptor_of_the_host_reaches_a_container() {
+fn no_host_descriptor_reaches_container() {
     let (launcher, rootfs) = (Launcher::start_by("exec 3</; export LISTEN_FDS=1 LISTEN_PID=$$;"), Rootfs::busybox());
     let reference = rootfs.reference();
     let script = "ls /proc/self/fd; echo LISTEN_FDS=$LISTEN_FDS; ls -d /proc/self/fd/3/root";
@@ -100,7 +100,7 @@ fn no_descriptor_of_the_host_reaches_a_container() {
 /// root file system (CVE-2024-21626). The test tries every number that a descriptor of the executor could have. The
 /// control: the same paths work for the container's own root directory.
 #[test]
-fn no_inherited_descriptor_is_a_way_to_the_host() {
+fn inherited_descriptors_do_not_lead_to_host() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let try_it = |id: String, path: &str, dir: &str| {
@@ -166,7 +166,7 @@ fn limits_are_in_force() {
 }
 
 #[test]
-fn the_network_is_the_containers_own_unless_the_hosts_is_asked_for() {
+fn network_is_private_unless_host_is_requested() {
     let (launcher, rootfs) = (Launcher::start(&["--allow-host-network"]), Rootfs::busybox());
     let reference = rootfs.reference();
     let script = "cat /proc/net/dev | grep -c :; ls -l /proc/self/ns/net; ping -c1 -W5 127.0.0.1 >/dev/null 2>&1; cat /proc/net/route | wc -l";

@@ -61,7 +61,7 @@ fn two_hundred_containers_leave_nothing() {
 
 /// Launches are not blocked while removals wait for their shims.
 #[test]
-fn a_burst_is_taken_while_others_are_removed() {
+fn burst_of_launches_continues_during_removals() {
     const BURST: usize = 100;
     let rootfs = Rootfs::busybox();
     let daemon = warmed_up(&rootfs);

@@ -131,7 +131,7 @@ fn shared_user_is_no_caller() {
 
 /// /proc/PID/exe of the executor's processes cannot be written from inside a container (CVE-2019-5736).
 #[test]
-fn launcher_and_shims_run_from_a_sealed_memory_file() {
+fn launcher_and_shims_run_from_sealed_memfd() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("one"));
     for pid in [daemon.launcher().unwrap(), daemon.record("one").shim.pid] {

@@ -134,7 +134,7 @@ fn a_root_can_be_read_only() {
 
 /// A profile denies the system calls that it names. A profile is accepted only if the operator allows profiles.
 #[test]
-fn a_profile_of_the_requests_own_is_in_force() {
+fn requested_seccomp_profile_is_enforced() {
     let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
         {"names": ["chmod", "fchmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": 28},
         {"names": ["no_such_call"], "action": "SCMP_ACT_ERRNO"}]}"#;

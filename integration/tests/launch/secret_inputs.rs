@@ -48,7 +48,7 @@ fn secret_variables_and_arguments_reach_the_process() {
 /// If a variable or argument has both a public and a secret value, or neither, the error names the field and contains
 /// no value.
 #[test]
-fn what_is_public_and_secret_is_an_error() {
+fn ambiguous_public_and_secret_inputs_are_refused() {
     let daemon = Daemon::start();
     let of = |request: RunRequest| -> Vec<String> {
         let found = violations(&daemon, request);
@@ -78,7 +78,7 @@ fn what_is_public_and_secret_is_an_error() {
 /// container runs, not after its exit, and not after a refusal. The control finds names and public values with the same
 /// search.
 #[test]
-fn values_are_in_no_answer_and_in_no_file() {
+fn secret_values_reach_no_response_or_file() {
     let canary = |size| Canary::random(size).unwrap();
     let (variable, argument, file) = (canary(64), canary(4096), canary(64));
     let mut needles = Needles::new().unwrap();

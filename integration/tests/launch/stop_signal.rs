@@ -17,7 +17,7 @@ fn stopped_by(request: RunRequest, stop_signal: u32) -> RunRequest {
 }
 
 #[test]
-fn the_first_signal_is_the_one_that_was_asked_for() {
+fn first_stop_signal_is_requested_one() {
     let daemon = Daemon::start();
     let script = "trap 'echo usr1; exit 7' USR1; trap 'echo term; exit 8' TERM; echo up; while :; do sleep 0.01; done";
     for (id, signal, code) in [("usr1", USR1, 7), ("default", 0, 8)] {
@@ -32,7 +32,7 @@ fn the_first_signal_is_the_one_that_was_asked_for() {
 /// deliver the signal. Stop then does not wait for the grace period. The control: Stop waits after a signal that
 /// terminates no process.
 #[test]
-fn a_process_that_cannot_get_it_is_not_waited_for() {
+fn undeliverable_stop_signal_is_not_waited_for() {
     let daemon = Daemon::start();
     for (id, signal, grace) in [("quit", QUIT, 3_600_000), ("winch", WINCH, 700)] {
         daemon.api.started(stopped_by(sleeper(id).grace_ms(grace), signal));
@@ -47,7 +47,7 @@ fn a_process_that_cannot_get_it_is_not_waited_for() {
 /// With an init, the program receives signals that the kernel does not deliver to PID 1, orphans are reaped, and the
 /// exit status is that of the program. The controls run without an init.
 #[test]
-fn an_init_passes_signals_on_and_takes_orphans() {
+fn init_forwards_signals_and_reaps_orphans() {
     let daemon = Daemon::start();
     let with_init = |request: RunRequest, init| RunRequest { init, ..request };
     for (id, init, end) in [("with", true, Ok(128 + 15)), ("without", false, Err(9))] {

@@ -61,7 +61,7 @@ fn failed_creates_leave_no_zombie() {
 /// because shims and inits are copies of the launcher: libcontainer clones without exec. The control finds each secret
 /// in its own container.
 #[test]
-fn no_process_inherits_the_secrets_of_another_container() {
+fn processes_do_not_inherit_secrets_of_containers() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let canaries = ["argument", "variable", "file"].map(|kind| (kind, Canary::random(256).unwrap()));
@@ -109,7 +109,7 @@ fn no_process_inherits_the_secrets_of_another_container() {
 /// process in the cgroup's path. Containers with the same name under two launchers have different paths, and so do host
 /// processes.
 #[test]
-fn the_end_of_a_container_ends_no_other() {
+fn container_exit_ends_no_other_container() {
     let (one, other, rootfs) = (Launcher::start(&[]), Launcher::start(&[]), Rootfs::busybox());
     let (reference, sleeper) = (rootfs.reference(), Payload { args: vec![b"1000"], ..Payload::default() });
     let mut bystander = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();

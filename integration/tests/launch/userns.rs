@@ -47,7 +47,7 @@ fn as_host_user(id: u32, script: &str) -> String {
 /// Root, users and groups of a container have host ids that no other container has. With host ids, root of the
 /// container is host root.
 #[test]
-fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
+fn container_root_is_unprivileged_on_host() {
     let daemon = Setup::default().config(BOTH).start();
     let (root, app) = (sleeper("root"), sleeper("app").user("vcap"));
     let (root, app) = (daemon.api.started(root), daemon.api.started(app));
@@ -78,7 +78,7 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
 /// capabilities. Resources that the kernel counts per user, such as inotify instances, are not charged to host root.
 /// The control enters a user namespace that host root created.
 #[test]
-fn a_user_namespace_does_not_belong_to_root_of_the_host() {
+fn user_namespace_is_not_owned_by_root() {
     let entered = |pid: i32| {
         let mut command = Command::new("setpriv");
         command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
@@ -106,7 +106,7 @@ fn a_user_namespace_does_not_belong_to_root_of_the_host() {
 /// Files of an image have their original owners in the container, and root of the container has full rights to them.
 /// The files on the disk are not changed: changes go to the upper layer, with ids of the container's range.
 #[test]
-fn files_show_their_owners_and_nothing_is_chowned() {
+fn files_show_owners_without_being_changed() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     for (name, uid, gid) in [("roots", 0, 0), ("apps", 1234, 80), ("far", 70_000, 5)] {
         fs::write(rootfs.path().join("srv").join(name), name).unwrap();
@@ -146,7 +146,7 @@ fn files_show_their_owners_and_nothing_is_chowned() {
 /// Secret files with mode 0600 and their process are inaccessible to all other users, such as a host user with the same
 /// number and root of another container. The control: with host ids, the user with the same number can access both.
 #[test]
-fn a_secret_is_for_the_mapped_user_alone() {
+fn secret_is_readable_only_by_mapped_user() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
     let script = "cat /etc/app/key; echo; exec sleep 100000";
     let request = |id: &str| sh(script).id(id).rootfs(&rootfs.reference()).user("app").file("/etc/app/key", b"for-me");
@@ -178,7 +178,7 @@ fn a_secret_is_for_the_mapped_user_alone() {
 /// If a pool has one range, one container can run: the next container is refused with the pool's name, and runs after
 /// the first has exited. Containers with host ids need no range.
 #[test]
-fn a_pool_that_is_used_up_is_reported() {
+fn exhausted_id_pool_is_reported() {
     let pool = IdPool::reserve(1);
     let daemon = Setup::default().config(&format!("{BOTH}{}", pool.policy())).start();
     let first = daemon.api.started(sleeper("first"));
@@ -257,7 +257,7 @@ fn launchers_on_one_host_never_share_ids() {
 /// If a file system does not support id-mapped mounts, it is refused by name, with a remedy. The control: with host ids
 /// it can be used as a root.
 #[test]
-fn a_file_system_without_id_mapped_mounts_is_refused() {
+fn file_system_without_idmapping_is_refused() {
     let (rootfs, at) = (Rootfs::busybox(), tempfile::tempdir().unwrap());
     // overlayfs cannot be id-mapped.
     let empty = tempfile::tempdir().unwrap();
@@ -321,7 +321,7 @@ fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, S
 /// The launcher refuses to start if a pool overlaps with ids of host users or is too small, and reports the numbers. It
 /// also refuses to start if container users cannot traverse the run directory.
 #[test]
-fn a_pool_that_belongs_to_others_is_refused_at_the_start() {
+fn id_pool_overlapping_host_users_is_refused() {
     let home = tempfile::tempdir_in("/run").unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (run, subuid) = (home.path().join("run"), home.path().join("subuid"));

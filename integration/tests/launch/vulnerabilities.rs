@@ -65,7 +65,7 @@ impl Victim {
 /// `/dev/null` over masked paths; if that is a link, the link's target is mounted there instead, writable. The executor
 /// never uses `/dev` of the image, and checks the null device first.
 #[test]
-fn masked_paths_are_covered_by_the_real_null_device() {
+fn masked_paths_use_real_null_device() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let target = "/proc/sys/kernel/core_pattern";
     symlink(target, rootfs.path().join("dev/null")).unwrap();
@@ -116,7 +116,7 @@ fn no_console_is_bound() {
 /// then has no effect, or is redirected to `/proc/sysrq-trigger`. The executor mounts a new proc over the `/proc` of
 /// the image, refuses volumes there, and writes nothing through it (see `traces.rs`).
 #[test]
-fn nothing_is_written_to_a_proc_of_the_image() {
+fn proc_of_image_is_never_written() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let faked =
         ["self/attr/exec", "self/attr/apparmor/exec", "self/oom_score_adj", "sys/kernel/core_pattern", "mounts"];
@@ -160,7 +160,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
 /// (CVE-2025-54867, CVE-2026-41579). The vulnerable runtimes follow the link while the host's tree is still visible:
 /// they mount file systems and create devices at the link's target.
 #[test]
-fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
+fn linked_kernel_directories_are_refused() {
     let (launcher, victim) = (Launcher::start(&[]), Victim::new());
     let before = footprint::inventory_of(&launcher.run_dir()).mounts;
     let outside = victim.path().to_str().unwrap();
@@ -194,7 +194,7 @@ fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
 /// the secret files with links to the host, while containers are started. Each start is refused, or mounts everything
 /// at the right path.
 #[test]
-fn a_root_that_changes_under_our_hands_leads_nowhere() {
+fn changing_rootfs_does_not_lead_to_host() {
     const CONTAINERS: usize = 200;
     let (launcher, rootfs, victim) = (Launcher::start(&[]), Rootfs::busybox(), Victim::new());
     let before = footprint::inventory_of(&launcher.run_dir()).mounts;
@@ -238,7 +238,7 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
 /// If a link to a directory outside of `rootfs_dirs` replaces a `dir:` root between check and mount, the start is
 /// refused, or the container has the right root.
 #[test]
-fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
+fn exchanged_rootfs_directory_is_refused_or_correct() {
     const CONTAINERS: usize = 100;
     let (allowed, image, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox(), Rootfs::busybox());
     fs::write(outside.path().join("which"), Victim::MARK).unwrap();
@@ -312,7 +312,7 @@ fn capabilities_on_a_file_give_nothing() {
 /// (CVE-2019-5736). The program is the sealed copy in memory, which is unchanged afterwards. isolation.rs tests that it
 /// cannot be written.
 #[test]
-fn an_image_that_runs_our_own_program_changes_nothing() {
+fn image_running_runtime_program_cannot_change_it() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let exe = format!("/proc/{}/exe", launcher.child.id());
     let before = fs::read(&exe).unwrap();

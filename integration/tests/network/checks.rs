@@ -10,7 +10,7 @@ use integration::wait;
 use super::{address, on_cni, server};
 
 #[test]
-fn a_check_goes_to_the_containers_own_address() {
+fn check_connects_to_container_address() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("");

@@ -185,7 +185,7 @@ fn waiting(id: &str) -> RunRequest {
 /// Each set of rules permits exactly the traffic that it names, up to the limits of its ranges. The control is a
 /// container with open egress.
 #[test]
-fn rules_allow_what_they_name_and_nothing_beside_it() {
+fn egress_rules_allow_only_named_destinations() {
     use Protocol::{All, Icmp, Icmpv6};
     let network = Network::new();
     network.configure_both_families("10-test.conflist", "test");
@@ -275,7 +275,7 @@ fn rules_allow_what_they_name_and_nothing_beside_it() {
 
 /// With rules, peers are reachable as they are without egress. The host is reachable only if a rule names it.
 #[test]
-fn rules_are_about_what_is_not_a_peer() {
+fn egress_rules_do_not_affect_peers() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");

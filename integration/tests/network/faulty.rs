@@ -11,7 +11,7 @@ use crate::sleeping;
 
 /// If the second plugin fails at ADD, the error names it, and all work is undone, including that of the first plugin.
 #[test]
-fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
+fn faulty_plugin_is_named_and_rolled_back() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let table = [
         ("hangs", "sleep 100000", "plugin `faulty`, ADD: no answer within 3 s"),
@@ -115,7 +115,7 @@ fn versions_are_agreed_upon() {
 /// A plugin receives its own environment variables and none of the executor's, three descriptors, the host's mount
 /// namespace, and its configuration.
 #[test]
-fn a_plugin_finds_the_host_and_nothing_of_ours() {
+fn plugin_sees_only_host_and_its_inputs() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let dir = network.dir().display();
     let look = format!(

@@ -69,7 +69,7 @@ fn connect_from_container(daemon: &Daemon, rootfs: &Rootfs, address: &str, port:
 }
 
 #[test]
-fn containers_reach_one_another_and_the_host_reaches_published_ports() {
+fn containers_reach_peers_and_published_ports_work() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
@@ -102,7 +102,7 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
 }
 
 #[test]
-fn egress_is_closed_unless_it_is_asked_for() {
+fn egress_is_closed_by_default() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
@@ -158,7 +158,7 @@ fn egress_is_closed_for_both_families() {
 
 /// Root of the container has the default capabilities and cannot open its own egress.
 #[test]
-fn root_of_the_container_does_not_open_it() {
+fn container_root_cannot_open_egress() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
@@ -180,7 +180,7 @@ fn root_of_the_container_does_not_open_it() {
 
 /// agent-cli accepts a network by name and publishes ports. `inspect` shows both.
 #[test]
-fn the_command_line_names_networks_and_publishes_ports() {
+fn command_line_selects_networks_and_publishes_ports() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     network.configure("20-other.conflist", "other", &[]);

@@ -19,7 +19,7 @@ fn expected_files(name: &str, hosts: &str, resolv: &str) -> String {
 }
 
 #[test]
-fn a_container_knows_its_name_and_whom_to_ask() {
+fn container_has_hostname_hosts_and_resolvers() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_host_network = true");

@@ -62,7 +62,7 @@ fn port(ip: &str, host_port: u32, protocol: Protocol) -> PortMapping {
 }
 
 #[test]
-fn a_program_of_the_host_keeps_its_port() {
+fn port_of_host_process_is_refused() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("ports_allowed = [\"1-65535\"]");

@@ -12,7 +12,7 @@ use super::server;
 /// Checks count as traffic of the container that they connect to. The control: a container without a network has no
 /// such counters.
 #[test]
-fn traffic_is_counted_while_it_runs_and_at_the_end() {
+fn traffic_is_counted_until_container_exit() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("");

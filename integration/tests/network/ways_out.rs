@@ -34,7 +34,7 @@ pub(super) fn kill_and_wait(pid: i32) {
 }
 
 #[test]
-fn an_end_in_order_and_starts_that_fail() {
+fn network_is_removed_after_exit_or_failure() {
     let (network, rootfs) = network();
     let daemon = network.daemon("");
     daemon.api.started(published("ends", &rootfs));
@@ -93,7 +93,7 @@ fn everything_is_killed_and_started_again() {
 /// If a shim is killed while a plugin runs, the plugin is killed with all its children, and is then called to undo its
 /// work.
 #[test]
-fn the_shim_is_killed_in_the_middle_of_a_plugin() {
+fn killed_shim_during_plugin_is_cleaned_up() {
     let network = Network::new();
     let rootfs = Rootfs::busybox();
     let stays = network.dir().join("stays");
@@ -146,7 +146,7 @@ fn the_machine_was_started_again() {
 
 /// If a network record is incomplete after a power failure, it blocks nothing.
 #[test]
-fn what_is_known_of_a_network_is_half_on_disk() {
+fn incomplete_network_record_blocks_nothing() {
     let (network, rootfs) = network();
     let mut daemon = network.daemon("");
     daemon.kill();
@@ -161,7 +161,7 @@ fn what_is_known_of_a_network_is_half_on_disk() {
 /// If a plugin fails at the removal, only its own state is left: the container is completed, and the plugin is called
 /// again.
 #[test]
-fn a_plugin_that_fails_at_the_end_is_asked_again() {
+fn failed_plugin_removal_is_retried() {
     let network = Network::new();
     let rootfs = Rootfs::busybox();
     let flag = network.dir().join("fails");

@@ -22,7 +22,7 @@ fn executor_crash() -> Command {
 }
 
 #[test]
-fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
+fn kill_at_any_call_leaves_nothing() {
     let mut command = executor_crash();
     command.args(["--sample", SAMPLE, "--json"]).args(warm_pool::are_on().then_some("--warm-pool"));
     if let Ok(offset) = std::env::var(OFFSET) {
@@ -43,7 +43,7 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
 
 /// The same while executord fetches secrets by reference, at the start and again later. Only executord is killed.
 #[test]
-fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
+fn kill_during_fetch_or_renewal_leaves_nothing() {
     let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
     let output = executor_crash().args(sample).output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
@@ -57,7 +57,7 @@ fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
 
 /// The same while a container's certificate is renewed.
 #[test]
-fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
+fn kill_during_renewal_leaves_matching_pair() {
     let output = executor_crash().args(["--renewals", "--sample", RENEWALS, "--json"]).output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{reported}");
@@ -90,7 +90,7 @@ fn pod_outlives_each_killed_process() {
 
 /// `agent-cli bundle` is killed at system calls that change something. The next command finishes or undoes the work.
 #[test]
-fn an_installation_is_repaired_wherever_its_command_is_killed() {
+fn installation_is_repaired_after_any_kill() {
     let operations = ["--operation", "install,upgrade,rollback,uninstall", "--sample", INSTALLATIONS, "--json"];
     let mut command = executor_crash();
     command.args(operations);

@@ -41,7 +41,7 @@ const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /
 /// with mode 0700, and are owned by the user. The process is confined. At the end, the files are wiped and the
 /// container is removed.
 #[test]
-fn a_container_runs_with_its_secrets_and_is_wiped() {
+fn container_runs_with_secrets_and_is_wiped() {
     let launcher = Launcher::start(&[]);
     let run_dir = launcher.run_dir();
     let files = vec![("f0".to_owned(), "db/password", 6).into(), ("f1".to_owned(), "/run/one", 3).into()];
@@ -90,7 +90,7 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
 /// If a process writes a line to standard output and then a line to standard error, the log has both lines in this
 /// order.
 #[test]
-fn what_was_printed_before_an_error_is_kept_before_it() {
+fn output_precedes_later_error_in_log() {
     const LINES: usize = 500;
     let launcher = Launcher::start(&[]);
     let (draft, payload) = sh("for i in $(seq 500); do echo out$i; echo err$i >&2; done");
@@ -104,7 +104,7 @@ fn what_was_printed_before_an_error_is_kept_before_it() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_a_result_with_its_errno() {
+fn missing_program_is_reported_with_errno() {
     let launcher = Launcher::start(&[]);
     for (path, dir, errno, words) in [
         ("/nope", "/", 2, "exec /nope: No such file or directory"),
@@ -166,7 +166,7 @@ fn the_limit_on_processes_holds() {
 }
 
 #[test]
-fn a_stop_is_term_then_kill_and_a_signal_arrives() {
+fn stop_sends_term_then_kill_signal_arrives() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let cases = [
@@ -230,7 +230,7 @@ fn a_plan_of_another_container_is_refused() {
 /// Memory files that the shim could not wipe are refused. Other files, and descriptors that are not sockets, are
 /// refused as well.
 #[test]
-fn descriptors_that_are_not_what_they_must_be_are_refused() {
+fn forged_descriptors_are_refused() {
     let launcher = Launcher::start(&[]);
     let (draft, payload) = sh("true");
     let plan = plan("forged", draft);
@@ -261,7 +261,7 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
 /// The shim gives the handle on the secret files only to a peer that connected as root. If root listens on a socket,
 /// every connection to it shows root as its peer; such a connection grants no access.
 #[test]
-fn a_connection_that_was_passed_is_not_of_root() {
+fn passed_root_connection_grants_no_access() {
     let launcher = Launcher::start(&[]);
     let path = launcher.run_dir().join("bound-by-root");
     let listener = SeqpacketListener::bind(&path).unwrap();
@@ -283,7 +283,7 @@ fn a_connection_that_was_passed_is_not_of_root() {
 
 /// A compromised daemon keeps its end of every passed socket and makes the socket block. The shim is not blocked.
 #[test]
-fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
+fn sockets_of_daemon_do_not_block_shim() {
     let launcher = Launcher::start(&[]);
     let (draft, payload) = sh("sleep 1000");
     let plan = plan("awake", draft);

@@ -54,7 +54,7 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
 /// the exit status as unknown. A descriptor that was opened earlier reads zeros. The control: before the kill, it reads
 /// the secret.
 #[test]
-fn a_shim_that_is_killed_is_finished_by_the_launcher() {
+fn killed_shim_is_cleaned_up_by_launcher() {
     let launcher = Launcher::start(&[]);
     let before = footprint::inventory_of(&launcher.run_dir());
     let _shim = start(&launcher, "lost");
@@ -81,7 +81,7 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
 /// Containers survive a killed launcher. The next launcher requests their second handles again, and the containers exit
 /// normally.
 #[test]
-fn a_launcher_that_is_killed_is_followed_by_another() {
+fn containers_survive_killed_launcher() {
     let mut launcher = Launcher::start(&[]);
     let shim = start(&launcher, "on");
     let init = launcher.record("on").unwrap().prepared.unwrap().init.pid;
@@ -101,7 +101,7 @@ fn a_launcher_that_is_killed_is_followed_by_another() {
 }
 
 #[test]
-fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
+fn container_exits_cleanly_without_launcher() {
     let mut launcher = Launcher::start(&[]);
     let shim = start(&launcher, "alone");
     launcher.kill();
@@ -141,7 +141,7 @@ fn a_container_that_lost_everything_is_swept() {
 /// If a container renames the directory of an individually mounted file, the file is still wiped: the next launcher
 /// finds it.
 #[test]
-fn a_swept_container_that_moved_its_secret_is_wiped() {
+fn moved_secret_of_swept_container_is_wiped() {
     let mut launcher = Launcher::start(&[]);
     let rootfs = Rootfs::busybox();
     let reference = rootfs.reference();
@@ -171,7 +171,7 @@ fn a_swept_container_that_moved_its_secret_is_wiped() {
 /// A process of another user than root that may connect to a shim gets no handle. A process of an unrelated user gets
 /// no response.
 #[test]
-fn a_stranger_is_not_served_by_a_shim() {
+fn shim_serves_no_unrelated_user() {
     let launcher = Launcher::start(&[]);
     let _shim = start(&launcher, "guarded");
     let socket = launcher.run_dir().join("containers/guarded/shim.sock");
@@ -187,7 +187,7 @@ fn a_stranger_is_not_served_by_a_shim() {
 /// If a shim gets SIGTERM, as every process does at a system shutdown, it stops its container gracefully, and wipes the
 /// files before it exits.
 #[test]
-fn a_shim_that_is_asked_to_end_ends_its_container_first() {
+fn terminated_shim_stops_its_container_first() {
     let mut launcher = Launcher::start(&[]);
     let shim = start(&launcher, "down");
     let record = launcher.record("down").unwrap();
@@ -242,7 +242,7 @@ fn impatient(dir: &Path) -> Launcher {
 /// The first launcher must not kill a second launcher on the same run directory as a leftover process, when it cleans
 /// up after a killed shim. The second launcher reports that the directory is in use.
 #[test]
-fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
+fn starting_launcher_is_not_killed_as_orphan() {
     let launcher = Launcher::start(&[]);
     let second = wait::until("a second launcher is frozen while it starts", || {
         let mut child = launcher.rival();
@@ -275,7 +275,7 @@ fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
 /// If a shim is frozen, the launcher kills it, cleans up its container and reports this. A later launcher does the
 /// same. The control: an idle shim is not killed.
 #[test]
-fn a_shim_that_does_not_turn_its_loop_is_killed() {
+fn frozen_shim_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let mut launcher = impatient(dir.path());
     let _idle = start(&launcher, "idle");

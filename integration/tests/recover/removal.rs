@@ -109,7 +109,7 @@ fn a_deletion_waits_for_the_removal() {
 
 /// Whichever process is killed during a removal, the reported result stays, and nothing is left.
 #[test]
-fn whichever_is_killed_in_the_removal_nothing_is_left() {
+fn kill_during_removal_leaves_nothing() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     for victims in ["shim", "launcher", "daemon", "shim and launcher", "all"] {

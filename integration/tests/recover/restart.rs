@@ -69,7 +69,7 @@ fn containers_outlive_the_daemon() {
 /// The daemon is killed at every state of a container's lifecycle. Every call that has returned is durable, and the
 /// next daemon knows all running containers.
 #[test]
-fn a_daemon_may_be_killed_at_any_moment() {
+fn daemon_can_be_killed_in_any_state() {
     let mut daemon = Daemon::start();
     let stays = daemon.api.started(sleeper("stays").file("a", b"secret"));
     let before = daemon.footprint();
@@ -147,7 +147,7 @@ fn what_was_answered_is_remembered() {
 }
 
 #[test]
-fn the_same_request_is_the_same_over_a_restart() {
+fn repeated_request_is_recognized_after_restart() {
     let mut daemon = Daemon::start();
     let request = || sleeper("same").env("TOKEN", "one").file("a", b"one");
     daemon.api.started(request());
@@ -206,7 +206,7 @@ fn first_after(daemon: &Daemon, cursor: u64, id: &str) -> (bool, u64) {
 /// After a kill, a gap is reported only if events were lost. Three kills: without unsynced events; without events sent
 /// since the last start; and, as the control, with a lost event, for which the ledger is restored to an earlier state.
 #[test]
-fn kill_is_a_gap_only_if_events_are_lost() {
+fn kill_is_gap_only_if_events_lost() {
     let mut daemon = Daemon::start();
     daemon.api.run_to_end(sh("true").id("one"));
     sync_ledger(&daemon);
@@ -234,7 +234,7 @@ fn kill_is_a_gap_only_if_events_are_lost() {
 
 /// If a daemon gets SIGTERM, it completes pending calls, exits, and leaves its containers running.
 #[test]
-fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
+fn terminated_daemon_leaves_containers_running() {
     let mut daemon = Daemon::start();
     let sleeping = daemon.api.started(sleeper("sleeps"));
     let api = daemon.api.clone();
@@ -252,7 +252,7 @@ fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
 /// If a shim is killed, its container is killed as well, the launcher wipes the files, and the result reports the exit
 /// status as unknown.
 #[test]
-fn a_killed_shim_is_reported_as_supervisor_lost() {
+fn killed_shim_is_reported_as_supervisor_lost() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let running = daemon.api.started(sleeper("lost").file("a", b"canary-of-the-lost"));

@@ -22,7 +22,7 @@ fn stdout(ran: &CliOutput) -> &str {
 }
 
 #[test]
-fn pulled_from_a_registry_and_run_as_it_says() {
+fn registry_image_is_pulled_and_run() {
     let (image, registry) = (Image::build(), Registry::start(false));
     let digest = image.push(&registry, "team/app:1");
     let (daemon, name) = (Daemon::start(), registry.name("team/app:1"));
@@ -277,7 +277,7 @@ fn taken_in_from_layouts_and_archives() {
 /// to the caller and logged. A device node elsewhere is refused as not allowed by the operator, with a machine-readable
 /// reason.
 #[test]
-fn devices_in_dev_are_left_out_and_reported() {
+fn devices_in_dev_are_skipped_and_reported() {
     let image = Image::build();
     let node = |path: &str, kind: &str, major: &str, minor: &str| {
         let path = image.root().join(path);
@@ -348,7 +348,7 @@ fn a_registry_that_refuses_is_named() {
 /// If the policy allows no image, no image runs, and the error names the key that would allow it. The control: with a
 /// pattern, images that match it run, and other images do not.
 #[test]
-fn what_the_policy_does_not_allow_does_not_run() {
+fn disallowed_image_does_not_run() {
     let (image, registry) = (Image::build(), Registry::start(false));
     let digest = image.push(&registry, "team/app:1");
     image.push(&registry, "other/app:1");
@@ -450,7 +450,7 @@ fn an_image_runs_when_it_is_signed() {
 /// read-only, and their content is removed with the container. The control: without `--read-only` the whole root is
 /// writable.
 #[test]
-fn volumes_can_be_written_to_where_the_rest_cannot() {
+fn volumes_are_writable_on_read_only_root() {
     let (image, daemon) = (Image::build(), Daemon::start());
     let archive = image.archive("docker-archive", "docker.io/team/app:1");
     let mut import = command(Some(&daemon.socket()), &["image", "import", "-"]);
@@ -491,7 +491,7 @@ fn a_full_disk_leaves_the_store_whole() {
 
 /// If a daemon is killed during a pull, the next daemon has no partial layer, and fetches only the missing layers.
 #[test]
-fn killed_in_the_middle_it_goes_on_where_it_was() {
+fn killed_pull_resumes_with_missing_layers() {
     let (image, registry) = (Image::build(), Registry::start(false));
     image.push(&registry, "team/app:1");
     let between = Holding::start(&registry, 700 << 10);

@@ -28,7 +28,7 @@ fn was_found(document: &Value, kind: &str, place: &str) -> (bool, bool) {
 }
 
 #[test]
-fn nothing_is_left_and_the_audit_says_so() {
+fn audit_finds_nothing_left() {
     let private = local(&["audit", "--json"]);
     let daemon = Daemon::start();
     let before = daemon.footprint();

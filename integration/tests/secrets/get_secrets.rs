@@ -382,7 +382,7 @@ fn the_daemon_keeps_nothing_of_an_answer() {
 /// If a client pauses for longer than a response normally takes, it still gets the whole response, and may send a PING
 /// during the pause.
 #[test]
-fn a_client_that_is_held_up_gets_its_answer() {
+fn paused_client_receives_complete_response() {
     let daemon = Daemon::start();
     let content = "0123456789".repeat(3000);
     let request = program("/bin/sh", &["-c", FOREVER]).id("one").runtime_token(TOKEN).file(FILE, content.as_bytes());

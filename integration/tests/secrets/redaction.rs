@@ -96,7 +96,7 @@ fn short_values_and_public_ones() {
 /// Output that may be the start of a secret is delayed only briefly: a prompt without a newline appears while the
 /// process waits.
 #[test]
-fn what_is_held_back_comes_after_a_moment() {
+fn held_back_output_appears_after_short_delay() {
     let daemon = Daemon::start();
     let begun = &FILE[..12];
     daemon.api.started(sh(&format!("printf {begun}; exec sleep 1000")).id("prompt").file("f", FILE.as_bytes()));

@@ -207,7 +207,7 @@ fn failures_are_reported_as_diego_does() {
 /// If a step is cancelled before its program runs, it gets the stop signal like a running step. If the signal does not
 /// terminate it, it gets SIGKILL.
 #[test]
-fn a_step_that_is_cancelled_while_it_is_made_gets_the_stop_signal() {
+fn cancelled_starting_step_receives_stop_signal() {
     let daemon = Daemon::start();
     let file = |number: u32| File { path: number.to_string(), content: SECRET.into(), ..File::default() };
     let last = "action.codependent.actions[2]";
@@ -249,7 +249,7 @@ fn a_sidecar_ends_with_the_main_action() {
 /// A step's secret files exist while the step runs, only for this step, and are owned by its user. Afterwards they are
 /// zeros, while the container continues. The container's own files exist for all steps, in the same directory.
 #[test]
-fn a_steps_files_live_as_long_as_it_does() {
+fn step_files_exist_only_during_step() {
     let daemon = Daemon::start();
     let file = |path: &str, content: &[u8]| File { path: path.into(), content: content.into(), ..File::default() };
     let look = "cat own/key; ls -ln /etc/cf-service-bindings/own/key /run/single | cut -c1-10; id -u; ls";
@@ -348,7 +348,7 @@ fn a_tree_outlives_executord_and_launcher() {
 }
 
 #[test]
-fn without_the_shim_everything_ends_and_is_reported() {
+fn killed_shim_ends_and_reports_all_steps() {
     let daemon = Daemon::start();
     let secret = RunAction {
         volume_mounted_files: vec![File { path: "key".into(), content: SECRET.into(), ..File::default() }],
@@ -437,7 +437,7 @@ fn stop_and_signals_reach_the_steps() {
 
 /// A step ends in time if its timeout expires before, during or after the creation of its process.
 #[test]
-fn a_step_ends_in_time_whenever_it_is_cancelled() {
+fn cancelled_step_ends_in_time() {
     let daemon = Daemon::start();
     // Processes are created one after the other, and each takes some milliseconds.
     for spread in [4, 6, 8, 12] {
@@ -449,7 +449,7 @@ fn a_step_ends_in_time_whenever_it_is_cancelled() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_with_its_path() {
+fn invalid_actions_are_refused_with_path() {
     let daemon = Daemon::start();
     let bad_user = action_of(RunAction { user: "nobodyx".into(), ..run("true") });
     let refused = |request: RunRequest| daemon.api.run(request).unwrap_err();
@@ -494,7 +494,7 @@ fn what_is_wrong_is_refused_with_its_path() {
 }
 
 #[test]
-fn the_command_line_runs_checks_and_shows_trees() {
+fn command_line_runs_and_shows_action_trees() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

@@ -94,7 +94,7 @@ fn failed_as_unhealthy(container: &Container) -> String {
 }
 
 #[test]
-fn a_container_becomes_ready_stops_being_so_and_is_ended() {
+fn container_becomes_ready_unready_and_ended() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let mut events = daemon.api.events_after(daemon.api.info().cursor);
@@ -145,7 +145,7 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
 }
 
 #[test]
-fn a_container_that_does_not_start_in_time_is_ended() {
+fn container_unhealthy_at_start_timeout_is_ended() {
     let daemon = Daemon::start();
     let checks = Checks { liveness: vec![tcp(8080)], start_timeout: millis(1500), ..Checks::default() };
     let begun = Instant::now();
@@ -211,7 +211,7 @@ fn executor_words(daemon: &Daemon, id: &str) -> String {
 }
 
 #[test]
-fn a_program_in_the_container_is_a_check() {
+fn exec_check_runs_program_in_container() {
     const CANARY: &str = "canary-of-the-check-77aa31";
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();

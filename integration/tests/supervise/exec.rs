@@ -26,7 +26,7 @@ pub(crate) fn sleeping(id: &str) -> Daemon {
 }
 
 #[test]
-fn how_a_process_ends_is_reported_as_it_was() {
+fn exec_exit_status_is_reported() {
     let daemon = sleeping("c");
     for (text, exit) in [("exit 0", Ok(0)), ("exit 41", Ok(41)), ("kill -9 $$", Err(9)), ("kill -15 $$", Err(15))] {
         assert_eq!(executed(&daemon.api, script("c", text)).unwrap().exit, Some(exit), "{text}");
@@ -36,7 +36,7 @@ fn how_a_process_ends_is_reported_as_it_was() {
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_is_reported_with_its_number() {
+fn unexecutable_program_is_reported_with_errno() {
     let daemon = sleeping("c");
     for (path, errno) in [("/nope", 2), ("nope", 2), ("/etc/passwd", 13), ("/tmp", 13)] {
         let failure = executed(&daemon.api, start("c", path, &[])).unwrap().failure.unwrap();
@@ -48,7 +48,7 @@ fn a_program_that_cannot_be_executed_is_reported_with_its_number() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_field_by_field() {
+fn invalid_requests_are_refused_by_field() {
     let daemon = sleeping("c");
     let refused = |start: ExecStart| executed(&daemon.api, start).err().unwrap();
     assert_eq!(refused(script("nobody", "true")).code(), Code::NotFound);
@@ -116,7 +116,7 @@ fn ten_megabytes_go_in_and_come_out() {
 
 /// If the process reads none of its input, a signal is still delivered.
 #[test]
-fn a_signal_is_not_held_up_by_input() {
+fn signal_is_delivered_despite_unread_input() {
     let daemon = sleeping("c");
     let deaf = "trap 'echo usr1; exit 3' USR1; echo ready; while :; do sleep 0.01; done";
     let mut process = Executed::start(&daemon.api, ExecStart { stdin: true, ..script("c", deaf) }).unwrap();
@@ -131,7 +131,7 @@ fn a_signal_is_not_held_up_by_input() {
 
 /// If a client closes its half of the stream, the process's input ends, and the client still receives the output.
 #[test]
-fn a_client_that_says_no_more_still_hears() {
+fn half_closed_client_still_receives_output() {
     let daemon = sleeping("c");
     let wc = ExecStart { stdin: true, ..script("c", "wc -c; exit 5") };
     let mut process = Executed::start(&daemon.api, wc).unwrap();
@@ -142,7 +142,7 @@ fn a_client_that_says_no_more_still_hears() {
 }
 
 #[test]
-fn sixty_four_at_a_time_and_no_more() {
+fn exec_is_limited_to_64_processes() {
     let daemon = sleeping("c");
     let sleep = || Executed::start(&daemon.api, start("c", "/bin/sleep", &["1000"]));
     let all: Vec<Executed> = (0..64).map(|_| sleep().unwrap()).collect();

@@ -66,7 +66,7 @@ fn a_plain_text_file_is_captured() {
 /// A secret file in the output directory is readable in the container and is not captured. This holds whether the file
 /// is mounted individually or with its directory.
 #[test]
-fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
+fn secret_in_output_directory_is_not_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "echo plain >/srv/plain; cat /srv/key /srv/db/password";
     let request = sh(script).rootfs(&rootfs.reference()).user("app");
@@ -112,7 +112,7 @@ fn a_symlink_to_a_secret_is_skipped() {
 /// A secret file cannot get another name: the kernel refuses hard links out of its file system and within it, and a
 /// container cannot mount. A copy that the container makes itself is captured.
 #[test]
-fn hard_links_and_mounts_lead_to_no_secret() {
+fn hard_links_and_mounts_reach_no_secret() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = "cd /srv; busybox ln key hard; busybox ln db/password db/hard; mkdir bound; touch file; \
         mount -o bind /srv/db bound; mount -o bind key file; busybox mknod dev c 1 3; cat key >copy";
@@ -132,7 +132,7 @@ fn hard_links_and_mounts_lead_to_no_secret() {
 
 /// The output directory contains bytes of a secret input only if the program itself has written them there.
 #[test]
-fn no_secret_is_on_disk_unless_the_program_copies_it() {
+fn output_directory_contains_only_copied_secrets() {
     let daemon = Daemon::start();
     let kept = |id: &str| daemon.setup().state_dir().join("containers").join(id);
     let mut places = Vec::new();
@@ -221,7 +221,7 @@ fn names_modes_and_what_is_no_file() {
 /// A capture reads files as the process's user: declared outputs contain nothing that the process itself could not have
 /// read.
 #[test]
-fn what_the_user_may_not_read_is_not_captured() {
+fn files_unreadable_by_user_are_not_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let path = |name: &str| rootfs.path().join("srv").join(name);
     fs::set_permissions(path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();

@@ -49,7 +49,7 @@ fn in_the_middle(daemon: &Daemon, id: &str) {
 /// If a file does not fit on the disk, this is reported. Smaller files are captured, and the daemon has enough space to
 /// continue.
 #[test]
-fn a_full_disk_costs_what_does_not_fit() {
+fn full_disk_skips_only_oversized_outputs() {
     let daemon = Setup::default().disk(40 << 20).start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; cd /tmp/o; head -c 3000000 /dev/zero >a; head -c 30000000 /dev/zero >b; echo small >c";
@@ -91,7 +91,7 @@ fn a_full_disk_costs_what_does_not_fit() {
 /// If a shim is killed during the capture or just before it, the exit code is known, the launcher wipes the secrets,
 /// and a partial capture is discarded.
 #[test]
-fn a_shim_that_is_lost_has_captured_nothing() {
+fn lost_shim_has_captured_nothing() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     in_the_middle(&daemon, "middle");
@@ -121,7 +121,7 @@ fn a_shim_that_is_lost_has_captured_nothing() {
 
 /// If the daemon is killed during a capture, the shim continues, and the next daemon serves the outputs.
 #[test]
-fn a_daemon_that_is_killed_loses_no_outputs() {
+fn killed_daemon_loses_no_outputs() {
     let mut daemon = Daemon::start();
     in_the_middle(&daemon, "on");
     daemon.kill();
@@ -165,7 +165,7 @@ fn a_stop_cuts_a_capture_short() {
 /// If outputs are deleted while a client reads them, the client receives whole files and then an error, not a normal
 /// end of the stream.
 #[test]
-fn a_deletion_in_the_middle_of_a_stream_is_reported() {
+fn deletion_during_stream_is_reported() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; head -c 20000000 /dev/zero >/tmp/o/a; head -c 20000000 /dev/zero >/tmp/o/b";

@@ -22,7 +22,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn random_trees_end_as_the_rules_say_whichever_is_killed() {
+fn random_trees_follow_rules_under_kills() {
     let count = number("EXECUTOR_TREES").unwrap_or(48) as usize;
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = number("EXECUTOR_TREES_SEED").unwrap_or_else(now) | 1;

@@ -67,7 +67,7 @@ fn running(daemon: &Daemon, id: &str, times: usize) -> i32 {
 }
 
 #[test]
-fn a_failed_run_begins_again_with_its_secrets() {
+fn failed_run_restarts_with_secrets() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let script = "cat /etc/cf-service-bindings/key; echo $TOKEN $#; trap 'go=1' USR1; echo up; \
@@ -116,7 +116,7 @@ fn a_failed_run_begins_again_with_its_secrets() {
 
 /// After the last restart that a policy permits, the exit is reported as without a policy.
 #[test]
-fn retries_are_counted_and_a_program_that_is_not_there_is_a_failure() {
+fn retries_are_limited_and_missing_program_fails() {
     let daemon = Daemon::start();
     let ended = daemon.api.run_to_end(restarted(sh("exit 6").id("six"), policy(Mode::OnFailure, 1, 100)));
     assert_eq!((exit(&ended), count(&ended)), (Ok(6), 1));
@@ -134,7 +134,7 @@ fn retries_are_counted_and_a_program_that_is_not_there_is_a_failure() {
 
 /// Leftovers of a run are gone before the next run starts, as if the container were new.
 #[test]
-fn no_process_of_an_earlier_run_is_left() {
+fn no_process_of_earlier_run_remains() {
     let daemon = Daemon::start();
     // Each run prints the number of processes, then leaves a process that ignores signals. A killed process stays in
     // the process table until init reaps it.
@@ -194,7 +194,7 @@ fn restarts_go_on_without_executord_and_launcher() {
 
 /// If the shim is killed while a restart is pending, the inputs of the run are wiped, and the exit is reported.
 #[test]
-fn without_the_shim_nothing_is_left_of_a_restart() {
+fn killed_shim_during_restart_leaves_nothing() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let request = sh("exit 1").id("lost").file("key", SECRET.as_bytes()).env("TOKEN", SECRET);
@@ -221,7 +221,7 @@ fn exec(script: &str) -> Check {
 }
 
 #[test]
-fn a_liveness_check_restarts_and_is_made_anew() {
+fn liveness_check_restarts_and_resets() {
     let daemon = Daemon::start();
     let checks = Checks { liveness: vec![exec("test -e /tmp/well")], ..Checks::default() };
     let script = format!("touch /tmp/well; {WAITS}");
@@ -350,7 +350,7 @@ fn a_sidecar_has_limits_of_its_own() {
 }
 
 #[test]
-fn a_process_that_the_limit_of_a_sidecar_ends_is_reported_as_such() {
+fn sidecar_out_of_memory_is_reported() {
     let daemon = Daemon::start();
     // The shell itself allocates the memory.
     let hog = "a=x; while :; do a=$a$a; done";
@@ -369,7 +369,7 @@ fn a_process_that_the_limit_of_a_sidecar_ends_is_reported_as_such() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_every_field() {
+fn invalid_requests_are_refused_with_every_field() {
     let daemon = Daemon::start();
     let negative = Sidecar { action: Some(run("true")), disk_mb: 5, memory_mb: -1, ..Sidecar::default() };
     let large = Sidecar { action: Some(run("true")), memory_mb: 4096, pids: 1, ..Sidecar::default() };

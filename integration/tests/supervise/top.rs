@@ -40,7 +40,7 @@ fn has(lines: &[String], text: &str) -> bool {
 }
 
 #[test]
-fn a_screen_is_sorted_filtered_and_survives_a_resize_and_a_restart() {
+fn top_sorts_filters_and_survives_restart() {
     let mut daemon = Daemon::start();
     daemon.api.started(sh("while :; do :; done").id("busy"));
     daemon.api.started(sleeper("web-1"));
@@ -88,7 +88,7 @@ fn a_screen_is_sorted_filtered_and_survives_a_resize_and_a_restart() {
 }
 
 #[test]
-fn a_signal_leaves_the_terminal_as_it_was() {
+fn signal_restores_terminal() {
     let daemon = Daemon::start();
     let mut top = Top::start(&daemon.socket(), 24, 80);
     top.press(b"", "it is drawn", |lines| has(lines, "0 of 0 containers"));

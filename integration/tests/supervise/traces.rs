@@ -87,7 +87,7 @@ fn name_services(lines: &[String]) -> Vec<&String> {
 /// Nothing is written to a proc, and no name service of an image is used, although libcontainer looks up a home
 /// directory (CVE-2019-16884, CVE-2025-52881).
 #[test]
-fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
+fn start_avoids_proc_writes_and_name_services() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     fs::write(rootfs.path().join("etc/nsswitch.conf"), "passwd: evil\n").unwrap();
     let trace = Trace::from_facts(launcher.child.id());

@@ -3,7 +3,7 @@
 # tests: launch
 . "$VM/lib.sh"
 [ -x /payload/tests/launch ] || exit 77
-name=disk::where_there_are_project_quotas_they_hold_the_limit
+name=disk::project_quota_enforces_disk_limit
 made=$(mktemp -d)
 # The daemon has its own user.
 chmod 755 "$made"

@@ -142,7 +142,7 @@ mod tests {
 
     /// No value is printed, at any depth of the message.
     #[test]
-    fn nothing_that_is_typed_or_printed_is_in_debug() {
+    fn debug_contains_no_terminal_data() {
         const CANARY: &str = "canary-77aa";
         let variable = EnvironmentVariable { name: "K".into(), value: CANARY.into(), ..EnvironmentVariable::default() };
         let start =

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_may_be_left_where_the_kernel_keeps_it_and_the_control_must_be_found() {
+    fn kernel_residue_is_tolerated_but_control_required() {
         let lines = ["gone unix file", "kept unix file"];
         assert_eq!(faults(&lines, &["kept unix file"], true), 0);
         assert_eq!(faults(&lines, &["kept unix file", "gone unix file"], false), 0);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reported_is_known_or_of_the_last_moment() {
+    fn reported_results_are_durable_except_last() {
         assert_eq!(evaluated(2, &["@known a completed 1", "@known b completed 2"]), Ok(0));
         assert_eq!(evaluated(1, &["@known a completed 1", "@known b completed -"]), Ok(1));
         assert_eq!(evaluated(1, &["@known a completed 1"]), Ok(1));

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_distinguished_and_so_is_what_belongs_there() {
+    fn secrets_in_unexpected_places_are_astray() {
         let environment = Place::Environment { pid: PID, name: "x".into() };
         let table = [
             (Role::Container, Kind::Argument, memory(), Row::Container, true),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_is_what_was_searched_found_and_is_gone() {
+    fn clean_audit_proves_presence_then_absence() {
         let kinds = vec![Kind::File, Kind::OldFile];
         let there = || sight(Role::Container, &[(Kind::File, memory())]);
         let nothing = || sight(Role::Container, &[]);

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_executord_is_known_by_what_it_does_not_report() {
+    fn older_executord_reports_fewer_audit_inputs() {
         let mut container = Container::default();
         assert_eq!(taken(&container).len(), 4);
         let spec = container.spec.get_or_insert_default();

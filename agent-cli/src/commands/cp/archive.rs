@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_unpacked_as_it_was() {
+    fn packed_directory_is_unpacked_unchanged() {
         let home = tempfile::tempdir().unwrap();
         let (from, to) = (home.path().join("from"), home.path().join("to"));
         let deep = from.join("d".repeat(120)).join("e".repeat(120));

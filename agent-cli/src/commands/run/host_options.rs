@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_the_host_becomes_a_name() {
+    fn host_device_path_becomes_name() {
         let devices = vec![v1::HostDevice { name: "fuse".into(), path: "/dev/fuse".into(), permissions: "rw".into() }];
         let device_paths = vec!["/dev/fuse".into(), "/dev/dri".into()];
         let info = v1::InfoResponse { devices, device_paths, ..v1::InfoResponse::default() };

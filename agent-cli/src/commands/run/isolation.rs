@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_filter_is_refused_and_does_not_mean_executords_own() {
+    fn empty_seccomp_profile_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("profile.json");
         for empty in ["", " \n\t"] {

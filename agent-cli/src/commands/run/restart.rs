@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_go_with_a_policy_and_over_that_of_a_file() {
+    fn restart_delays_need_policy_and_override_file() {
         let args = |restart, restart_delay| RestartArgs { restart, restart_delay, restart_delay_max: None };
         let second = Some(Duration::from_secs(1));
         let mut request = RunRequest::default();

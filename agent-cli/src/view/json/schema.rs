@@ -109,7 +109,7 @@ fn schema() -> Value {
 }
 
 #[test]
-fn the_schema_in_docs_is_that_of_the_types() {
+fn json_schema_in_docs_matches_types() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/agent-cli.schema.json");
     let generated = to_document(&schema());
     if std::env::var_os("UPDATE").is_some() {

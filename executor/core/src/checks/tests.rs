@@ -68,7 +68,7 @@ fn parallel_failures_are_joined() {
 }
 
 #[test]
-fn a_container_that_starts_is_watched_and_ended() {
+fn started_container_is_ended_when_unhealthy() {
     let checks = checks(&[], &[check(1, 2)], &[]);
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     assert_eq!(monitor.deadline(), None);
@@ -85,7 +85,7 @@ fn a_container_that_starts_is_watched_and_ended() {
 }
 
 #[test]
-fn a_container_that_never_starts_is_ended_in_time() {
+fn unhealthy_start_fails_at_startup_timeout() {
     let checks = checks(&[check(1, 0)], &[check(1, 1)], &[check(1, 1)]);
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     let mut made = 0;
@@ -171,7 +171,7 @@ fn passes(history: &[bool], healthy: usize, unhealthy: usize) -> bool {
 
 proptest! {
     #[test]
-    fn any_history_is_judged_as_by_the_model(
+    fn random_check_results_match_model(
         results in proptest::collection::vec((0usize..4, 0u32..1000, any::<bool>()), 0..200),
         healthy in 1u32..4,
         unhealthy in 1u32..4,

@@ -27,7 +27,7 @@ fn asked() -> Capabilities {
 }
 
 #[test]
-fn a_list_and_a_single_plugin_are_read() {
+fn network_lists_and_single_plugins_are_parsed() {
     let list = CniNetwork::parse(LIST.as_bytes()).unwrap();
     assert_eq!((&*list.name, &*list.versions), ("blue", &[Version::V1_0_0][..]));
     let kinds: Vec<&str> = list.plugins.iter().map(|plugin| &*plugin.kind).collect();
@@ -93,7 +93,7 @@ fn files_are_reported_by_their_endings() {
 
 /// Each plugin gets the network's name and version, only its declared capabilities, and the previous result.
 #[test]
-fn a_plugin_is_given_what_is_its_own() {
+fn plugin_input_has_own_capabilities_and_result() {
     let network = CniNetwork::parse(LIST.as_bytes()).unwrap();
     let given = |index: usize, previous: Option<&Value>| {
         stdin(&network, &network.plugins[index], Version::V1_0_0, &asked(), previous)
@@ -195,7 +195,7 @@ fn an_address_knows_its_network() {
 }
 
 #[test]
-fn a_failure_is_reported_in_the_plugins_words() {
+fn plugin_errors_are_reported_in_one_line() {
     let reported = br#"{"cniVersion": "1.0.0", "code": 11, "msg": "no address", "details": "range\nis full"}"#;
     let failure = plugin_failure(reported, b"ignored");
     assert_eq!((failure.code, &*failure.message), (11, "no address: range is full"));
@@ -212,7 +212,7 @@ fn versions_of_a_plugin() {
 }
 
 #[test]
-fn a_long_id_is_cut_and_stays_unique() {
+fn long_container_id_is_truncated_uniquely() {
     let id: crate::ident::ContainerId = "a".repeat(128).parse().unwrap();
     let name = container_id(&id, "0123456789ab");
     assert_eq!((name.len(), name.ends_with("-0123456789ab")), (53, true));

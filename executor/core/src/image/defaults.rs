@@ -287,7 +287,7 @@ mod tests {
 
     /// Null, `[]`, `[""]`, `""` and a plain string are parsed as in Docker, in each list of a configuration.
     #[test]
-    fn lists_of_configuration_are_read_as_docker_does() {
+    fn image_config_lists_parse_like_docker() {
         let read = |config: &str| {
             let json = format!(
                 r#"{{"architecture":"amd64","os":"linux","config":{config},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_policy_everything_runs_and_with_one_only_what_it_names() {
+    fn image_policy_restricts_only_when_set() {
         let (registry, layout) = ("docker://docker.io/library/debian:12", "oci:/srv/layout:1");
         let archives = ["oci-archive:/srv/a.tar", "docker-archive:/srv/a.tar", layout];
         let closed = ImageRules { allow: Some(Vec::new()), ..ImageRules::default() };

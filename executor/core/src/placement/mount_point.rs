@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_lead_to_the_generation_in_force_wherever_they_are() {
+    fn file_links_point_to_current_generation() {
         let link = |target: &str, file: &str| {
             let content = Content::Directory(Vec::new());
             MountPoint { target: target.into(), content, in_fresh_mount: false }.link(3, Path::new(file))

@@ -41,7 +41,7 @@ fn the_spec_holds_nothing_of_the_process() {
 }
 
 #[test]
-fn a_user_other_than_root_holds_no_capability() {
+fn non_root_user_has_no_capabilities() {
     let caps = |uid| spec_of(Draft::default(), uid)["process"]["capabilities"].clone();
     for set in ["bounding", "effective", "permitted", "inheritable", "ambient"] {
         assert_eq!(caps(1000)[set].as_array().map_or(0, Vec::len), 0, "{set}");
@@ -52,7 +52,7 @@ fn a_user_other_than_root_holds_no_capability() {
 
 /// HOME is always set: otherwise libcontainer would call getpwuid inside the image.
 #[test]
-fn home_is_always_set_and_new_privileges_never() {
+fn home_and_no_new_privileges_are_set() {
     let spec = spec_of(Draft::default(), 0);
     assert!(spec["process"]["env"].as_array().unwrap().contains(&"HOME=/".into()));
     assert_eq!(spec["process"]["noNewPrivileges"], true);

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_or_asks_for_more_does_not_fit() {
+    fn special_requirements_do_not_fit_warm_containers() {
         assert!(fits_warm(&fitting()));
         let tmpfs = Tmpfs { path: "/t".into(), bytes: 1, mode: 0o755, uid: 0, gid: 0, exec: false };
         let member = PodRole::Member { pod: "p".parse().unwrap(), share_processes: false };
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_has_every_namespace_of_its_own_and_no_limit() {
+    fn warm_container_has_own_namespaces_without_limits() {
         let skeleton = Skeleton {
             root: Path::new("/r"),
             cgroup: Path::new("c"),

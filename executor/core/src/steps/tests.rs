@@ -33,7 +33,7 @@ fn conclusion(exit: Option<i32>, failure: Option<&str>) -> Option<Conclusion> {
 }
 
 #[test]
-fn a_serial_action_ends_at_the_first_error() {
+fn serial_action_stops_at_first_error() {
     let mut steps = steps(Action::Serial(vec![Action::Run(0), Action::Run(1), Action::Run(2)]), 3);
     assert_eq!(steps.start(NOW), [StepOrder::Start(0)]);
     assert_eq!(steps.ended(0, exited(0), NOW), [StepOrder::Start(1)]);
@@ -67,7 +67,7 @@ fn codependent_actions_end_together() {
 }
 
 #[test]
-fn an_end_of_a_sidecar_without_an_error_is_none() {
+fn sidecar_exit_without_error_is_ignored() {
     let actions = actions(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]);
     let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
     assert_eq!(steps.start(NOW), [StepOrder::Start(0)]);
@@ -235,7 +235,7 @@ fn pause(orders: &[StepOrder]) -> (String, Timer, u64) {
 }
 
 #[test]
-fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
+fn restart_delay_grows_and_resets() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
     assert_eq!(steps.start(at(0)), [StepOrder::Start(0)]);
     let mut now = 0;
@@ -262,7 +262,7 @@ fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
 }
 
 #[test]
-fn failures_are_restarted_as_often_as_the_policy_says() {
+fn restart_on_failure_respects_limit() {
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
     steps.start(at(0));
     let (_, timer, _) =
@@ -298,7 +298,7 @@ fn clock_jumps_change_no_pause() {
 }
 
 #[test]
-fn a_stop_ends_the_policy_also_in_a_pause() {
+fn stop_cancels_pending_restart() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
     steps.start(at(0));
     let (_, timer, _) = pause(&steps.ended(0, exited(7), at(1)));
@@ -320,7 +320,7 @@ fn a_stop_ends_the_policy_also_in_a_pause() {
 }
 
 #[test]
-fn a_timeout_of_an_earlier_run_does_not_reach_a_later_one() {
+fn stale_timeout_does_not_affect_later_run() {
     let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
     let mut steps = restarting(RestartMode::Always, action, 1);
     let begun = steps.start(at(0));
@@ -335,7 +335,7 @@ fn a_timeout_of_an_earlier_run_does_not_reach_a_later_one() {
 }
 
 #[test]
-fn an_unhealthy_run_begins_again_as_far_as_the_policy_permits() {
+fn unhealthy_run_restarts_within_policy_limit() {
     let why = || "Instance became unhealthy: no answer".to_owned();
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
     steps.start(at(0));

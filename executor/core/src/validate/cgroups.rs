@@ -46,10 +46,8 @@ pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report)
 pub(super) fn hugepages(limits: &BTreeMap<String, u64>, report: &mut Report) {
     const FIELD: &str = "limits.hugepage_bytes";
     if limits.len() > PAGE_SIZES_MAX {
-        report.add(
-            FIELD,
-            TooMany.because(format!("has {} entries; at most {PAGE_SIZES_MAX} are allowed", limits.len())),
-        );
+        report
+            .add(FIELD, TooMany.because(format!("has {} entries; at most {PAGE_SIZES_MAX} are allowed", limits.len())));
         return;
     }
     for (size, bytes) in limits {

@@ -142,7 +142,7 @@ mod tests {
 
     /// An update is validated with the container's settings, like the original request.
     #[test]
-    fn updates_are_judged_by_what_the_container_has() {
+    fn egress_updates_are_validated_against_container() {
         let policy = Policy { allow_egress: true, allow_privileged: true, ..Policy::default() };
         let plan = |network, privileged| {
             let connectivity = Connectivity { egress: network == Network::Cni, ..Connectivity::default() };
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_need_egress_a_network_and_no_way_around_them() {
+    fn egress_rules_require_isolated_network() {
         let one = || vec![rule(EgressProtocol::Tcp, "192.0.2.0/24")];
         let plain = Isolation::default;
         assert_eq!(reported(false, Network::Cni, plain(), one()), ["egress_rules"]);

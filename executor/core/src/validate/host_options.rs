@@ -159,10 +159,8 @@ fn profile(name: &str, policy: &Policy) -> Result<(), FieldFault> {
 
 fn check_devices(asked: &[Device], isolation: &Isolation, policy: &Policy, report: &mut Report) -> Vec<Device> {
     if asked.len() > DEVICES_MAX {
-        report.add(
-            "devices",
-            TooMany.because(format!("has {} entries; at most {DEVICES_MAX} are allowed", asked.len())),
-        );
+        report
+            .add("devices", TooMany.because(format!("has {} entries; at most {DEVICES_MAX} are allowed", asked.len())));
         return Vec::new();
     }
     let mut filled: Vec<Device> = Vec::new();

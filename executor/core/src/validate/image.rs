@@ -19,10 +19,8 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
     }
     check_parts(text, &image.digest, &image.layers)?;
     if image.volumes.len() > VOLUMES_MAX {
-        return Err(TooMany.because(format!(
-            "the image has {} volumes; at most {VOLUMES_MAX} are allowed",
-            image.volumes.len()
-        )));
+        return Err(TooMany
+            .because(format!("the image has {} volumes; at most {VOLUMES_MAX} are allowed", image.volumes.len())));
     }
     for volume in &image.volumes {
         let shown = volume.display().to_string();

@@ -123,7 +123,7 @@ mod tests {
     use crate::validate::{Draft, recheck, validate};
 
     #[test]
-    fn limits_come_from_the_request_or_from_the_policy() {
+    fn log_limits_come_from_request_or_policy() {
         let capped = |default, max| Policy {
             default_log_bytes_per_second: default,
             log_bytes_per_second_max: max,

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_runs_no_program_and_is_judged_again() {
+    fn pod_has_no_process_and_is_revalidated() {
         let policy = Policy { allow_host_userns: true, allow_privileged: true, ..Policy::default() };
         let plan = validate(&pod(), &policy).unwrap();
         assert!(plan.processes.is_empty() && plan.is_pod() && plan.makes_network());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_first_process_of_its_own_is_refused_beside_shared_ones() {
+    fn shared_process_namespace_refuses_own_init() {
         let asked = |share_processes| Draft {
             pod: Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes }),
             surroundings: Surroundings { init: true, ..Surroundings::default() },

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_reported_by_its_field() {
+    fn invalid_surroundings_are_reported_by_field() {
         let bad = ["", "relative", "/", "/a/", "/a/../b", "/proc/x", "/dev/shm", "/sys", "/a//b", "/a/./b"];
         for path in bad {
             let asked = Surroundings { tmpfs: vec![tmpfs(path)], ..Surroundings::default() };

@@ -81,7 +81,7 @@ fn files_against_one_another() {
 /// Contents of files are limited to 1 MiB, as in BBS. Paths do not count towards this limit; they have a separate
 /// limit.
 #[test]
-fn the_size_limit_is_exact_and_names_the_largest() {
+fn exact_file_size_limit_names_largest_file() {
     let one = |size| validate(&Draft { files: vec![file("aaaa", size), file("b", 5)], ..draft() }, &Policy::default());
     one((1 << 20) - 5).unwrap();
     let violations = one((1 << 20) - 4).unwrap_err();
@@ -109,7 +109,7 @@ fn both_sides_weigh_files_alike() {
 
 /// An environment string of 131,072 bytes or more is refused, and the message advises to use a file.
 #[test]
-fn the_length_of_an_environment_string_is_the_kernels() {
+fn environment_string_limit_is_that_of_kernel() {
     let value = "v".repeat(131_072);
     let with = |n: usize| validate(&Draft { env: vec![("K", &value.as_bytes()[..n])], ..draft() }, &Policy::default());
     with(131_069).unwrap();
@@ -121,7 +121,7 @@ fn the_length_of_an_environment_string_is_the_kernels() {
 /// Limits that are too low for the container's init are refused with their field. Otherwise the setup would fail with a
 /// system error that names no field.
 #[test]
-fn limits_that_no_container_can_be_made_with_name_the_least() {
+fn too_low_limits_report_minimum() {
     let reported = |nofile, pids| validate(&Draft { nofile: Some(nofile), pids, ..draft() }, &Policy::default());
     reported(64, 2).unwrap();
     let reported = reported(63, 1).unwrap_err();
@@ -131,7 +131,7 @@ fn limits_that_no_container_can_be_made_with_name_the_least() {
 }
 
 #[test]
-fn everything_is_reported_at_once_and_no_value_of_a_secret_with_it() {
+fn all_violations_are_reported_without_secrets() {
     const CANARY: &str = "canary-8c2e\0";
     let bad = Draft {
         id: "../x",
@@ -261,7 +261,7 @@ fn secret_inputs_and_public_ones() {
 
 /// No file may be in the directory of a container's runtime socket.
 #[test]
-fn no_file_lies_where_the_runtime_socket_is() {
+fn files_cannot_replace_runtime_socket() {
     let with = |token_path| Draft { files: vec![file("/run/executor/a", 1), file("/run/x", 1)], token_path, ..draft() };
     validate(&with(""), &Policy::default()).unwrap();
     let field = |draft: &Draft<'_>| fields(draft).join(" ");
@@ -315,7 +315,7 @@ fn outputs_are_files_or_a_directory() {
 }
 
 #[test]
-fn what_a_process_may_write_among_its_files() {
+fn writable_files_size_is_validated() {
     const MIB: u64 = 1 << 20;
     let asked = |bytes: u64, memory_bytes: u64, files: Vec<DraftFile<'static>>| {
         let draft = Draft { writable_files: Some(bytes), memory_bytes, files, ..draft() };
@@ -348,7 +348,7 @@ fn what_a_process_may_write_among_its_files() {
 
 /// Invalid groups and termination message files, as a compromised daemon could send them, are refused.
 #[test]
-fn what_a_scheduler_asks_for_is_judged_again() {
+fn scheduler_fields_are_revalidated() {
     let message = TerminationMessage { path: "".into(), bytes_max: 0, fallback_to_logs: true };
     let asked =
         Draft { extra_groups: vec!["4", "adm"], keep_environment: true, termination_message: Some(message), ..draft() };

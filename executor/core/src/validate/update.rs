@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_reported_at_once() {
+    fn all_update_violations_are_reported_together() {
         let plan = plan(&["a", "b", "d/e"], "token");
         let files = [("../x", 1), ("a", 1), ("/etc/cf-service-bindings/a", 1), ("token", 1), ("b/c", 1), ("d", 1)];
         let mut draft = asked(&files, &["a", "nope", "token", "/proc/x", "b", "b"]);

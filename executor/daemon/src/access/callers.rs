@@ -186,7 +186,7 @@ mod tests {
 
     /// A certificate that names two workloads is rejected (X509-SVID, section 2). Other URIs have no such rule.
     #[test]
-    fn a_spiffe_id_is_the_only_uri_of_its_certificate() {
+    fn spiffe_id_must_be_only_uri() {
         let of = |uris: &[&str]| Identity {
             uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
             ..Identity::default()
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_identity_of_an_entry_must_be_there_and_entries_add_up() {
+    fn caller_entries_need_all_identities_and_combine() {
         let some = |text: &str| Some(text.to_owned());
         let named = |named: Named, methods: &str| CallerRule { named, methods: sets::methods(methods).unwrap() };
         let rules = |entries: Vec<CallerRule>| RuleSet { callers: Callers(entries), ..RuleSet::default() };

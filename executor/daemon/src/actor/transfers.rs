@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_that_run_are_found_by_their_paths() {
+    fn running_steps_are_found_by_path() {
         let step = |path: &str, state| StepRecord {
             path: path.into(),
             state,

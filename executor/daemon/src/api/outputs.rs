@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_a_file_or_a_directory() {
+    fn output_path_selects_file_or_directory() {
         let directory = OutputSource::Directory("/out".into());
         let names = |names: &[&str], skipped| Some((names.iter().map(|name| (*name).to_owned()).collect(), skipped));
         let all = names(&["/out/a", "/out/a.b", "/out/c/d"], 1);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_is_there_all_the_same() {
+    fn empty_output_directory_can_be_selected() {
         let of = |path: &str, source| {
             OutputSelection::parse(path).unwrap().choose(OutputsList::default(), &source).is_some()
         };

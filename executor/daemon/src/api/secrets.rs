@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_taken_as_a_whole_or_not_at_all() {
+    fn secrets_response_is_accepted_completely_or_refused() {
         let manifest = Manifest {
             environment: vec!["A".into()],
             arguments: vec![1],

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_daemon_is_reported_of_the_first() {
+    fn second_daemon_error_names_first_pid() {
         let dir = tempfile::tempdir().unwrap();
         let paths = paths(dir.path());
         let take = || lock(&paths, prepare(&paths, &here(), false).unwrap(), &here(), false);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_way_is_reported_with_its_mode() {
+    fn inaccessible_directory_is_reported_with_mode() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let other = Account { name: "other".into(), uid: 4242, gid: 4242 };
@@ -288,11 +288,11 @@ mod tests {
     /// program re-executes itself, because changing the user affects the whole process.
     #[test]
     #[ignore = "needs root, to act as another user"]
-    fn files_that_a_user_planted_are_not_touched() {
+    fn planted_files_are_not_modified() {
         const ALONE: &str = "EXECUTORD_TEST_PLANTED";
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
-            let name = "boot::dirs::tests::files_that_a_user_planted_are_not_touched";
+            let name = "boot::dirs::tests::planted_files_are_not_modified";
             again.args(["--include-ignored", "--exact", name]).env(ALONE, "1");
             assert!(again.status().unwrap().success());
             return;

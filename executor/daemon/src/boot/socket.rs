@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_socket_that_no_one_serves_is_removed() {
+    fn only_unserved_socket_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         remove_stale(&path).unwrap();
@@ -199,11 +199,11 @@ mod tests {
     /// a start, the file is never changed.
     #[test]
     #[ignore = "needs root, to act as another user"]
-    fn a_link_in_the_place_of_the_runtime_socket_leads_nowhere() {
+    fn planted_runtime_socket_link_is_not_followed() {
         const ALONE: &str = "EXECUTORD_TEST_RUNTIME_SOCKET";
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
-            let name = "boot::socket::tests::a_link_in_the_place_of_the_runtime_socket_leads_nowhere";
+            let name = "boot::socket::tests::planted_runtime_socket_link_is_not_followed";
             assert!(again.args(["--include-ignored", "--exact", name]).env(ALONE, "1").status().unwrap().success());
             return;
         }

@@ -157,7 +157,7 @@ fn images_run_by_the_files_policy() {
 }
 
 #[test]
-fn keys_of_signed_images_are_read_and_every_fault_is_reported() {
+fn signing_keys_are_read_and_faults_reported() {
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("a.pub");
     let pem = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEABmF3Dv6b/wHNFkq7s2akP6v17oQ9cWvV7OOHKcV/fek=\n-----END PUBLIC KEY-----\n";
@@ -304,7 +304,7 @@ fn volumes_are_listed() {
 const TCP: &str = "address = '127.0.0.1:7443'\ncertificate = '/c'\nkey = '/k'\nclient_ca = '/a'\n";
 
 #[test]
-fn a_listener_over_tcp_has_its_files_and_callers() {
+fn tcp_listener_has_files_and_callers() {
     assert!(load("", &[]).unwrap().tcp.is_none());
     let text = format!("[listen]\nunix = 'unix:///s'\n[listen.tcp]\n{TCP}[[callers]]\nou = 'a'\nmethods = ['read']\n");
     let config = load(&text, &[]).unwrap();
@@ -321,7 +321,7 @@ fn a_listener_over_tcp_has_its_files_and_callers() {
 }
 
 #[test]
-fn every_fault_of_the_listener_over_tcp_is_reported() {
+fn tcp_listener_reports_all_faults() {
     let text = "[listen.tcp]\naddress = 'localhost'\ncertificate = 'c'\nkey = '/k'\nhandshakes = 0\n\
                 handshake_seconds = 301\nconnections_per_address = 100001\n\
                 [[callers]]\nmethods = []\n[[callers]]\ncn = ''\nmethods = ['write', 'Stop']\n";
@@ -377,7 +377,7 @@ fn metrics_are_served_on_this_machine_alone() {
 }
 
 #[test]
-fn a_collector_of_traces_is_named_without_a_password() {
+fn traces_endpoint_must_not_contain_password() {
     let of = |endpoint: &str, rest: &str| {
         let loaded = load(&format!("[traces]\nendpoint = {endpoint:?}\n{rest}"), &[]);
         loaded.map(|config| config.traces.map(|traces| traces.endpoint).unwrap_or_default())
@@ -402,7 +402,7 @@ fn a_collector_of_traces_is_named_without_a_password() {
 }
 
 #[test]
-fn targets_of_logs_are_checked_and_every_fault_is_reported() {
+fn log_targets_are_validated_with_all_faults() {
     let none = load("[logs]\ntargets = [\"file\"]\n[logs.syslog]\nfacility = \"local7\"\n", &[]).unwrap().logs;
     assert!(none.syslog.is_none() && none.journald.is_none());
     let text = "[logs]\ntargets = [\"file\", \"journald\", \"syslog\"]\nlabels = [\"app\"]\n[logs.syslog]\n\

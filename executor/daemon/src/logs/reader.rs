@@ -315,7 +315,7 @@ mod tests {
 
     /// If a reader falls behind, entries and gaps together still cover the whole output.
     #[test]
-    fn a_reader_that_falls_behind_is_reported_what_it_missed() {
+    fn slow_reader_receives_gaps_for_missed_output() {
         let mut log = writer();
         let (mut reader, mut place) = (log.reader(), LogPosition::default());
         let mut write = |log: &mut TestWriter, text: &str| {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_too_long_are_passed_over() {
+    fn too_long_lines_are_skipped() {
         let mut log = writer();
         log.write(&vec![b'x'; 3 * LINE_MAX]);
         let mut reader = log.reader();

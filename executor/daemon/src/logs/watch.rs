@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_subscription_is_notified_and_the_last_one_ends_the_watch() {
+    async fn watch_notifies_every_subscription_until_last_unsubscribes() {
         let dir = tempfile::tempdir().unwrap();
         let watch = DirectoryWatch::new().unwrap();
         let mut a = watch.subscribe(dir.path()).unwrap();

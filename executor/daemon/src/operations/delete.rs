@@ -112,7 +112,7 @@ mod tests {
     /// If another thread claims each id as soon as it is free, the ledger keeps the new container, and its events
     /// follow the deletion. A subscriber that receives a deletion no longer finds the old container.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_container_is_forgotten_before_its_id_is_free() {
+    async fn container_is_deleted_before_id_is_free() {
         const CONTAINERS: usize = 500;
         let dir = tempfile::tempdir().unwrap();
         let node = &node(dir.path());

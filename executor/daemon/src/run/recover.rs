@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_power_cut_takes_no_result_that_the_ledger_has() {
+    async fn power_failure_preserves_results_in_ledger() {
         let seven = |id: &str| (id.to_owned(), Some(Exit::Code(7)));
         for (form, content) in torn() {
             let disk = Disk::left_by(Some("another boot"), &["gone", "torn", "whole"]);
@@ -359,7 +359,7 @@ mod tests {
 
     /// Control: if the host was not stopped, a missing record means that the container was deleted.
     #[tokio::test]
-    async fn a_record_that_is_gone_in_the_same_boot_was_deleted() {
+    async fn missing_record_in_same_boot_means_deleted() {
         let boot_id = identity::boot_id().unwrap();
         for boot_id in [Some(&*boot_id), None] {
             assert!(Disk::left_by(boot_id, &["gone"]).codes().is_empty(), "{boot_id:?}");
@@ -369,7 +369,7 @@ mod tests {
     /// If the ledger has no entry, a truncated record is not used as a result: the container does not count as exited
     /// normally.
     #[tokio::test]
-    async fn a_part_of_a_record_is_never_a_result() {
+    async fn truncated_record_is_never_result() {
         for (form, content) in torn() {
             let disk = Disk::left_by(None, &[]);
             disk.write_record("torn", &content);

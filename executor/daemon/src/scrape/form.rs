@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_is_the_one_that_is_asked_for() {
+    fn scrape_format_follows_accept_header() {
         let open = "application/openmetrics-text";
         for (field, form) in [
             ("", ScrapeFormat::Prometheus),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_have_their_ending_in_the_classic_form() {
+    fn classic_format_keeps_counter_suffix() {
         let open = "# HELP a Bytes.\n# TYPE a counter\na_total{x=\"#\"} 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n# EOF\n";
         let classic =
             "# HELP a_total Bytes.\n# TYPE a_total counter\na_total{x=\"#\"} 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n";

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_violation_is_reported_and_a_flood_is_counted() {
+    fn many_field_violations_are_reported_then_counted() {
         let one = |i: usize| {
             let why = ViolationReason::Required.because("is empty, or contains `=` or a NUL");
             Violation::new(format!("action.run.env[{i}].name"), why)
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_on_a_character() {
+    fn long_message_is_truncated_at_character() {
         let status = Status::from(ApiError::new(Kind::Internal, "ä".repeat(1000)));
         assert!(status.message().ends_with("ä...") && status.message().len() < 610);
     }

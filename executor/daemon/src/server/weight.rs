@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_is_known_and_no_size_is_far_off() {
+    fn weigher_estimates_every_method_size() {
         for method in [RUN, "/executor.v1.Executor/PutArchive", "/executor.v1.Images/Pull"] {
             assert!(Weigher::from_method(method).root.is_some(), "{method}");
         }
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_as_large_as_they_may_be_pass() {
+    fn requests_of_maximum_size_are_accepted() {
         let variable =
             || v1::EnvironmentVariable { name: "A".into(), value: "b".into(), ..v1::EnvironmentVariable::default() };
         let file = || v1::File { path: "/a".into(), content: vec![1; 90], ..v1::File::default() };
@@ -406,7 +406,7 @@ mod tests {
     /// If decoding would take too much memory, the request is refused with the name of the field. The last lines are
     /// the control: few elements are decoded normally.
     #[test]
-    fn what_grows_in_memory_is_refused_by_name() {
+    fn oversized_decoding_is_refused_by_field() {
         // Field numbers of RunRequest.action, Action.parallel, ParallelAction.actions
         let (action, parallel, actions) = (2, 7, 1);
         let flat = field(action, &field(parallel, &field(actions, &[]).repeat(900_000)));
@@ -431,7 +431,7 @@ mod tests {
     /// If a string is not UTF-8, the error names its field. The Rust client cannot encode such strings, so bytes of
     /// valid strings are changed afterwards.
     #[test]
-    fn every_string_that_is_not_utf8_is_reported_by_its_field() {
+    fn non_utf8_strings_are_reported_by_field() {
         let variable = |value: &str| v1::EnvironmentVariable {
             name: "A".into(),
             value: value.into(),

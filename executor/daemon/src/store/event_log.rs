@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_sees_each_event_once_and_is_reported_of_what_it_missed() {
+    fn event_follower_sees_each_event_once() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(dir.path(), 5);
         for id in ["a", "b", "a", "b", "a", "b", "a"] {

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_the_list_says_is_an_error() {
+    fn outputs_that_contradict_list_are_errors() {
         let reported =
             |outputs: &Outputs| outputs.list().and_then(|list| outputs.open(&list.files[0])).unwrap_err().to_string();
         let (_a, shorter) = with(&[("0", b"abc")], &list(8));

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_callers_span_is_read_and_nothing_else() {
+    fn only_traceparent_of_caller_is_read() {
         let of = |field: &str| {
             let mut metadata = MetadataMap::new();
             metadata.insert("traceparent", field.parse().unwrap());

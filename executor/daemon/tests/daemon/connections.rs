@@ -28,7 +28,7 @@ async fn counting(node: &Node) -> (ExecutorClient<Channel>, Arc<AtomicUsize>) {
 
 /// A client can keep its connection after any content, even for calls right after a secret.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_serves_many_secrets_and_long_streams() {
+async fn connection_serves_secrets_and_long_streams() {
     let node = Node::start().await;
     let (client, made) = counting(&node).await;
     let mut events = client.clone().watch_events(v1::WatchEventsRequest::default()).await.unwrap().into_inner();
@@ -103,7 +103,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
 /// If a client opens more connections than the limit and sends nothing, these connections are closed for others.
 /// Clients with long-lived connections keep their connections.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_send_nothing_lock_no_one_out() {
+async fn silent_connections_do_not_block_clients() {
     let node = Node::start().await;
     let (client, made) = counting(&node).await;
     let mut events = client.clone().watch_events(v1::WatchEventsRequest::default()).await.unwrap().into_inner();

@@ -172,7 +172,7 @@ async fn lists_are_paged_and_filtered() {
 
 /// If there are more completed containers than retention allows, the oldest are deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn completed_containers_are_kept_up_to_a_number() {
+async fn completed_containers_are_retained_up_to_limit() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("executor.toml");
     std::fs::write(&config, "[retention]\ncompleted = 2\n").unwrap();
@@ -193,7 +193,7 @@ async fn completed_containers_are_kept_up_to_a_number() {
 /// the directory.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to mount"]
-async fn a_full_disk_refuses_containers_and_nothing_else() {
+async fn full_disk_refuses_only_new_containers() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     std::fs::create_dir(&state).unwrap();

@@ -18,7 +18,7 @@ use tonic_types::StatusExt as _;
 const WHOLE_LIFE: [&str; 6] = ["RESERVED", "INITIALIZING", "CREATED", "RUNNING", "WIPING", "COMPLETED"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_runs_and_everything_reaches_its_shim() {
+async fn launch_reaches_shim_with_all_inputs() {
     let node = Node::start().await;
     let (shim, answer) = node.run(secret_request("a", "canary")).await;
     let process = ProcessPayload::decode(&shim.process).unwrap();
@@ -102,7 +102,7 @@ async fn a_short_life_is_a_whole_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shim_that_ends_without_a_report_leaves_its_record() {
+async fn shim_exit_without_report_uses_record() {
     let node = Node::start().await;
     let mut client = node.client().await;
     // The exit record exists, but `completed` was never reported.
@@ -427,7 +427,7 @@ async fn a_lost_connection_loses_no_stop() {
 
 /// If a caller disconnects during Run, its retry returns the same container.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_goes_away_leaves_the_container() {
+async fn disconnected_caller_does_not_end_container() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let call = tokio::spawn({

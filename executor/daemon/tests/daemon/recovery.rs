@@ -93,7 +93,7 @@ async fn without_a_ledger_the_records_report_everything() {
 /// If a launcher that starts later than the daemon writes an exit record, the daemon uses the record. The container is
 /// not in the ledger, because of a power failure before the ledger was written.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exit_record_of_a_later_launcher_is_taken_in() {
+async fn exit_record_of_later_launcher_is_used() {
     let mut node = Node::start().await;
     let (shim, _) = node.run(request("unheard")).await;
     let (other, _) = node.run(request("other")).await;
@@ -119,7 +119,7 @@ async fn an_exit_record_of_a_later_launcher_is_taken_in() {
 /// If a container has neither a shim nor a record and no launcher runs, it stays in its last state until a launcher has
 /// cleaned it up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_without_a_shim_waits_for_the_launcher() {
+async fn container_without_shim_waits_for_launcher() {
     let mut node = Node::start().await;
     let (lost, _) = node.run(request("lost")).await;
     let (lives, _) = node.run(request("lives")).await;
@@ -226,7 +226,7 @@ async fn the_end_of_a_daemon() {
 /// If a daemon uses the state directory, a second daemon is refused, and its error names the first. Otherwise each
 /// daemon would write state that the other does not see.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_daemon_is_refused_and_reported_of_the_first() {
+async fn second_daemon_is_refused_naming_first() {
     let mut node = Node::start().await;
     let first = node.take_daemon();
     node.start_daemon();

@@ -20,7 +20,7 @@ fn busy() -> OnUpdate {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_update_reaches_the_shim_and_the_facts() {
+async fn update_reaches_shim_and_status() {
     let node = Node::start().await;
     let (shim, _) = node.run(secret_request("a", "canary")).await;
     let mut client = node.client().await;
@@ -53,7 +53,7 @@ async fn an_update_reaches_the_shim_and_the_facts() {
 
 /// If a shim is busy, requests are retried. If the shim stays busy, the caller receives the refusal.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_shim_is_asked_again_for_a_while() {
+async fn busy_shim_requests_are_retried() {
     let node = Node::start().await;
     let (shim, _) = node.run(secret_request("a", "canary")).await;
     let mut client = node.client().await;
@@ -96,7 +96,7 @@ async fn a_stale_list_is_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shim_that_does_not_answer_leaves_no_copy() {
+async fn unresponsive_shim_leaves_no_secret_copy() {
     let node = Node::start().await;
     let (shim, _) = node.run(secret_request("a", "canary")).await;
     let mut client = node.client().await;

@@ -26,7 +26,7 @@ async fn text(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_is_followed_over_rotations_to_its_end() {
+async fn log_is_followed_across_rotations() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let (shim, _) = node.run(request("a")).await;
@@ -80,7 +80,7 @@ async fn many_follow_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_from_now_on_of_one_container_and_beyond_the_end() {
+async fn events_support_only_new_and_container_filter() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let (a, _) = node.run(request("a")).await;

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_escaped_and_headers_printed_without_them() {
+    fn values_are_escaped_and_hidden_in_debug() {
         assert_eq!(escaped("repository:a/b:pull é&="), "repository%3Aa%2Fb%3Apull%20%C3%A9%26%3D");
         let authorization = Authorization::basic("u", &Zeroizing::new("canary-1".into())).unwrap();
         assert_eq!(authorization.header(), "Basic dTpjYW5hcnktMQ==");

@@ -104,7 +104,7 @@ async fn a_token() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_and_a_token_of_the_registry() {
+async fn refresh_and_registry_tokens_are_used() {
     let (fake, service) = bearer(false).await;
     let refresh = Credentials::IdentityToken(PASSWORD.to_owned().into());
     TestStore::new().pull_as(&fake.reference(":1"), Some(refresh)).await.unwrap();
@@ -192,7 +192,7 @@ async fn the_operators_file() {
 
 /// If clients have different passwords, they do not share a pull.
 #[tokio::test]
-async fn a_pull_is_shared_only_with_the_same_credentials() {
+async fn pull_is_shared_only_with_same_credentials() {
     let fake = basic().await;
     let place = TestStore::new();
     let reference = fake.reference(":1");

@@ -57,7 +57,7 @@ fn saved(config: &str, layers: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_docker_archive_in_any_order_and_with_links() {
+async fn docker_archive_supports_any_order_and_links() {
     let config = config(&[b"lower", b"upper", b"lower"], arch());
     let manifest = saved("c.json", &["a/layer.tar", "b.tar", "c/layer.tar"]);
     let archive = tar(&[
@@ -174,7 +174,7 @@ async fn archive_errors_name_count_and_limit() {
 }
 
 #[tokio::test]
-async fn an_archive_that_is_too_large_or_cut() {
+async fn too_large_or_truncated_archive_is_refused() {
     let config = config(&[b"lower"], arch());
     let manifest = saved("c.json", &["a.tar"]);
     let archive = tar(&[
@@ -218,7 +218,7 @@ fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
 /// If a layer of 32 GiB is one hole, it is refused at once, in a layout and in a Docker archive. The control: a hole
 /// below the limit is read, and its digest is wrong.
 #[tokio::test]
-async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
+async fn sparse_layer_is_refused_before_read() {
     for (size, holes) in [(32 << 30, true), (1 << 20, false)] {
         let dir = tempfile::tempdir().unwrap();
         layout(dir.path(), &[b"a"], "v1");
@@ -270,7 +270,7 @@ fn reference(dir: &Path, name: &str) -> ImageReference {
 }
 
 #[tokio::test]
-async fn a_layout_is_read_where_it_lies_and_anew_each_time() {
+async fn layout_is_read_again_on_each_pull() {
     let dir = tempfile::tempdir().unwrap();
     let place = TestStore::new();
     let first = layout(dir.path(), &[b"a", b"b"], "v1");
@@ -287,7 +287,7 @@ async fn a_layout_is_read_where_it_lies_and_anew_each_time() {
 }
 
 #[tokio::test]
-async fn a_layouts_links_lead_nowhere_and_its_blobs_are_verified() {
+async fn layout_links_are_refused_and_blobs_verified() {
     type ArchiveChange = (&'static str, fn(&Path));
     let changes: [ArchiveChange; 4] = [
         ("index.json is a link to outside", |dir| {
@@ -338,7 +338,7 @@ async fn a_layout_in_an_archive() {
 /// If an archive has another format than declared, the error names both formats. An archive of a newer `docker save`
 /// has the files of both formats, and may be declared as either.
 #[tokio::test]
-async fn an_archive_of_the_other_form_is_reported() {
+async fn other_archive_format_is_reported() {
     let place = TestStore::new();
     let entries = [("oci-layout", TestEntry::File(b"{}")), ("index.json", TestEntry::File(b"{}"))];
     let reported = import(&place, &tar(&entries), ImportFormat::DockerArchive, None).await.unwrap_err();

@@ -27,7 +27,7 @@ async fn resolved(place: &TestStore, reference: &ImageReference, policy: Policy)
 }
 
 #[tokio::test]
-async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
+async fn disallowed_repository_causes_no_registry_request() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"a"]);
     let closed = TestStore::with(|settings| {
@@ -56,7 +56,7 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
+async fn manifest_redirects_require_allowed_repository() {
     let other = Fake::honest().await;
     other.put_image("1", &[b"a"]);
     let to = format!("http://{}", other.address);
@@ -98,7 +98,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
 }
 
 #[tokio::test]
-async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
+async fn present_image_requires_allowed_origin() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"a"]);
     let (tag, pinned) = (fake.reference(":1"), fake.reference(&format!("@{digest}")));

@@ -8,7 +8,7 @@ use crate::fake::{Fake, MANIFEST, arch, config, manifest, sha256};
 use crate::shelf::TestStore;
 
 #[tokio::test]
-async fn an_image_comes_once_and_layer_by_layer() {
+async fn image_layers_are_fetched_once_with_progress() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"lower", b"middle", b"upper"]);
     let place = TestStore::new();
@@ -53,7 +53,7 @@ async fn repeated_layer_is_fetched_once() {
 }
 
 #[tokio::test]
-async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
+async fn host_platform_is_selected_and_digest_pinned() {
     let fake = Fake::honest().await;
     let ours = fake.put_image("ours", &[b"ours"]);
     let other = fake.put_manifest("other", MANIFEST, b"{}");
@@ -133,7 +133,7 @@ async fn the_pull_policy_decides() {
 }
 
 #[tokio::test]
-async fn who_wants_the_same_at_once_shares_one_pull() {
+async fn concurrent_pulls_of_same_image_are_shared() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[&vec![1; 300_000], b"b"]);
     let place = TestStore::new();

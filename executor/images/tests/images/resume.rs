@@ -39,7 +39,7 @@ fn ranges(fake: &Fake) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn within_a_pull_it_goes_on_where_it_broke_off() {
+async fn interrupted_download_resumes_within_pull() {
     let fake = breaking(Arc::new(AtomicBool::new(true))).await;
     let place = TestStore::new();
     place.pull(&fake.reference(":1")).await.unwrap();
@@ -48,7 +48,7 @@ async fn within_a_pull_it_goes_on_where_it_broke_off() {
 }
 
 #[tokio::test]
-async fn the_next_pull_goes_on_too_also_after_a_restart() {
+async fn next_pull_resumes_download_after_restart() {
     let count = Arc::new(AtomicUsize::new(0));
     let (layer, digest, seen) = (layer(), sha256(&layer()), Arc::clone(&count));
     let fake = Fake::start(move |asked| {
@@ -78,7 +78,7 @@ async fn the_next_pull_goes_on_too_also_after_a_restart() {
 /// If a file in `ingest` has wrong content (half of a blob, other content of the same size, too many bytes), the
 /// content is not used.
 #[tokio::test]
-async fn what_is_kept_is_verified_from_its_first_byte() {
+async fn partial_download_is_verified_from_first_byte() {
     let kept = [vec![0; 400_000], vec![0; 1_000_000], vec![0; 2_000_000], layer()];
     for kept in kept {
         let fake = Fake::honest().await;
@@ -108,7 +108,7 @@ async fn without_ranges_it_begins_anew() {
 
 /// If the client disconnects, the pull ends, the store stays consistent, and received data is kept.
 #[tokio::test]
-async fn a_pull_that_no_one_waits_for_ends() {
+async fn abandoned_pull_ends_and_keeps_data() {
     let stuck = Arc::new(AtomicBool::new(true));
     let (held, digest) = (Arc::clone(&stuck), sha256(&layer()));
     let fake = Fake::start(move |asked| {

@@ -168,7 +168,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
 
 /// If an image has no valid signature, only the documents are fetched, and the error contains the reasons.
 #[tokio::test]
-async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
+async fn unsigned_image_is_refused_before_layers() {
     let (own, other) = (key(), key());
     let elsewhere = sha256(b"another image");
     let odd = |kind: &str, of: &str| {
@@ -249,7 +249,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
 
 /// If a registry fails, the error reports this, and not missing signatures.
 #[tokio::test]
-async fn a_registry_that_fails_is_no_registry_without_signatures() {
+async fn registry_failure_is_not_missing_signature() {
     let fake = Fake::start(|asked| asked.path.ends_with(".sig").then(|| Reply::status(503))).await;
     fake.put_image("1", &[LAYER]);
     let error = place(by(&[&key()], false)).pull(&fake.reference(":1")).await.unwrap_err();
@@ -257,7 +257,7 @@ async fn a_registry_that_fails_is_no_registry_without_signatures() {
 }
 
 #[tokio::test]
-async fn a_tag_that_moves_takes_no_signature_along() {
+async fn moved_tag_does_not_keep_signature() {
     let own = key();
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[LAYER]);
@@ -278,7 +278,7 @@ async fn a_tag_that_moves_takes_no_signature_along() {
 
 /// If an image is present, the signatures that were found when it was fetched must satisfy the current rules.
 #[tokio::test]
-async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
+async fn present_image_must_satisfy_current_keys() {
     let (own, other) = (key(), key());
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[LAYER]);

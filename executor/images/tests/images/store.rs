@@ -8,7 +8,7 @@ use crate::fake::{Fake, MANIFEST, arch, config, manifest};
 use crate::shelf::TestStore;
 
 #[tokio::test]
-async fn names_go_one_by_one_and_the_image_with_the_last() {
+async fn image_is_removed_with_last_name() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"shared", b"own"]);
     fake.put_image("same", &[b"shared", b"own"]);
@@ -83,7 +83,7 @@ async fn what_is_about_to_be_used_stays() {
 
 /// If an image is removed by force while a container uses it, its layers stay until the container ends.
 #[tokio::test]
-async fn a_layer_that_is_mounted_stays_and_is_found_again() {
+async fn mounted_layer_stays_until_container_ends() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
     let place = TestStore::new();

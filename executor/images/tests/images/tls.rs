@@ -27,7 +27,7 @@ pub(crate) fn server(names: &[&str]) -> (TlsAcceptor, String) {
 }
 
 #[tokio::test]
-async fn who_is_trusted_and_what_is_not_unlearned() {
+async fn tls_requires_trusted_ca_without_downgrade() {
     let plain = Fake::start(|_| Some(Reply::ok(b"a"))).await;
     let (to, layer) = (format!("http://{}/blob", plain.address), sha256(b"a"));
     let (tls, pem) = server(&["127.0.0.1", "localhost"]);

@@ -130,7 +130,7 @@ mod tests {
 
     /// The mount point has a different name than its controllers, and `home` is always inside the mount.
     #[test]
-    fn a_hierarchy_is_found_where_libcontainer_does_not_look() {
+    fn hierarchy_is_found_at_unusual_mount_point() {
         let own = "4:memory:/a/b\n2:cpuacct,cpu:/\n1:name=systemd:/x\n0::/y\n";
         let named = |line: &str| Hierarchy::named(Path::new("/r"), &mountinfo::parse(line.as_bytes())[0], own);
         let cases = [

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_counts_against_the_memory_or_comes_on_top() {
+    fn swap_limit_adds_to_memory_limit() {
         for (swap, both, swappiness) in [(None, 64, false), (Some(0), 64, true), (Some(1 << 20), 65, false)] {
             let reported = shown(&of_version_1(&Limits { swap_bytes: swap, ..ALL }, true, false));
             assert_eq!(reported[1], format!("memory memory.memsw.limit_in_bytes {}", both << 20));
@@ -377,7 +377,7 @@ mod tests {
     /// If a weight is converted to shares, and back by the formula of runc and libcgroups, then it is unchanged. The
     /// default weight is converted to the default shares.
     #[test]
-    fn every_weight_comes_out_as_it_went_in() {
+    fn cpu_weight_round_trips_through_shares() {
         for weight in 1..=10_000 {
             let shares = shares(weight);
             assert!((2..=262_144).contains(&shares));

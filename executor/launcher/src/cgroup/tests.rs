@@ -59,7 +59,7 @@ fn the_room_that_a_limit_leaves() {
 }
 
 #[test]
-fn swap_is_limited_where_the_kernel_has_any() {
+fn swap_limit_is_written_if_supported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("memory.swap.max");
     let v2 = Hierarchies::V2 { mount: dir.path().into() };

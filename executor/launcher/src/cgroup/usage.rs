@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_version_1_are_in_several_directories() {
+    fn v1_usage_is_read_from_all_hierarchies() {
         let dir = tempfile::tempdir().unwrap();
         let mounts: Vec<PathBuf> = ["memory", "cpu,cpuacct", "pids"].iter().map(|name| dir.path().join(name)).collect();
         let v1 = Hierarchies::at(&mounts);

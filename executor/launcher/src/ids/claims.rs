@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_overlap_and_containers_from_before_are_heeded() {
+    fn overlapping_pools_and_unclaimed_ranges_are_respected() {
         let home = tempfile::tempdir().expect("a directory");
         let dir = home.path().join("ids");
         let ((a, _a), (b, _b)) = (served(home.path(), "a"), served(home.path(), "b"));

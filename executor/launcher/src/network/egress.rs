@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_reported_by_its_leading_bits() {
+    fn network_mask_has_prefix_bits() {
         let mask = |ip, prefix| match &to(address(ip, prefix), Step::Accept)[1] {
             Step::Header { mask, .. } => mask.clone(),
             other => panic!("{other:?}"),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn each_destination_with_each_range_of_ports_is_a_rule() {
+    fn each_destination_and_port_range_is_rule() {
         let rule = |protocol, destinations: &[&str], ports: &[(u16, u16)], icmp, log| {
             let ports = ports.iter().map(|(first, last)| PortRange { first: *first, last: *last }).collect();
             let destinations = destinations.iter().map(|text| text.parse().unwrap()).collect();

@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_is_a_sequence_of_whole_messages() {
+    fn batch_is_sequence_of_complete_messages() {
         let rules = [
             vec![Step::Interface(1), Step::Accept],
             vec![Step::Header { offset: 16, value: vec![10, 1, 0, 5], mask: vec![255, 255, 0, 0] }, Step::Accept],

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_of_the_host_is_refused_and_a_reserved_one_is_kept() {
+    fn used_host_port_is_refused_reserved_held() {
         let service = TcpListener::bind("127.0.0.1:0").unwrap();
         let number = service.local_addr().unwrap().port();
         for ip in [Some("127.0.0.1"), None] {

@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn where_no_layer_has_the_directory_it_is_roots() {
+    fn missing_etc_directory_is_owned_by_root() {
         for ahead in [false, true] {
             let layers = Layers::new(2);
             if ahead {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn what_would_differ_is_left_to_the_mounted_root() {
+    fn unusual_etc_is_left_to_mounted_root() {
         type Make = fn(&Path);
         let kinds: [(&str, Make); 5] = [
             ("a link", |layer| symlink("/other", layer.join(ETC)).unwrap()),

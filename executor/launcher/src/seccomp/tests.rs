@@ -140,7 +140,7 @@ fn held(names: &[&'static str]) -> CapabilitySets {
 /// Every call that Docker's profile denies is denied. Every other call is allowed, except `io_setup`.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn every_call_is_answered_as_dockers_default_profile_answers_it() {
+fn syscall_answers_match_docker_default_profile() {
     // Docker's profile allows these calls always, or with arguments that other tests check.
     let by_argument = ["clone", "personality", "socket"];
     let filter = Filter::compile(&held(&[])).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_absent_has_that_answer_whatever_the_rules_say() {
+    fn absent_calls_return_enosys_despite_rules() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let rules: Rules = [3, 4, 5].map(|call| (call, Vec::new())).into();
         let tree = compile(rules, &[4, 7], (SeccompAction::Errno(1), SeccompAction::Allow), arch).unwrap();

@@ -32,7 +32,7 @@ mod tests {
 
     /// If the last daemon disconnects after a long silence, the launcher still waits the full time for the next daemon.
     #[test]
-    fn the_time_begins_when_the_last_thing_is_gone() {
+    fn idle_time_starts_after_last_activity() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut idle = Idle::begun(start);

@@ -314,7 +314,7 @@ mod tests {
     /// If a warm container exits while it receives a launch, it stays tracked, so that its files on the host are
     /// removed.
     #[test]
-    fn a_shell_that_takes_no_launch_is_taken_care_of() {
+    fn warm_container_failing_launch_stays_tracked() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = child.id() as i32;
         let (lifeline, theirs) = Seqpacket::pair().unwrap();

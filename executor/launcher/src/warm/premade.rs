@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_takes_a_name_that_nothing_has() {
+    fn premade_directory_is_renamed_without_replacing() {
         let home = tempfile::tempdir().unwrap();
         let path = |name: &str| home.path().join(name);
         for name in ["from", "taken"] {

@@ -150,7 +150,7 @@ fn damage_is_reported_and_leaves_nothing() {
 }
 
 #[test]
-fn another_layer_than_the_one_asked_for_is_none() {
+fn layer_with_wrong_digest_is_refused() {
     let (asked, given) = (Layer::new().file("a", "1").bytes(), Layer::new().file("a", "2").bytes());
     let sandbox = Sandbox::new();
     let before = sandbox.surroundings();

@@ -43,7 +43,7 @@ fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut executor_t
 }
 
 #[test]
-fn everything_that_can_be_too_much_has_a_limit() {
+fn every_archive_limit_is_enforced() {
     let files = (0..50).fold(Layer::new(), |layer, index| layer.file(&format!("f{index}"), "x")).bytes();
     bounded("entries", 50, &files, |limits, most| limits.entries = most);
     let length = files.len() as u64;

@@ -65,7 +65,7 @@ fn nothing_is_written_through_a_link() {
 }
 
 #[test]
-fn a_directory_that_becomes_a_link_leads_nowhere_else() {
+fn directory_replaced_by_link_stays_inside_root() {
     let one_layer = |sandbox: &Sandbox| {
         let layer = Layer::new().dir("d/", 0o755).file("d/file", "1");
         vec![layer.symlink("d", &sandbox.outside()).file("d/file", "x").bytes()]
@@ -163,7 +163,7 @@ fn is_device(result: &Result<(), UnpackError>, why: &str) {
 /// If a layer has devices in `/dev`, which containers never see, they are skipped and reported, in any spelling of the
 /// path. Hard links to them are skipped in `/dev` and refused elsewhere. The control: a device elsewhere is refused.
 #[test]
-fn devices_below_dev_are_left_out_and_reported() {
+fn dev_devices_are_skipped_and_reported() {
     let debian = || Layer::new().dir("dev/", 0o755).device("dev/null", 1, 3).device("./dev/console", 5, 1);
     let archive = debian().device("/dev/sub/../sda", 8, 0).hard_link("dev/core", "dev/null").file("etc/x", "x").bytes();
     let sandbox = Sandbox::new();

@@ -35,7 +35,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
+fn whiteouts_hide_only_lower_layers() {
     let d = ("d", "");
     let all = [d, ("d/a", "a"), ("d/b", "b"), ("d/sub", ""), ("d/sub/c", "c")];
     assert_eq!(seen(vec![base()]), pairs(&all));
@@ -125,7 +125,7 @@ fn repeated_dependent_layer_keeps_both_trees() {
 /// If only the layers below describe a directory or a link to it, the directory keeps their attributes even if a layer
 /// changes something in it.
 #[test]
-fn what_a_layer_does_not_describe_comes_from_below() {
+fn undescribed_directories_inherit_lower_attributes() {
     let sandbox = Sandbox::new();
     let xattr = [("SCHILY.xattr.user.mark", &b"below"[..])];
     let lower = Layer::new().records(&xattr).dir("usr/", 0o751).dir("usr/lib/", 0o711).symlink("lib", "usr/lib");
@@ -153,7 +153,7 @@ fn what_a_layer_does_not_describe_comes_from_below() {
 }
 
 #[test]
-fn hard_links_hold_within_a_layer_and_to_those_below() {
+fn hard_links_work_within_and_across_layers() {
     let sandbox = Sandbox::new();
     let xattr = [("SCHILY.xattr.user.mark", &b"kept"[..])];
     let lower =
@@ -231,7 +231,7 @@ fn the_last_description_counts() {
 }
 
 #[test]
-fn the_overlays_own_attributes_are_no_archives_business() {
+fn overlay_attributes_in_archives_are_refused() {
     for name in ["trusted.overlay.opaque", "trusted.overlay.redirect", "trusted.overlay.metacopy", "trusted.overlay.x"]
     {
         for kind in [EntryType::Directory, EntryType::Regular, EntryType::Symlink] {

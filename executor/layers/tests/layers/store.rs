@@ -22,7 +22,7 @@ fn two_at_once_make_one_layer() {
 }
 
 #[test]
-fn a_layer_that_is_taken_out_is_not_there_and_its_room_is_given_back_later() {
+fn removed_layer_space_is_freed_later() {
     let sandbox = Sandbox::new();
     let archive = Layer::new().dir("d/", 0o755).file("d/f", "x").bytes();
     let layer = sandbox.unpack(&[], &archive).unwrap();
@@ -39,7 +39,7 @@ fn a_layer_that_is_taken_out_is_not_there_and_its_room_is_given_back_later() {
 }
 
 #[test]
-fn a_layer_is_unpacked_on_those_that_are_there() {
+fn layer_requires_its_parent_layers() {
     let sandbox = Sandbox::new();
     let missing = DiffId::from_bytes([7; 32]);
     let error = sandbox.unpack(&[missing], &Layer::new().file("f", "x").bytes()).unwrap_err();

@@ -48,7 +48,7 @@ fn open(volume: &Volume, path: &str) -> File {
 use std::fs::File;
 
 #[test]
-fn files_are_private_to_their_owner_and_reached_through_the_generation() {
+fn files_are_private_and_linked_through_generation() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
     for (path, content) in [
         ("files/0/..data/db/user", "u"),
@@ -82,7 +82,7 @@ fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
 
 /// A directory gets no more permissions than access to the files below it requires.
 #[test]
-fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
+fn shared_file_opens_only_its_directories() {
     let group = |gid| Access { mode: 0o640, gid };
     type Shown = [(&'static str, (u32, u32)); 3];
     let table: [([Access; 4], Shown); 3] = [
@@ -185,7 +185,7 @@ fn map_with(file: &File, length: usize, also: nix::sys::mman::ProtFlags) -> usiz
 }
 
 #[test]
-fn a_view_is_read_only_and_the_volume_is_not_on_the_host() {
+fn view_is_read_only_and_detached() {
     let volume = filled(&[b"u", b"p", b"t", b"one"]);
     let mut views = match volume.views(&mounts(), Layout::Generations) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.15: see integration
@@ -200,7 +200,7 @@ fn a_view_is_read_only_and_the_volume_is_not_on_the_host() {
 }
 
 #[test]
-fn a_volume_takes_two_generations_and_not_much_more() {
+fn volume_size_fits_two_generations() {
     let volume = Volume::create(VolumeSize { bytes: 16 * 4096, inodes: 64 }).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
         let mounts = [MountPoint { target: "/x".into(), content: Content::File(0), in_fresh_mount: false }];
@@ -213,7 +213,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
 
 /// Inputs for the token holder are outside every view of the container, and are wiped with the volume.
 #[test]
-fn inputs_are_roots_alone_and_read_back_as_they_came() {
+fn inputs_are_root_only_and_round_trip() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
     volume.keep_inputs(&[b"pw", b"", b"key=1"], &[]).unwrap();
     for (path, mode) in [("inputs", 0o700), ("inputs/values", 0o600)] {
@@ -261,7 +261,7 @@ fn fcntl(file: &File, command: i32, argument: i32) -> io::Result<()> {
 }
 
 #[test]
-fn a_file_that_is_held_cannot_be_leased() {
+fn held_file_cannot_be_leased() {
     let volume = filled(&[b"u", b"p", b"t", b"one"]);
     for path in ["files/0/..data/db/user", "files/0/..gen1/token", "1"] {
         assert_eq!(Lease::take(&volume, path).err().and_then(|error| error.raw_os_error()), Some(11), "{path}");
@@ -273,7 +273,7 @@ fn a_file_that_is_held_cannot_be_leased() {
 
 /// If a file is leased, a wipe does not block: it wipes everything else, and a wipe after the lease wipes that file.
 #[test]
-fn a_wipe_does_not_wait_for_a_lease() {
+fn wipe_does_not_wait_for_lease() {
     let volume = filled(&[b"user", b"p", b"t", b"one"]);
     volume.held.borrow_mut().clear();
     let lease = Lease::take(&volume, "files/0/..gen1/db/user").unwrap();

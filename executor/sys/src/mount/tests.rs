@@ -63,7 +63,7 @@ fn nothing_leads_out_of_a_directory() {
 /// A detached file system can be filled before it is visible, and a read-only view of it is a separate mount.
 #[test]
 #[ignore = "needs root"]
-fn a_detached_file_system_has_a_writable_and_a_read_only_side() {
+fn detached_file_system_has_read_only_view() {
     let fs = detached("tmpfs", "test", &[("size", Some("64k"))], MountAttrFlags::empty()).unwrap();
     let view = match clone_tree(fs.as_fd(), Path::new(""), false) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.15
@@ -92,7 +92,7 @@ fn an_unknown_option_is_reported() {
 /// `noswap` again only if the file system already has it.
 #[test]
 #[ignore = "needs root"]
-fn a_file_system_grows_and_stays_as_it_was() {
+fn grown_file_system_keeps_content_and_options() {
     let small = |noswap: bool| {
         let options = [("size", Some("64k")), ("noswap", None)];
         detached("tmpfs", "test", &options[..1 + usize::from(noswap)], MountAttrFlags::empty())

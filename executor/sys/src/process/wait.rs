@@ -144,7 +144,7 @@ mod tests {
     use crate::process::pidfd_signal;
 
     #[test]
-    fn the_end_of_a_process_is_seen_by_descriptor() {
+    fn process_exit_is_visible_by_pidfd() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let fd = pidfd(child.id() as i32).unwrap();
         assert!(!has_ended(child.id() as i32).unwrap());

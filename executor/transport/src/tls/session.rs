@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_in_any_pieces_and_none_is_left_in_the_buffer() {
+    fn tls_bytes_pass_in_any_fragmentation() {
         let pki = pki();
         for piece in [1, 7, 1000, 1 << 20] {
             let (mut client, mut session) = pair(&pki);
@@ -407,7 +407,7 @@ mod tests {
 
     /// If any byte of the handshake is changed or missing, the session fails with an error and has no other effect.
     #[test]
-    fn what_is_not_tls_ends_the_session_and_nothing_else() {
+    fn malformed_handshake_fails_only_its_session() {
         let pki = pki();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = |below: usize| {

@@ -284,7 +284,7 @@ mod tests {
 
     /// If the client has ended a stream, the response on it becomes an error and zeros.
     #[test]
-    fn a_stream_that_is_gone_gets_no_content() {
+    fn reset_stream_gets_zeros_as_content() {
         let calls = Calls::new(8);
         calls.opened(1, Request::default(), false);
         calls.send(1, Bytes::from_static(b"secret"));

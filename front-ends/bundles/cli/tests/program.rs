@@ -129,7 +129,7 @@ fn condition(status: &str, kind: &str) -> (String, String) {
 }
 
 #[test]
-fn manual_and_completions_are_written_of_both_programs() {
+fn manual_and_completions_exist_for_both_programs() {
     let world = World::new();
     for (program, command) in [("agent-cli-bundle", "rollback"), ("agent-cli-catalog", "mermaid")] {
         for what in ["man", "completions"] {
@@ -145,7 +145,7 @@ fn manual_and_completions_are_written_of_both_programs() {
 }
 
 #[test]
-fn i6_a_bundle_is_installed_upgraded_rolled_back_and_uninstalled() {
+fn i6_bundle_installs_upgrades_rolls_back_uninstalls() {
     let world = World::new();
     world.bundle("one", "");
     world.bundle("two", "");
@@ -168,7 +168,7 @@ fn i6_a_bundle_is_installed_upgraded_rolled_back_and_uninstalled() {
 }
 
 #[test]
-fn a_revision_that_fails_leaves_the_one_before() {
+fn failed_revision_leaves_previous_one() {
     let world = World::new();
     world.bundle("one", "");
     world.bundle("two", "");
@@ -195,7 +195,7 @@ fn a_revision_that_fails_leaves_the_one_before() {
 }
 
 #[test]
-fn a_follower_reports_changes_of_records_that_were_not_there() {
+fn follower_reports_changes_of_new_records() {
     let world = World::new();
     world.bundle("one", "");
     world.bundle("two", "");
@@ -226,7 +226,7 @@ fn a_follower_reports_changes_of_records_that_were_not_there() {
 }
 
 #[test]
-fn a_source_that_has_changed_is_not_gone_back_to() {
+fn rollback_to_changed_source_is_refused() {
     let world = World::new();
     let one = world.bundle("one", "");
     world.bundle("two", "");
@@ -242,7 +242,7 @@ fn a_source_that_has_changed_is_not_gone_back_to() {
 
 /// If a command is killed before or after any of its calls, the next command finishes or undoes its work.
 #[test]
-fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
+fn killed_command_is_finished_or_undone_next() {
     for command in ["install", "upgrade", "rollback", "uninstall"] {
         let mut kills = 0;
         for at in 1..20 {
@@ -334,7 +334,7 @@ fn secrets_reach_the_play_and_nothing_else() {
 }
 
 #[test]
-fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
+fn objects_needing_api_server_require_partial_flag() {
     let world = World::new();
     let one = world.bundle("one", "");
     fs::write(
@@ -365,7 +365,7 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
 
 /// I1: a bundle's content matches its pin. I2: a source is complete. I3: a source is pinned.
 #[test]
-fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
+fn i1_i2_i3_pinned_sources_are_immutable() {
     let world = World::new();
     let one = world.bundle("one", "");
     let dir = world.dir.path();

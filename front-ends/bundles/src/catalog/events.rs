@@ -207,7 +207,7 @@ mod tests {
     use crate::catalog::form::whole;
 
     #[test]
-    fn what_is_read_from_events_is_what_the_whole_reader_reads() {
+    fn event_reader_matches_full_yaml_reader() {
         let read_here = [
             "a: b\n",
             "---\na: 'it''s'\nb: \"x\\ty\"\nc: |-\n  one\n  two\nd: >\n  three\n  four\n",

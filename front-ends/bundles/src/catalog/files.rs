@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c2_indexignore_at_any_level_with_the_rules_of_gitignore() {
+    fn c2_indexignore_follows_gitignore_at_any_level() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         for (path, text) in [

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_is_reported_with_its_line() {
+    fn unterminated_documents_are_reported_with_line() {
         let error = |text: &str| {
             let mut documents = Documents::new(text.as_bytes());
             loop {

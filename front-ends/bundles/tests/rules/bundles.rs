@@ -86,7 +86,7 @@ fn csv(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn b1_both_directories_are_there_or_both_are_reported() {
+fn b1_missing_directories_are_all_reported() {
     let reported = breaks(
         "B1",
         &[("metadata/annotations.yaml", ""), ("manifests/demo.csv.yaml", ""), ("manifests/backups.crd.yaml", "")],
@@ -99,7 +99,7 @@ fn b1_both_directories_are_there_or_both_are_reported() {
 }
 
 #[test]
-fn b2_annotations_are_in_any_file_of_the_metadata() {
+fn b2_annotations_may_be_in_any_file() {
     good(&[
         ("metadata/annotations.yaml", ""),
         ("metadata/any-name.json", r#"{"x": 1}"#),
@@ -114,7 +114,7 @@ fn b2_annotations_are_in_any_file_of_the_metadata() {
 }
 
 #[test]
-fn b3_the_annotations_are_there_and_a_default_channel_is_not_empty() {
+fn b3_missing_or_empty_annotations_are_refused() {
     for name in ["mediatype", "manifests", "metadata", "package", "channels"] {
         let line = ANNOTATIONS.lines().find(|line| line.contains(&format!("bundle.{name}.v1"))).unwrap();
         let reported = breaks("B3", &[("metadata/annotations.yaml", &ANNOTATIONS.replace(line, ""))]);
@@ -126,7 +126,7 @@ fn b3_the_annotations_are_there_and_a_default_channel_is_not_empty() {
 }
 
 #[test]
-fn b4_the_media_type_is_what_the_bundle_is() {
+fn b4_media_type_matches_bundle_format() {
     breaks("B4", &[("metadata/annotations.yaml", &ANNOTATIONS.replace("registry+v1", "plain+v0"))]);
 }
 
@@ -162,7 +162,7 @@ fn b8_a_definition_more_is_a_warning() {
 }
 
 #[test]
-fn b9_definitions_are_unique_and_of_a_known_version() {
+fn b9_definitions_are_unique_with_known_version() {
     breaks("B9", &[("manifests/again.crd.yaml", CRD)]);
     breaks("B9", &[("manifests/backups.crd.yaml", &CRD.replace("apiextensions.k8s.io/v1", "apiextensions.k8s.io/v2"))]);
     breaks(
@@ -273,7 +273,7 @@ fn b9_definitions_are_whole() {
 }
 
 #[test]
-fn b10_kinds_are_known_and_their_case_counts() {
+fn b10_kinds_are_known_and_case_sensitive() {
     for kind in ["ConfigMap", "PodMonitor", "NetworkPolicy", "ConsolePlugin", "Secret", "ServiceAccount"] {
         good(&[("manifests/x.yaml", &format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n"))]);
     }
@@ -317,7 +317,7 @@ fn b12_the_csv_has_install_modes() {
 }
 
 #[test]
-fn b13_dependencies_are_of_known_types_and_whole() {
+fn b13_dependencies_are_complete_with_known_types() {
     let depends = |text: &str| format!("dependencies:\n- {text}\n");
     for bad in [
         "{type: olm.package, value: {version: '1.0.0'}}",
@@ -498,7 +498,7 @@ fn p1_p2_p3_of_plain_bundles() {
 }
 
 #[test]
-fn the_format_is_reported_by_label_metadata_or_csv() {
+fn format_comes_from_label_metadata_or_csv() {
     let with = |label: &str, all: &[(&str, &str)]| {
         let mut found = files(all.iter().copied());
         if !label.is_empty() {
@@ -514,7 +514,7 @@ fn the_format_is_reported_by_label_metadata_or_csv() {
 
 /// If a directory has only manifests, it is validated as in operator-framework/api.
 #[test]
-fn a_directory_with_a_csv_at_its_top_has_no_metadata_to_judge() {
+fn bare_csv_directory_is_validated_without_metadata() {
     let bare = |more: &[(&str, &str)]| {
         let all = [&[("demo.csv.yaml", CSV), ("backups.crd.yaml", CRD)], more].concat();
         let found = files(all);

@@ -5,7 +5,7 @@ use executor_bundles::catalog::{Catalog, LoadError, load, mermaid};
 use crate::common::{GOOD, and, breaks, evaluate, good, objects, with, write};
 
 #[test]
-fn c1_every_file_must_parse_and_one_error_fails_all() {
+fn c1_one_unparsable_file_fails_catalog() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &[("a/catalog.yaml", GOOD), ("b/other.json", r#"{"schema": "other"}{"schema": "other"}"#)]);
     assert_eq!(load(dir.path(), false).unwrap().objects.len(), 7);
@@ -31,7 +31,7 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
 
 /// As in opm, this is not an error.
 #[test]
-fn c1_a_directory_without_files_is_a_catalog_without_packages() {
+fn c1_empty_directory_is_empty_catalog() {
     let dir = tempfile::tempdir().unwrap();
     let objects = load(dir.path(), false).unwrap();
     let catalog = Catalog::build(&objects).unwrap();
@@ -65,7 +65,7 @@ fn c2_catalog_without_packages_has_reason() {
 }
 
 #[test]
-fn c3_every_object_has_a_schema_and_unknown_ones_are_kept() {
+fn c3_schema_is_required_unknown_ones_kept() {
     breaks("C3", "name: demo\n");
     breaks("C3", "schema: ''\nname: demo\n");
     breaks("C1", "schema: 5\n");
@@ -78,7 +78,7 @@ fn c3_every_object_has_a_schema_and_unknown_ones_are_kept() {
 }
 
 #[test]
-fn c4_packages_are_unique_labels_with_a_default_channel() {
+fn c4_packages_are_unique_with_default_channel() {
     breaks("C4", &and("schema: olm.package\nname: demo\ndefaultChannel: stable"));
     breaks("C4", &and("schema: olm.package\ndefaultChannel: stable"));
     breaks("C4", &GOOD.replace("demo\n", "De_mo\n").replace("packageName: demo", "packageName: De_mo"));
@@ -88,7 +88,7 @@ fn c4_packages_are_unique_labels_with_a_default_channel() {
 }
 
 #[test]
-fn c5_channels_are_of_a_package_unique_and_have_unique_entries() {
+fn c5_channels_and_entries_must_be_unique() {
     breaks("C5", &and("schema: olm.channel\npackage: other\nname: x\nentries: [{name: demo.v1}]"));
     breaks("C5", &and("schema: olm.channel\npackage: demo\nname: stable\nentries: [{name: demo.v1}]"));
     breaks("C5", &and("schema: olm.channel\npackage: demo\nentries: [{name: demo.v1}]"));
@@ -98,7 +98,7 @@ fn c5_channels_are_of_a_package_unique_and_have_unique_entries() {
 }
 
 #[test]
-fn c6_bundles_are_unique_in_a_channel_and_have_one_package_property() {
+fn c6_bundles_are_unique_with_package_property() {
     let property = "  - type: olm.package\n    value: {packageName: demo, version: 1.0.0}\n";
     breaks("C6", &with(property, ""));
     breaks("C6", &with(property, &format!("{property}{property}")));
@@ -160,7 +160,7 @@ fn c9_replaces_has_no_cycle() {
 }
 
 #[test]
-fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
+fn c10_replaces_chain_reaches_every_unskipped_entry() {
     // The chain ends at a skipped bundle, so demo.v1 is not reached.
     let skipped = with("    replaces: demo.v2\n", "    replaces: demo.v2\n    skips: [demo.v2]\n");
     let faults = breaks("C10", &skipped);
@@ -169,19 +169,19 @@ fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
 }
 
 #[test]
-fn c11_the_last_replaces_may_lead_to_nothing() {
+fn c11_last_replaces_may_be_missing() {
     good(&with("  - name: demo.v1\n", "  - name: demo.v1\n    replaces: demo.v0\n"));
 }
 
 #[test]
-fn c12_no_skip_is_empty_and_skip_ranges_are_ranges() {
+fn c12_skips_and_skip_ranges_are_valid() {
     breaks("C12", &with("    replaces: demo.v1\n", "    replaces: demo.v1\n    skips: ['']\n"));
     breaks("C12", &with("    replaces: demo.v1\n", "    replaces: demo.v1\n    skipRange: ^1.0.0\n"));
     good(&with("    replaces: demo.v1\n", "    replaces: demo.v1\n    skipRange: '>=1.0.0 <2.0.0'\n"));
 }
 
 #[test]
-fn c13_properties_have_a_type_and_a_value() {
+fn c13_properties_have_type_and_value() {
     let property = |property: &str| with("properties:\n", &format!("properties:\n  - {property}\n"));
     breaks("C13", &property("{type: x}"));
     breaks("C13", &property("{type: x, value: null}"));
@@ -249,7 +249,7 @@ fn c14_deprecations_are_of_what_is_there() {
 }
 
 #[test]
-fn diagrams_begin_with_the_highest_version_and_mark_what_is_deprecated() {
+fn diagrams_mark_deprecated_and_start_with_highest() {
     let reference = |reference: &str| format!("- reference: {{{reference}}}\n  message: old\n");
     let entries = ["schema: olm.package", "schema: olm.channel, name: stable", "schema: olm.bundle, name: demo.v1"];
     let entries: String = entries.into_iter().map(reference).collect();
@@ -292,7 +292,7 @@ fn json_is_judged_like_yaml() {
 }
 
 #[test]
-fn what_would_fill_the_memory_is_refused_and_soon() {
+fn memory_bombs_are_refused_quickly() {
     let mut bomb = "schema: x\na0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let alias = format!("*a{}", level - 1);

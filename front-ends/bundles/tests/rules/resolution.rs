@@ -15,7 +15,7 @@ fn installed(name: &str, text: &str) -> Installed {
 }
 
 #[test]
-fn r1_a_successor_is_by_replaces_skips_skip_range_or_the_same_version() {
+fn r1_successor_replaces_skips_or_shares_version() {
     let one = |text: &str, from: Installed| {
         upgrade(&good(text), &query(""), &from, false).map(|step| (step.to.name.clone(), edge(&step)))
     };
@@ -46,7 +46,7 @@ fn r2_force_passes_the_edges() {
 }
 
 #[test]
-fn r3_what_is_not_deprecated_comes_first_then_the_highest_version() {
+fn r3_undeprecated_then_highest_version_comes_first() {
     assert_eq!(install(&good(GOOD), &query("")).unwrap().to.name, "demo.v3");
     assert_eq!(install(&good(GOOD), &query("<3.0.0")).unwrap().to.name, "demo.v2");
     let deprecated = |names: &[&str]| {
@@ -65,7 +65,7 @@ fn r3_what_is_not_deprecated_comes_first_then_the_highest_version() {
 
 /// If bundles have equal versions, the build metadata after `+` is compared as the release.
 #[test]
-fn r3_of_equal_versions_the_highest_release_comes_first() {
+fn r3_equal_versions_prefer_highest_release() {
     let build = |one: &str, two: &str| {
         with("version: 1.0.0", &format!("version: 3.0.0{one}"))
             .replace("version: 2.0.0", &format!("version: 3.0.0{two}"))
@@ -76,7 +76,7 @@ fn r3_of_equal_versions_the_highest_release_comes_first() {
 }
 
 #[test]
-fn what_is_deprecated_of_a_step_is_reported() {
+fn deprecations_of_step_are_reported() {
     let entry = |schema: &str, name: &str| {
         format!("  - {{reference: {{schema: {schema}, name: '{name}'}}, message: old {schema}}}\n")
     };
@@ -92,7 +92,7 @@ fn what_is_deprecated_of_a_step_is_reported() {
 }
 
 #[test]
-fn r4_a_package_has_its_own_channel_where_none_is_named() {
+fn r4_default_channel_is_used_if_unset() {
     let text = and("schema: olm.channel\npackage: demo\nname: beta\nentries: [{name: demo.v1}]");
     let named = Query { channel: Some("beta".into()), ..query("") };
     assert_eq!(install(&good(&text), &named).unwrap().to.name, "demo.v1");
@@ -106,7 +106,7 @@ fn r4_a_package_has_its_own_channel_where_none_is_named() {
 }
 
 #[test]
-fn r5_bundles_that_need_others_are_refused_and_reported_why() {
+fn r5_bundles_with_dependencies_are_refused() {
     let needs = |property: &str| {
         with("packageName: demo, version: 3.0.0}\n", &format!("packageName: demo, version: 3.0.0}}\n  - {property}\n"))
     };
@@ -133,7 +133,7 @@ fn r5_bundles_that_need_others_are_refused_and_reported_why() {
 }
 
 #[test]
-fn an_upgrade_follows_the_graph_step_by_step() {
+fn upgrade_follows_graph_step_by_step() {
     let names = |text: &str, range: &str| -> Vec<String> {
         let steps = path(&good(text), &query(range), &installed("demo.v1", "1.0.0"), false).unwrap();
         steps.iter().map(|step| step.to.name.clone()).collect()

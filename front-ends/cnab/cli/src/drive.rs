@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_on_or_off_and_nothing_else() {
+    fn only_boolean_switches_are_accepted() {
         for (text, expected) in
             [("1", true), ("true", true), ("TRUE", true), ("yes", true), ("0", false), ("False", false)]
         {

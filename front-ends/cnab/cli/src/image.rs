@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rule_27_a_reference_is_pinned_to_the_digest() {
+    fn rule_27_reference_is_pinned_to_digest() {
         assert_eq!(pinned("a/b:1", None).unwrap(), "docker://a/b:1");
         assert_eq!(pinned("a/b:1", Some("sha256:1")).unwrap(), "docker://a/b:1@sha256:1");
         assert_eq!(pinned("a/b@sha256:1", Some("sha256:1")).unwrap(), "docker://a/b@sha256:1");

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_only_value_is_not_taken_from_the_command_line() {
+    fn write_only_argument_value_is_refused() {
         let bundle = serde_json::json!({
             "schemaVersion": "v1", "name": "x", "version": "1.0.0", "invocationImages": [{ "image": "x" }],
             "definitions": { "pw": { "type": "string", "writeOnly": true }, "n": { "type": "integer" } },

@@ -181,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn nulls_of_go_are_nothing_and_without_a_bundle_all_is_secret() {
+    fn nulls_are_empty_missing_bundle_means_secret() {
         let text = r#"{"image":{"image":"a"},"environment":{"X":"y"},"files":null,"outputs":null,"Bundle":null,"parameters":null}"#;
         let invocation = operation(text).unwrap().invocation();
         assert_eq!((invocation.env.len(), invocation.secret_env.len(), invocation.files.len()), (0, 1, 0));
     }
 
     #[test]
-    fn what_is_no_operation_is_refused_without_a_word_of_it() {
+    fn invalid_operation_is_refused_without_its_text() {
         for text in ["", "[]", "{}", r#"{"image":{"image":"a"},"environment":{"X":["canary"]}}"#, r#"{"canary":"#] {
             let error = operation(text).err().unwrap();
             assert!(!error.contains("canary"), "{error}");

@@ -41,7 +41,7 @@ fn help_names_the_command_that_people_type() {
 /// If the program is run as `cnab-executor`, it is a driver. cnab-go finds drivers by name; the Debian package and
 /// `cargo xtask build` create a link with that name.
 #[test]
-fn called_as_cnab_executor_it_is_a_driver() {
+fn cnab_executor_link_runs_as_driver() {
     let dir = tempfile::tempdir().unwrap();
     let driver = dir.path().join("cnab-executor");
     symlink(PROGRAM, &driver).unwrap();

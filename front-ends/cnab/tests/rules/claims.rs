@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::common::*;
 
 #[test]
-fn rule_43_the_claim_of_this_action_is_there() {
+fn rule_43_claim_of_current_action_is_mounted() {
     let invocation = lowered(&parse(THIN), "upgrade", json!({ "colour": "red" }), &[]);
     assert_eq!(invocation.env["CNAB_CLAIMS_VERSION"], "CNAB-Claims-1.0.0");
     let claim = Claim::parse(file(&invocation, "/cnab/claim.json").unwrap().as_bytes()).unwrap();
@@ -18,7 +18,7 @@ fn rule_43_the_claim_of_this_action_is_there() {
 }
 
 #[test]
-fn rule_44_a_claim_for_each_action_with_an_id_of_its_own() {
+fn rule_44_each_action_has_claim_with_own_id() {
     let bundle = parse(THIN);
     let values = resolved(&bundle, "install", json!({}));
     let first = claim(&bundle, "install", &values, None);
@@ -33,7 +33,7 @@ fn rule_44_a_claim_for_each_action_with_an_id_of_its_own() {
 
 /// Rule 40: if a claim of another program contains a `writeOnly` value, the value is recognized as secret.
 #[test]
-fn rule_40_what_is_write_only_in_a_claim_of_another_program_is_known() {
+fn rule_40_foreign_claim_write_only_values_are_recognized() {
     let mut written =
         serde_json::to_value(claim(&parse(THIN), "install", &resolved(&parse(THIN), "install", json!({})), None))
             .unwrap();
@@ -57,7 +57,7 @@ fn rule_40_what_is_write_only_in_a_claim_of_another_program_is_known() {
 }
 
 #[test]
-fn rule_46_resolved_parameters_are_in_the_claim_and_credentials_are_not() {
+fn rule_46_claim_has_resolved_parameters_without_credentials() {
     let bundle = parse(THIN);
     let values = resolved(&bundle, "install", json!({ "colour": "red" }));
     let claim = claim(&bundle, "install", &values, None);
@@ -67,7 +67,7 @@ fn rule_46_resolved_parameters_are_in_the_claim_and_credentials_are_not() {
 }
 
 #[test]
-fn rule_47_the_final_status_is_a_result() {
+fn rule_47_final_status_is_result() {
     let bundle = parse(THIN);
     let claim = claim(&bundle, "install", &resolved(&bundle, "install", json!({})), None);
     let mut last = None;
@@ -85,7 +85,7 @@ fn rule_47_the_final_status_is_a_result() {
 }
 
 #[test]
-fn rule_48_the_sequence_of_dependencies_is_kept() {
+fn rule_48_dependency_order_is_preserved() {
     let of = |value: Value| Dependencies::from_custom(json!({ "io.cnab.dependencies": value }).as_object().unwrap());
     let dependencies = Dependencies::from_custom(&parse(DEPENDENT).custom).unwrap();
     assert_eq!(dependencies.order("install"), (vec!["sea", "lamp"], vec![]));

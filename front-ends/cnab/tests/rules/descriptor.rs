@@ -52,7 +52,7 @@ fn rule_24_what_a_bundle_must_have() {
 }
 
 #[test]
-fn rule_24_everything_that_is_wrong_is_reported_at_once() {
+fn rule_24_all_violations_are_reported_together() {
     let found = wrong(json!({
         "name": "", "version": "1", "nope": 1, "invocationImages": [{}],
         "definitions": { "d": { "type": "strin" } },
@@ -79,7 +79,7 @@ fn rule_24_everything_that_is_wrong_is_reported_at_once() {
 }
 
 #[test]
-fn rule_25_the_first_image_that_fits_is_run() {
+fn rule_25_first_matching_image_is_run() {
     let image = |kind: &str, name: &str, architecture: &str| json!({ "imageType": kind, "image": name, "labels": { "architecture": architecture } });
     let bundle = bundle(json!({ "invocationImages": [
         image("qcow", "a", "amd64"), image("oci", "b", "s390x"), image("docker", "c", "amd64"), image("oci", "d", "amd64"),
@@ -92,7 +92,7 @@ fn rule_25_the_first_image_that_fits_is_run() {
 }
 
 #[test]
-fn rule_26_docker_and_oci_and_oci_where_nothing_is_said() {
+fn rule_26_image_type_defaults_to_oci() {
     for image in [
         json!({ "image": "a" }),
         json!({ "image": "a", "imageType": "oci" }),
@@ -106,7 +106,7 @@ fn rule_26_docker_and_oci_and_oci_where_nothing_is_said() {
 }
 
 #[test]
-fn rule_27_a_digest_goes_along_and_its_absence_is_reported() {
+fn rule_27_digest_is_passed_or_absence_reported() {
     let digest = lowered(&parse(THIN), "install", json!({}), &[]).content_digest.unwrap();
     assert!(digest.starts_with("sha256:0f1e2d"), "{digest}");
     assert!(parse(THIN).warnings.is_empty(), "{:?}", parse(THIN).warnings);
@@ -117,7 +117,7 @@ fn rule_27_a_digest_goes_along_and_its_absence_is_reported() {
 }
 
 #[test]
-fn rule_28_paths_are_outside_of_what_is_taken() {
+fn rule_28_reserved_paths_are_refused() {
     for path in [
         "/cnab/app/outputs",
         "/cnab/app/outputs/x",
@@ -146,7 +146,7 @@ fn rule_28_paths_are_outside_of_what_is_taken() {
 }
 
 #[test]
-fn rule_29_a_destination_has_env_or_path() {
+fn rule_29_destination_requires_env_or_path() {
     assert_has(&wrong(parameter(json!({}))), 29, "/parameters/p/destination");
     assert_has(&wrong(json!({ "credentials": { "c": {} } })), 29, "/credentials/c");
     let none = json!({ "definitions": { "d": {} }, "parameters": { "p": { "definition": "d" } } });
@@ -157,7 +157,7 @@ fn rule_29_a_destination_has_env_or_path() {
 }
 
 #[test]
-fn rule_30_apply_to_scopes_and_empty_means_all() {
+fn rule_30_apply_to_limits_actions_empty_means_all() {
     let bundle = bundle(json!({
         "definitions": { "d": { "type": "string", "default": "x" } },
         "parameters": {
@@ -183,7 +183,7 @@ fn rule_30_apply_to_scopes_and_empty_means_all() {
 }
 
 #[test]
-fn rule_31_required_credentials_are_there_and_supplied_ones_injected() {
+fn rule_31_required_credentials_are_checked_supplied_ones_injected() {
     let bundle = parse(THIN);
     let install = action(&bundle, "install");
     assert_has(&sets::check(&bundle, &install, |_| false).unwrap_err(), 31, "/credentials/key");
@@ -233,7 +233,7 @@ fn rule_31_credential_sets() {
 }
 
 #[test]
-fn rule_32_a_parameter_and_a_credential_never_share_a_place() {
+fn rule_32_parameters_and_credentials_have_separate_destinations() {
     let two = |destination: Value, credential: Value| {
         let mut value = parameter(destination);
         merge(&mut value, json!({ "credentials": { "c": credential } }));
@@ -261,7 +261,7 @@ fn rule_33_cnab_variables_are_the_runtimes() {
 }
 
 #[test]
-fn rule_34_a_stateless_action_needs_no_credentials_and_gets_those_supplied() {
+fn rule_34_stateless_action_receives_only_supplied_credentials() {
     let bundle = parse(THIN);
     let help = action(&bundle, "org.example.help");
     assert!(help.is_stateless() && !help.modifies());
@@ -273,7 +273,7 @@ fn rule_34_a_stateless_action_needs_no_credentials_and_gets_those_supplied() {
 }
 
 #[test]
-fn rule_35_custom_actions_are_allowed_but_for_three_names() {
+fn rule_35_custom_actions_exclude_built_in_names() {
     bundle(json!({ "actions": { "a": {}, "io.cnab.dry-run": { "stateless": true } } }));
     for name in ["install", "upgrade", "uninstall"] {
         assert_has(&wrong(json!({ "actions": { name: {} } })), 35, &format!("/actions/{name}"));
@@ -281,7 +281,7 @@ fn rule_35_custom_actions_are_allowed_but_for_three_names() {
 }
 
 #[test]
-fn rule_36_required_extensions_are_checked_and_named() {
+fn rule_36_required_extensions_are_checked() {
     let unknown = bundle(
         json!({ "requiredExtensions": ["org.example.a", "io.cnab.dependencies"], "custom": { "org.example.a": 1 } }),
     );
@@ -296,7 +296,7 @@ fn rule_36_required_extensions_are_checked_and_named() {
 }
 
 #[test]
-fn rule_37_unknown_fields_are_refused_everywhere_and_custom_is_kept() {
+fn rule_37_unknown_fields_are_refused_custom_is_kept() {
     assert_has(&wrong(json!({ "paramters": {} })), 37, "/paramters");
     assert_has(
         &wrong(json!({ "invocationImages": [{ "image": "a", "platform": "x" }] })),
@@ -311,7 +311,7 @@ fn rule_37_unknown_fields_are_refused_everywhere_and_custom_is_kept() {
 }
 
 #[test]
-fn rule_38_outputs_lie_below_their_directory_and_apart() {
+fn rule_38_outputs_are_separate_below_their_directory() {
     let outputs = |paths: &[&str]| {
         let outputs: serde_json::Map<String, Value> = paths
             .iter()
@@ -340,7 +340,7 @@ fn rule_38_outputs_lie_below_their_directory_and_apart() {
 }
 
 #[test]
-fn rule_39_a_missing_output_has_its_default_or_is_an_error() {
+fn rule_39_missing_output_uses_default_or_fails() {
     let bundle = parse(THIN);
     let install = action(&bundle, "install");
     let settled = settle(&bundle, &install, true, [].into());
@@ -354,7 +354,7 @@ fn rule_39_a_missing_output_has_its_default_or_is_an_error() {
 }
 
 #[test]
-fn rule_39_base64_is_checked_and_not_decoded() {
+fn rule_39_base64_is_checked_but_not_decoded() {
     let bundle = parse(THIN);
     let cert = |text: &str| settle(&bundle, &action(&bundle, "install"), true, [("cert".into(), text.into())].into());
     let good = cert("Y2FuYXJ5\n");
@@ -365,7 +365,7 @@ fn rule_39_base64_is_checked_and_not_decoded() {
 }
 
 #[test]
-fn rule_13_encodings_are_checked_at_every_depth_and_unknown_ones_refused() {
+fn rule_13_encodings_are_checked_at_every_depth() {
     let of = |definition: Value| {
         bundle(json!({
             "definitions": { "d": definition },
@@ -400,7 +400,7 @@ fn rule_13_encodings_are_checked_at_every_depth_and_unknown_ones_refused() {
 
 /// Rule 15: if a default does not match its definition, it is used with a warning.
 #[test]
-fn rule_15_a_default_that_does_not_fit_is_used_and_reported() {
+fn rule_15_mismatching_default_is_used_with_warning() {
     let bundle = bundle(json!({
         "definitions": { "d": { "type": "integer", "maximum": 9, "default": 10 } },
         "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },
@@ -413,7 +413,7 @@ fn rule_15_a_default_that_does_not_fit_is_used_and_reported() {
 
 /// Rule 40: if an object is secret, violations do not contain its property names.
 #[test]
-fn rule_40_names_in_a_secret_object_are_not_reported() {
+fn rule_40_names_in_secret_objects_are_not_reported() {
     let bundle = bundle(json!({
         "definitions": { "d": {
             "writeOnly": true, "properties": { "known": { "type": "string" } }, "additionalProperties": false,
@@ -428,7 +428,7 @@ fn rule_40_names_in_a_secret_object_are_not_reported() {
 }
 
 #[test]
-fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
+fn rule_40_write_only_values_stay_out_of_claims() {
     let bundle = parse(THIN);
     let values = resolved(&bundle, "install", json!({ "pass": "canary" }));
     let claim = claim(&bundle, "install", &values, None);
@@ -441,7 +441,7 @@ fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
 }
 
 #[test]
-fn rule_41_read_only_is_fixed_and_a_warning_reports() {
+fn rule_41_read_only_is_fixed_with_warning() {
     let bundle = bundle(json!({
         "definitions": { "d": { "type": "string", "readOnly": true, "default": "first" } },
         "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },

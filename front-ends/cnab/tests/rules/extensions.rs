@@ -16,7 +16,7 @@ fn rule_36_an_extension_is_required_once() {
 }
 
 #[test]
-fn rule_50_docker_is_given_where_it_is_allowed() {
+fn rule_50_docker_extension_requires_permission() {
     let (no, yes) = (Allowed::default(), Allowed { docker: true });
     for custom in [json!({}), json!({ "io.cnab.docker": null }), json!({ "io.cnab.docker": { "privileged": false } })] {
         let bundle = bundle(json!({ "requiredExtensions": ["io.cnab.docker"], "custom": custom }));
@@ -59,7 +59,7 @@ fn output(name: &str) -> Value {
 }
 
 #[test]
-fn rule_49_the_order_of_sources_is_the_bundles() {
+fn rule_49_bundle_determines_source_order() {
     let both = json!({ "output": { "name": "o" }, "dependencies.output": { "dependency": "db", "name": "d" }, "org.example.x": 1 });
     let (own, other) =
         (Source::Output("o".into()), Source::DependencyOutput { dependency: "db".into(), output: "d".into() });
@@ -93,7 +93,7 @@ fn rule_49_the_order_of_sources_is_the_bundles() {
 }
 
 #[test]
-fn rule_49_a_source_stands_in_for_what_no_one_supplied() {
+fn rule_49_source_supplies_missing_parameter() {
     let bundle =
         bundle(with_sources(json!({ "state": output("state"), "count": output("state"), "blob": output("state") })));
     let of = |parameter: &str, output: &str, content: &[u8]| value(&bundle, parameter, bundle.value(), output, content);
@@ -126,7 +126,7 @@ fn rule_49_a_source_stands_in_for_what_no_one_supplied() {
 
 /// Rule 40: if an output is secret, a parameter value from this output is secret.
 #[test]
-fn rule_49_a_secret_output_makes_a_secret_parameter() {
+fn rule_49_secret_output_makes_parameter_secret() {
     let bundle: Bundle = bundle(with_sources(json!({ "count": output("state") })));
     let secret = value(&bundle, "state", bundle.value(), "key", b"canary").unwrap();
     let earlier = Earlier { sourced: [("state".to_owned(), secret)].into(), ..Earlier::default() };

@@ -27,12 +27,12 @@ fn typed() -> executor_cnab::bundle::Bundle {
 }
 
 #[test]
-fn rule_01_the_run_tool_is_run_whatever_the_image_says() {
+fn rule_01_run_tool_is_run_from_fixed_path() {
     assert_eq!(lowered(&parse(THIN), "install", json!({}), &[]).program, "/cnab/app/run");
 }
 
 #[test]
-fn rule_02_after_a_failure_any_action_is_allowed() {
+fn rule_02_any_action_is_allowed_after_failure() {
     let bundle = parse(THIN);
     let values = resolved(&bundle, "install", json!({}));
     let first = claim(&bundle, "install", &values, None);
@@ -45,14 +45,14 @@ fn rule_02_after_a_failure_any_action_is_allowed() {
 }
 
 #[test]
-fn rule_03_the_bundle_is_there_in_its_original_bytes() {
+fn rule_03_bundle_is_mounted_in_original_bytes() {
     let odd = THIN.replace("\"lamp\", \"sea\"", "\"lamp\"  ,\n\t\"sea\"");
     let invocation = lowered(&parse(&odd), "install", json!({}), &[]);
     assert_eq!(invocation.files["/cnab/bundle.json"], odd.as_bytes());
 }
 
 #[test]
-fn rule_04_installation_bundle_and_action_are_variables() {
+fn rule_04_variables_name_installation_bundle_action() {
     let env = lowered(&parse(THIN), "org.example.paint", json!({}), &[]).env;
     let expected = [
         ("CNAB_INSTALLATION_NAME", "my app"),
@@ -77,7 +77,7 @@ fn rule_05_names_of_installations_are_graphic() {
 }
 
 #[test]
-fn rule_06_an_action_is_built_in_or_declared() {
+fn rule_06_action_must_be_built_in_or_declared() {
     let bundle = parse(THIN);
     for name in ["install", "upgrade", "uninstall", "org.example.status"] {
         assert_eq!(action(&bundle, name).name(), name);
@@ -98,7 +98,7 @@ fn rule_07_the_revision_is_a_variable() {
 }
 
 #[test]
-fn rule_08_a_revision_for_each_action_that_modifies_and_no_other() {
+fn rule_08_only_modifying_actions_create_revisions() {
     let bundle = parse(THIN);
     let mut last: Option<Claim> = None;
     let mut revisions = Vec::new();
@@ -117,7 +117,7 @@ fn rule_08_a_revision_for_each_action_that_modifies_and_no_other() {
 }
 
 #[test]
-fn rule_09_the_three_actions_are_there_whatever_the_bundle_says() {
+fn rule_09_built_in_actions_need_no_declaration() {
     let bundle = bundle(json!({}));
     assert!(bundle.actions.is_empty());
     for name in ["install", "upgrade", "uninstall"] {
@@ -127,7 +127,7 @@ fn rule_09_the_three_actions_are_there_whatever_the_bundle_says() {
 }
 
 #[test]
-fn rule_10_versions_of_bundles_are_not_compared() {
+fn rule_10_bundle_versions_are_not_compared() {
     let newer = bundle(json!({ "version": "2.0.0" }));
     let older = bundle(json!({ "version": "1.0.0", "name": "other" }));
     let first = claim(&newer, "install", &resolved(&newer, "install", json!({})), None);
@@ -136,7 +136,7 @@ fn rule_10_versions_of_bundles_are_not_compared() {
 }
 
 #[test]
-fn rule_11_every_file_is_part_of_what_is_run() {
+fn rule_11_every_file_is_in_invocation() {
     let invocation = lowered(&parse(THIN), "install", json!({ "pass": "p" }), &[("key", "k")]);
     for path in ["/cnab/bundle.json", "/cnab/claim.json", "/etc/lamp/colour", "/etc/lamp/pass", "/etc/lamp/key"] {
         assert!(file(&invocation, path).is_some(), "{path}");
@@ -144,7 +144,7 @@ fn rule_11_every_file_is_part_of_what_is_run() {
 }
 
 #[test]
-fn rule_12_what_is_secret_is_given_as_secret_so_that_it_is_wiped() {
+fn rule_12_secret_values_are_passed_as_secrets() {
     let invocation = lowered(&parse(THIN), "install", json!({ "pass": "canary-p" }), &[("key", "canary-k")]);
     let secret: Vec<&String> = invocation.secret_files.keys().collect();
     assert_eq!(secret, ["/cnab/claim.json", "/etc/lamp/key", "/etc/lamp/pass"]);
@@ -159,7 +159,7 @@ fn rule_12_what_is_secret_is_given_as_secret_so_that_it_is_wiped() {
 }
 
 #[test]
-fn rule_13_a_value_that_does_not_fit_stops() {
+fn rule_13_mismatching_value_is_refused() {
     let bundle = parse(THIN);
     let values = json!({ "period": 61, "colour": "canary-blue", "nope": 1 });
     let wrong = try_resolved(&bundle, "install", values).unwrap_err();
@@ -170,7 +170,7 @@ fn rule_13_a_value_that_does_not_fit_stops() {
 }
 
 #[test]
-fn rule_14_required_needs_a_value_and_a_default_is_one() {
+fn rule_14_default_satisfies_required_parameter() {
     let bundle = bundle(json!({
         "definitions": { "plain": { "type": "string" }, "with": { "type": "string", "default": "d" } },
         "parameters": {
@@ -186,7 +186,7 @@ fn rule_14_required_needs_a_value_and_a_default_is_one() {
 }
 
 #[test]
-fn rule_15_the_default_is_used_when_unset() {
+fn rule_15_default_is_used_when_unset() {
     let bundle = parse(THIN);
     assert_eq!(lowered(&bundle, "install", json!({}), &[]).env["PERIOD"], "10");
     assert_eq!(lowered(&bundle, "install", json!({ "period": 11 }), &[]).env["PERIOD"], "11");
@@ -203,7 +203,7 @@ fn rule_16_unset_without_default_is_empty() {
 }
 
 #[test]
-fn rule_17_strings_as_they_are_and_others_as_json_text() {
+fn rule_17_strings_are_verbatim_others_json() {
     let values = json!({
         "boolean": true, "integer": -5, "number": 2.5, "object": { "foo": 23 }, "array": ["a", {}], "null": null,
         "string": "as \"it\" is\n", "any": "true",
@@ -225,7 +225,7 @@ fn rule_17_strings_as_they_are_and_others_as_json_text() {
 }
 
 #[test]
-fn rule_17_what_a_person_writes_becomes_the_type_that_is_wanted() {
+fn rule_17_argument_text_converts_to_declared_type() {
     let bundle = typed();
     let read = |name: &str, text: &str| bundle.definitions[name].read("/x", text).ok();
     let table = [
@@ -254,7 +254,7 @@ fn rule_17_what_a_person_writes_becomes_the_type_that_is_wanted() {
 }
 
 #[test]
-fn rule_18_a_variable_a_file_or_both() {
+fn rule_18_parameter_can_have_variable_and_file() {
     let both = lowered(&typed(), "install", json!({ "string": "" }), &[]);
     assert_eq!((both.env["STRING"].as_str(), file(&both, "/etc/x/string")), ("", Some("")));
 }
@@ -266,13 +266,13 @@ fn rule_19_a_file_holds_the_value() {
 }
 
 #[test]
-fn rule_20_a_relative_path_counts_from_the_root() {
+fn rule_20_relative_paths_start_at_root() {
     let invocation = lowered(&parse(THICK), "install", json!({}), &[]);
     assert_eq!(file(&invocation, "/etc/period"), Some("10"));
 }
 
 #[test]
-fn rule_21_the_result_is_what_was_supplied_and_the_defaults() {
+fn rule_21_result_has_supplied_values_and_defaults() {
     let bundle = typed();
     let values = resolved(&bundle, "install", json!({ "string": "s" })).values;
     assert_eq!(values.keys().collect::<Vec<_>>(), ["defaulted", "string"]);
@@ -293,7 +293,7 @@ fn rule_22_credentials_are_copies() {
 }
 
 #[test]
-fn rule_23_a_relocation_map_has_every_image_and_is_mounted() {
+fn rule_23_relocation_map_is_complete_and_mounted() {
     let bundle = parse(THIN);
     let map = json!({
         "registry.example.org/lighthouse:0.4.1": "mirror.example.org/lighthouse:0.4.1",
@@ -323,7 +323,7 @@ fn rule_23_a_relocation_map_has_every_image_and_is_mounted() {
 }
 
 #[test]
-fn rule_23_equivalent_references_go_to_equivalent_places() {
+fn rule_23_equivalent_references_need_equivalent_targets() {
     let bundle =
         bundle(json!({ "images": { "a": { "image": "ubuntu:1" }, "b": { "image": "docker.io/library/ubuntu:1" } } }));
     let map =
@@ -335,7 +335,7 @@ fn rule_23_equivalent_references_go_to_equivalent_places() {
 
 /// Later actions keep a supplied value, but not a default.
 #[test]
-fn values_are_kept_from_one_action_to_the_next_and_defaults_are_not() {
+fn later_actions_keep_supplied_values_not_defaults() {
     let bundle = parse(THIN);
     let values = resolved(&bundle, "install", json!({ "colour": "red", "pass": "canary" }));
     let first = claim(&bundle, "install", &values, None);

@@ -31,7 +31,7 @@ fn tree(root: &Path, into: &mut Vec<(String, u32)>) {
 }
 
 #[test]
-fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
+fn rule_45_last_claim_and_result_use_porter_paths() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path().join("cnab"));
     let first = made(&store, None, "install", Status::Failed);
@@ -69,7 +69,7 @@ fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
 }
 
 #[test]
-fn rule_05_one_installation_for_a_name_and_one_action_at_a_time() {
+fn rule_05_installation_allows_one_action_at_time() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path());
     let names = ["a/b", "../../x", ".y", "größe 20€", "100%", "-"];
@@ -94,7 +94,7 @@ fn rule_05_one_installation_for_a_name_and_one_action_at_a_time() {
 /// If a kill leaves temporary files, outputs without a result or a claim without a result, the other records are
 /// readable.
 #[test]
-fn rule_47_what_a_crash_leaves_is_read_as_it_is() {
+fn rule_47_records_remain_readable_after_crash() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path());
     let first = made(&store, None, "install", Status::Succeeded);
@@ -112,7 +112,7 @@ fn rule_47_what_a_crash_leaves_is_read_as_it_is() {
 }
 
 #[test]
-fn what_is_in_the_store_is_not_believed() {
+fn invalid_store_contents_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path());
     let claim = made(&store, None, "install", Status::Succeeded);

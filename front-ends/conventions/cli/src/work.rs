@@ -122,7 +122,7 @@ mod tests {
 
     /// If written YAML is read by the rules of YAML 1.1, the value is unchanged.
     #[test]
-    fn yaml_that_is_written_reads_back_the_same() {
+    fn written_yaml_reads_back_unchanged() {
         let texts = [
             "",
             " ",

@@ -66,7 +66,7 @@ fn registrations_are_looked_for_in_their_order() {
 }
 
 #[test]
-fn all_that_is_wrong_with_files_is_reported_with_its_place() {
+fn all_file_violations_are_reported_with_position() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), "").unwrap();
     let bad = "kind: Pod\napiVersion: v1\nkind: Pod\n---\na: 1\n---\n[\n---\nkind: Secret\napiVersion: v1\nmetadata: {name: s}\ndata: {k: '?canary'}\n";

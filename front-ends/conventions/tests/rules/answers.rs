@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::common::{DIGEST, World, add_variable, app, nothing, ok};
 
 #[tokio::test]
-async fn rule_2_the_request_is_a_context_with_template_and_images() {
+async fn rule_2_request_is_context_with_template_and_images() {
     let world = World::default().convention("a", "", add_variable("A", "1"));
     let after = world.document(&app()).await;
     let request = &world.requests()[0];
@@ -34,7 +34,7 @@ async fn rule_2_the_request_is_a_context_with_template_and_images() {
 }
 
 #[tokio::test]
-async fn rule_3_the_context_has_the_name_of_the_convention() {
+async fn rule_3_context_has_name_of_convention() {
     let world = World::default().convention("a", "", nothing).convention("b.c", "", nothing);
     world.decorate(&app()).await.unwrap();
     let names: Vec<Value> = world.requests().iter().map(|request| request["metadata"]["name"].clone()).collect();
@@ -46,7 +46,7 @@ fn annotation(template: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn rule_10_the_annotation_has_the_prior_lines_and_one_for_each_that_was_applied() {
+async fn rule_10_annotation_appends_applied_conventions() {
     let world = World::default()
         .convention("b", "", |_: &mut Value, _: &Value| vec!["y".to_owned(), "x/z".to_owned()])
         .convention("a", "", add_variable("A", "1"));
@@ -60,7 +60,7 @@ async fn rule_10_the_annotation_has_the_prior_lines_and_one_for_each_that_was_ap
 }
 
 #[tokio::test]
-async fn rule_10_a_convention_cannot_forge_the_annotation() {
+async fn rule_10_convention_cannot_forge_annotation() {
     let forge: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         template["metadata"]["annotations"] = json!({APPLIED_CONVENTIONS: "other/good", "kept": "yes"});
         vec!["mine".to_owned()]
@@ -89,7 +89,7 @@ async fn rule_10_a_convention_cannot_forge_the_annotation() {
 }
 
 #[tokio::test]
-async fn rule_11_any_other_answer_fails_the_whole() {
+async fn rule_11_invalid_response_fails_decoration() {
     let good = json!({
         "apiVersion": "webhooks.conventions.carto.run/v1alpha1",
         "kind": "PodConventionContext",
@@ -158,7 +158,7 @@ async fn rule_11_any_other_answer_fails_the_whole() {
 }
 
 #[tokio::test]
-async fn rule_11_fields_that_are_unknown_are_left_out_and_named() {
+async fn rule_11_unknown_fields_are_dropped_and_named() {
     let mut world = World::default().convention("a", "", nothing);
     let mut template = app();
     template["spec"]["containers"][0]["telepathy"] = json!(true);
@@ -176,7 +176,7 @@ async fn rule_11_fields_that_are_unknown_are_left_out_and_named() {
 }
 
 #[tokio::test]
-async fn rule_11_the_last_good_template_of_an_intent_stays() {
+async fn rule_11_intent_keeps_last_good_template() {
     let mut object = json!({
         "apiVersion": "conventions.carto.run/v1alpha1",
         "kind": "PodIntent",
@@ -207,7 +207,7 @@ async fn rule_11_the_last_good_template_of_an_intent_stays() {
 }
 
 #[tokio::test]
-async fn rule_15_what_does_not_settle_fails_and_names_who() {
+async fn rule_15_unstable_convention_fails_and_is_named() {
     let grow: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let args = &mut template["spec"]["containers"][0]["args"];
         let mut more = args.as_array().cloned().unwrap_or_default();

@@ -20,7 +20,7 @@ fn images(of: &[&str], init: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn rule_4_one_entry_for_each_distinct_image_sorted() {
+async fn rule_4_distinct_images_have_one_sorted_entry() {
     let world = World::default().convention("a", "", nothing);
     world.decorate(&images(&["z", "b", "z"], &["b", "a"])).await.unwrap();
     let sent = world.requests()[0]["spec"]["imageConfig"].clone();
@@ -35,7 +35,7 @@ async fn rule_4_one_entry_for_each_distinct_image_sorted() {
 }
 
 #[tokio::test]
-async fn rule_5_one_image_that_cannot_be_resolved_fails_all_and_each_is_named() {
+async fn rule_5_every_unresolvable_image_is_named() {
     let world = World::default().convention("a", "", nothing);
     let reported = world.refused(&images(&["good", "missing"], &["missing", "missing2"])).await;
     for field in ["spec.containers[c1].image: ", "spec.initContainers[i0].image: ", "spec.initContainers[i1].image: "] {
@@ -102,7 +102,7 @@ fn layer(files: &[(&str, &[u8])]) -> Vec<u8> {
 const SYFT: &str = "layers/sbom/launch/app/sbom.syft.json";
 
 #[tokio::test]
-async fn rule_6_the_layer_that_a_label_names_has_the_boms() {
+async fn rule_6_labelled_layer_contains_boms() {
     let bills = layer(&[("layers/", b""), (SYFT, b"{\"a\":1}"), ("layers/b.json", b"\xff")]);
     let diff_id = format!("sha256:{}", sha256(&bills));
     let other = layer(&[("bin/app", b"program")]);
@@ -131,7 +131,7 @@ async fn rule_6_the_layer_that_a_label_names_has_the_boms() {
 }
 
 #[tokio::test]
-async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
+async fn rule_6_unreadable_boms_fail() {
     let bills = layer(&[(SYFT, b"{}")]);
     for (labels, why) in [
         (json!({"io.buildpacks.app.sbom": DIGEST}), "it has no layer sha256:0123"),
@@ -154,7 +154,7 @@ async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
 }
 
 #[tokio::test]
-async fn rule_5_an_image_on_disk_keeps_its_name_in_the_template() {
+async fn rule_5_image_on_disk_keeps_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let reference = layout(dir.path(), &Value::Null, &[layer(&[("a", b"")])]);
     let registries = Registries::new(None, None);

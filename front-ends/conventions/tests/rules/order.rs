@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::common::{DIGEST, World, add_variable, app, nothing};
 
 #[tokio::test]
-async fn rule_8_each_sees_what_the_one_before_it_left() {
+async fn rule_8_each_convention_receives_previous_result() {
     let world = World::default()
         .convention("b", "", add_variable("B", "2"))
         .convention("a", "priority = \"Late\"", nothing)
@@ -22,7 +22,7 @@ async fn rule_8_each_sees_what_the_one_before_it_left() {
 }
 
 #[tokio::test]
-async fn rule_8_images_are_resolved_before_each_and_after_the_last() {
+async fn rule_8_images_are_resolved_before_and_after_conventions() {
     let side = |image: &'static str| {
         move |template: &mut Value, _: &Value| {
             let containers = template["spec"]["containers"].as_array_mut().unwrap();
@@ -46,7 +46,7 @@ async fn rule_8_images_are_resolved_before_each_and_after_the_last() {
 }
 
 #[tokio::test]
-async fn rule_9_a_convention_is_chosen_by_the_labels_of_each_round() {
+async fn rule_9_conventions_match_labels_of_each_round() {
     let label: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         template["metadata"]["labels"]["tier"] = json!("front");
         Vec::new()

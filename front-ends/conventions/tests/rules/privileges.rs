@@ -78,7 +78,7 @@ const APP: &str = "/spec/containers/0";
 /// If a grant is missing, the privilege is refused, and the error names the convention, the field and the grant. If
 /// only this grant is present, the privilege is accepted.
 #[tokio::test]
-async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
+async fn rule_13_added_privilege_requires_grant() {
     let context = |field: &str| -> &'static str { Box::leak(format!("{APP}/securityContext/{field}").into()) };
     let app_field = |field: &str| -> &'static str { Box::leak(format!("{APP}/{field}").into()) };
     let table: Vec<(Grant, &str, Edits)> = vec![
@@ -209,7 +209,7 @@ async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
 
 /// If a change adds no privilege, it needs no grant.
 #[tokio::test]
-async fn rule_13_what_adds_no_privilege_needs_no_grant() {
+async fn rule_13_changes_without_privileges_need_no_grant() {
     let secret = json!({"secretKeyRef": {"name": "db", "key": "password"}});
     for edits in [
         vec![("/spec/containers/0/env/-", json!({"name": "A", "value": "1"}))],
@@ -248,7 +248,7 @@ async fn rule_13_what_adds_no_privilege_needs_no_grant() {
 }
 
 #[tokio::test]
-async fn rule_13_a_new_container_is_no_way_around() {
+async fn rule_13_new_container_cannot_bypass_grants() {
     // No container of the pod runs as the image's user.
     let reported = outcome("", &[("/spec/containers/-", json!({"name": "new", "image": "new"}))]).await.unwrap_err();
     assert!(

@@ -25,7 +25,7 @@ fn of_url(url: &str) -> Result<String, String> {
 }
 
 #[test]
-fn rule_1_a_url_is_https_with_a_host_and_nothing_else() {
+fn rule_1_url_must_be_https_with_host() {
     for (url, shown) in [
         ("https://c.example", "https://c.example/"),
         ("https://C.example:443/a/b", "https://c.example/a/b"),
@@ -53,7 +53,7 @@ fn rule_1_a_url_is_https_with_a_host_and_nothing_else() {
 }
 
 #[test]
-fn rule_1_exactly_one_of_url_and_service() {
+fn rule_1_needs_either_url_or_service() {
     let both = "[[convention]]\nname = \"a\"\nurl = \"https://a/\"\nservice = { name = \"a\", namespace = \"b\" }\n";
     assert!(parsed(both).unwrap_err().contains("has both url and service"));
     assert!(parsed("[[convention]]\nname = \"a\"\n").unwrap_err().contains("has neither url nor service"));
@@ -71,7 +71,7 @@ fn rule_1_exactly_one_of_url_and_service() {
 }
 
 #[test]
-fn rule_1_a_bundle_is_pem_or_base64_or_a_file() {
+fn rule_1_ca_bundle_is_pem_base64_or_file() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("ca.pem"), CERTIFICATE).unwrap();
     let with = |more: &str| {
@@ -103,7 +103,7 @@ fn rule_1_a_bundle_is_pem_or_base64_or_a_file() {
 
 /// If a file has several violations, all are reported at once.
 #[test]
-fn rule_7_all_violations_of_a_file_are_reported_at_once() {
+fn rule_7_all_violations_are_reported_together() {
     let text = r#"
         [[convention]]
         name = "Bad_Name"
@@ -155,7 +155,7 @@ fn rule_7_all_violations_of_a_file_are_reported_at_once() {
 }
 
 #[test]
-fn rule_7_selectors_are_ored_and_their_requirements_anded() {
+fn rule_7_selectors_are_ored_requirements_anded() {
     let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
@@ -181,7 +181,7 @@ fn rule_7_selectors_are_ored_and_their_requirements_anded() {
 }
 
 #[tokio::test]
-async fn rule_7_selectors_choose_by_the_template_or_the_intent() {
+async fn rule_7_selectors_match_template_or_intent_labels() {
     let called = |more: &'static str| async move {
         let labels = BTreeMap::from([("app".to_owned(), "intent".to_owned())]);
         let world = World { labels, ..World::default() }.convention("a", more, nothing);
@@ -200,7 +200,7 @@ async fn rule_7_selectors_choose_by_the_template_or_the_intent() {
 }
 
 #[test]
-fn rule_9_early_before_normal_before_late_and_ties_by_name() {
+fn rule_9_priority_then_name_determine_order() {
     let one =
         |name: &str, priority: &str| format!("[[convention]]\nname = {name:?}\nurl = \"https://x/\"\n{priority}\n");
     let text = one("z", "priority = \"Early\"")
@@ -216,7 +216,7 @@ fn rule_9_early_before_normal_before_late_and_ties_by_name() {
 }
 
 #[test]
-fn a_file_that_is_named_must_be_there() {
+fn named_configuration_file_must_exist() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("conventions.toml");
     let reported = config::load(Some(&path)).unwrap_err().to_string();

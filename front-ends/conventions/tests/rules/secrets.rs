@@ -43,7 +43,7 @@ fn world(secret: bool) -> World {
 }
 
 #[tokio::test]
-async fn rule_14_no_value_of_a_secret_reaches_a_convention() {
+async fn rule_14_conventions_receive_no_secret_values() {
     let world = world(true).convention("a", "", add_variable("A", "1"));
     let decorated = world.decorate(&template()).await.unwrap();
     let after = executor_conventions::template::document(&decorated.template);
@@ -69,7 +69,7 @@ async fn rule_14_no_value_of_a_secret_reaches_a_convention() {
 
 /// Control: if a value belongs to no secret, conventions receive it.
 #[tokio::test]
-async fn rule_14_control_a_value_of_no_secret_is_seen() {
+async fn rule_14_control_other_values_are_sent() {
     let world = world(false).convention("a", "", nothing);
     world.decorate(&template()).await.unwrap();
     assert_eq!(world.requests()[0].to_string().matches(VALUE).count(), 5);
@@ -80,7 +80,7 @@ type Move = fn(&mut Value, String);
 
 /// If a convention moves a placeholder to another field, the response is refused.
 #[tokio::test]
-async fn rule_14_a_value_stays_in_its_field() {
+async fn rule_14_placeholder_cannot_move_to_other_field() {
     let moved: [(&str, Move); 5] = [
         ("spec.containers[app].image", |template, it| {
             template["spec"]["containers"][0]["image"] = json!(format!("evil/{it}"));
@@ -122,7 +122,7 @@ async fn rule_14_a_value_stays_in_its_field() {
 }
 
 #[tokio::test]
-async fn rule_14_what_cannot_be_taken_out_is_refused() {
+async fn rule_14_irreplaceable_secret_is_refused() {
     let mut key = template();
     key["metadata"]["labels"] = json!({VALUE: "x"});
     let reported = world(true).convention("a", "", nothing).refused(&key).await;
@@ -143,7 +143,7 @@ async fn rule_14_what_cannot_be_taken_out_is_refused() {
 
 /// If one secret contains another, or a secret is part of a placeholder, all values are restored.
 #[tokio::test]
-async fn rule_14_values_within_values_come_back_whole() {
+async fn rule_14_nested_secret_values_are_restored() {
     let mut secrets = SecretValues::default();
     for value in ["executor", "secret_0__", "aaaaaaaa", "aaaaaaaaaaaa", "bbaaaaaaaa"] {
         secrets.add(value.as_bytes());

@@ -267,7 +267,7 @@ mod tests {
     /// If an object is immutable, a change of its data or of the `immutable` flag is refused. A change of the type of a
     /// Secret is also refused. After `down`, changes are permitted.
     #[tokio::test]
-    async fn p10_what_is_immutable_stays_as_it_is() {
+    async fn p10_immutable_objects_cannot_change() {
         let configs = |secret: &str, map: &str| -> Vec<Config> {
             let text = format!(
                 "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\n{secret}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\n{map}\n"
@@ -308,7 +308,7 @@ mod tests {
 
     /// P64: if a command of a play is running, a second command waits and reports this.
     #[tokio::test]
-    async fn p64_commands_of_one_play_wait_for_one_another() {
+    async fn p64_commands_of_one_play_are_serialized() {
         let dir = tempfile::tempdir().unwrap();
         let first = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
         Memory::open_in(dir.path(), "other", || panic!("nobody has that one")).await.unwrap();

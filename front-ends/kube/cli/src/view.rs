@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn p30_a_pod_is_ready_when_all_of_it_is() {
+    fn p30_pod_needs_all_containers_ready() {
         let ready = |members: &[(&str, (State, Option<i32>))]| {
             let containers: Vec<_> =
                 members.iter().map(|(role, (state, code))| container(role, *state, *code)).collect();

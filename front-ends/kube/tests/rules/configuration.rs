@@ -8,7 +8,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
 
 /// If an expanded variable or argument contains a secret, it is secret.
 #[test]
-fn p11_p12_secrets_take_the_way_of_secrets() {
+fn p11_p12_expansions_with_secrets_are_secret() {
     let container = "command: [/bin/sh, -c, 'echo $(URL)', '', plain]\nargs: ['$(PLAIN)']\nenv:\n\
                      - {name: PASS, valueFrom: {secretKeyRef: {name: s, key: key}}}\n- {name: URL, value: 'db://u:$(PASS)@h'}\n\
                      - {name: TWICE, value: '$(URL)?'}\n- {name: PLAIN, value: p}\n- {name: OF_MAP, valueFrom: {configMapKeyRef: {name: c, key: A}}}";
@@ -31,7 +31,7 @@ fn p11_p12_secrets_take_the_way_of_secrets() {
 }
 
 #[test]
-fn p13_secrets_in_recorded_places_are_refused_by_name() {
+fn p13_secrets_in_recorded_fields_are_refused() {
     let env = "env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: key}}}]\n";
     let probe = pod(&format!("{env}livenessProbe: {{exec: {{command: [sh, -c, 'test $(P)']}}}}"), "") + SECRET;
     assert!(refused(&probe)[0].starts_with("P13 spec.containers[0].livenessProbe.exec.command[2]"));

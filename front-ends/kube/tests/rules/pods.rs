@@ -77,7 +77,7 @@ fn p31_p32_grace_and_hooks() {
 }
 
 #[test]
-fn p32_a_hook_has_one_handler_and_ends_within_the_grace() {
+fn p32_hook_needs_one_handler_within_grace() {
     for (hook, begins) in [
         ("{exec: {command: [a]}, sleep: {seconds: 1}}", "P32 spec.containers[0].lifecycle.preStop: has exec and sleep"),
         ("{}", "P32 spec.containers[0].lifecycle.preStop: is empty"),
@@ -145,7 +145,7 @@ fn p34_to_p36_probes() {
 
 /// If a field is an empty string, its default is used, as in the API server.
 #[test]
-fn p24_p42_p43_p60_empty_is_the_default() {
+fn p24_p42_p43_p60_empty_uses_default() {
     let container = "imagePullPolicy: ''\nterminationMessagePolicy: ''\nports: [{containerPort: 1, protocol: ''}]";
     let whole = plan(&pod(container, "restartPolicy: ''\ndnsPolicy: ''"));
     assert_eq!(request(&whole).restart_policy.map(|policy| policy.mode()), Some(Mode::Always));

@@ -312,7 +312,7 @@ fn p3_null_is_empty_text_or_zero() {
 
 /// P1: if YAML has the indentation that Go programs write, it is accepted, as in bundles.
 #[test]
-fn p1_indentation_as_programs_in_go_write_it() {
+fn p1_indentation_of_go_programs_is_accepted() {
     let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n{data}---\n");
     let pod = pod("envFrom: [{configMapRef: {name: c}}]", "");
     for data in ["  A: \"one\n  two\"\n", "  A: 'one\ntwo'\n", "  {\n\tA:\t'one two'\n\t}\n"] {

@@ -57,7 +57,7 @@ fn p54_projected() {
 }
 
 #[test]
-fn p54_a_source_is_one_thing_and_a_path_is_there_once() {
+fn p54_projected_sources_and_paths_are_validated() {
     let projected = |sources: &str| mounted("", &format!("projected: {{sources: [{sources}]}}")) + MAP + SECRET;
     refuses(
         &projected("{configMap: {name: c}, secret: {name: s}}"),
@@ -204,7 +204,7 @@ fn p58_mounts() {
 }
 
 #[test]
-fn p59_volumes_of_images_and_those_that_are_refused() {
+fn p59_image_volumes_are_mounted_or_refused() {
     let volume = request(&plan(&mounted("", "image: {reference: 'example.com/files:1'}"))).volumes[0].clone();
     assert!(
         volume.read_only

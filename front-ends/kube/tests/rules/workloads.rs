@@ -89,7 +89,7 @@ fn p61_strategies() {
 }
 
 #[test]
-fn p27_pods_that_run_on_have_no_deadline() {
+fn p27_long_running_pods_have_no_deadline() {
     for kind in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"] {
         let text = of_kind(kind, SELECTOR, "activeDeadlineSeconds: 5, ");
         refuses(&text, "P27 spec.template.spec.activeDeadlineSeconds");
@@ -155,7 +155,7 @@ fn p62_the_index_of_a_job() {
 }
 
 #[test]
-fn p62_what_a_timer_cannot_do_is_said() {
+fn p62_unsupported_cron_job_fields_are_reported() {
     let cron = |spec: &str| of_kind("CronJob", &format!("schedule: '@daily', {spec}"), "restartPolicy: Never, ");
     for (spec, begins) in [
         ("concurrencyPolicy: Allow", "P62 spec.concurrencyPolicy: Allow acts as Forbid"),
@@ -210,7 +210,7 @@ fn p63_what_is_not_run_is_named() {
 }
 
 #[test]
-fn p64_the_same_files_are_the_same_plan() {
+fn p64_same_files_have_same_digest() {
     let text = of_kind("Deployment", SELECTOR, "");
     assert_eq!(plan(&text).pods[0].digest, plan(&text).pods[0].digest);
     assert_ne!(plan(&text).pods[0].digest, plan(&text.replace("i:1", "i:2")).pods[0].digest);

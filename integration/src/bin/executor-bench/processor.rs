@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_by_process_adds_up_to_the_machines() {
+    fn process_times_add_up_to_machine_time() {
         let processes = vec![("executord", ms(20)), ("launcher", ms(10)), ("shims", ms(100)), (CLIENT, ms(10))];
         let block = Used { lives: 10, machine: ms(200), processes };
         let mut used = Used::default();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_kept_by_architecture_capability_and_kernel() {
+    fn rules_are_filtered_by_architecture_capability_kernel() {
         let rule = |name: &str, includes: Value, excludes: Value| {
             json!({"names": [name], "action": "SCMP_ACT_ALLOW", "includes": includes, "excludes": excludes,
                    "comment": "", "errno": "EPERM", "errnoRet": null, "args": null})

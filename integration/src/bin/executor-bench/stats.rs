@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_keeps_every_item_and_moves_them_all() {
+    fn shuffle_preserves_and_moves_items() {
         let mut shuffle = Shuffle::default();
         let mut firsts = [0; 4];
         for _ in 0..400 {

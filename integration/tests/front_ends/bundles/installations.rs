@@ -14,7 +14,7 @@ fn good() -> (String, String) {
 /// I4 to I6: old pods are removed when the new pods are ready; if a new pod fails, the old pods are kept; nothing is
 /// left after removal.
 #[test]
-fn a_bundle_pivots_stays_goes_back_and_goes() {
+fn bundle_is_installed_upgraded_rolled_back_removed() {
     let world = World::new();
     let (one, two, bad) =
         (world.plain("one", "first", true), world.plain("two", "second", true), world.plain("bad", "never", false));
@@ -45,7 +45,7 @@ fn a_bundle_pivots_stays_goes_back_and_goes() {
 
 /// agent-cli is killed as soon as an event occurs in the daemon; the next command finishes or undoes the work.
 #[test]
-fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
+fn killed_upgrade_is_repaired_by_next_command() {
     let world = World::new();
     let (one, two) = (world.plain("one", "first", true), world.plain("two", "second", true));
     let image = world.image();

@@ -41,7 +41,7 @@ fn shown(world: &World, field: &str) -> Value {
 }
 
 #[test]
-fn after_kill_9_of_agent_cli_show_reports_the_truth_and_the_next_action_works() {
+fn killed_agent_cli_leaves_consistent_claim() {
     let world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let mut child = started(&world, &bundle);
@@ -61,7 +61,7 @@ fn after_kill_9_of_agent_cli_show_reports_the_truth_and_the_next_action_works() 
 }
 
 #[test]
-fn the_next_action_waits_for_one_that_still_runs() {
+fn next_action_waits_for_running_one() {
     let world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let mut child = started(&world, &bundle);
@@ -99,7 +99,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
 
 /// If a claim has no container, or its container was removed, the next action resolves the claim.
 #[test]
-fn what_never_ran_and_what_was_taken_away() {
+fn claim_without_container_is_resolved() {
     let world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let mut child = started(&world, &bundle);

@@ -118,7 +118,7 @@ fn what_is_installed_is_not_installed_again() {
 
 /// A failure is recorded as such, existing outputs are kept, and the next action succeeds (rules 2, 39 and 47).
 #[test]
-fn a_failure_is_recorded_and_the_next_action_is_allowed() {
+fn failure_is_recorded_and_next_action_allowed() {
     let world = World::new("echo half > /cnab/app/outputs/seen; echo no >&2; exit 7");
     let bundle = world.bundle(&lamp());
     let ran = world.act(&["install", "app", "-b", &bundle]);
@@ -163,7 +163,7 @@ fn a_stateless_action_leaves_no_record() {
 
 /// An image that cannot be verified is not run, unless the caller allows it (rule 27).
 #[test]
-fn an_image_that_cannot_be_verified_is_not_run() {
+fn unverifiable_image_is_not_run() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
     let mut bundle = lamp();
     bundle["invocationImages"][0]["contentDigest"] = format!("sha256:{}", "0".repeat(64)).into();

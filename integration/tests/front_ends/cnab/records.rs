@@ -22,7 +22,7 @@ fn claims(world: &World, name: &str) -> Vec<PathBuf> {
 /// A `writeOnly` value is never shown, even if another program wrote it into its claim (rule 40). The control finds the
 /// value in that claim. An unreadable record is reported, and all other records are still listed.
 #[test]
-fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing() {
+fn foreign_records_are_shown_without_secrets() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
     let bundle = world.bundle(&lamp());
     for name in ["app", "broken", "whole"] {

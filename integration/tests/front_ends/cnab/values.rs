@@ -27,7 +27,7 @@ fn typed() -> Value {
 }
 
 #[test]
-fn rules_16_to_20_variables_and_files_hold_the_values() {
+fn rules_16_to_20_variables_and_files_hold_values() {
     let names = KINDS.map(str::to_uppercase).join(" ");
     let script = format!(
         "for v in {names} CNAB_ACTION CNAB_INSTALLATION_NAME CNAB_BUNDLE_NAME CNAB_CLAIMS_VERSION; do eval \"x=\\${{$v-none}}\"; echo \"$v=<$x>\"; done\n\
@@ -65,7 +65,7 @@ fn rules_16_to_20_variables_and_files_hold_the_values() {
 
 /// With an option, an unset parameter has no file. Some tools test whether the file exists.
 #[test]
-fn a_file_of_what_is_unset_can_be_left_out() {
+fn files_of_unset_parameters_can_be_omitted() {
     let world = World::new("cat /etc/x/unset && echo there || echo absent");
     let bundle = world.bundle(&typed());
     assert_eq!(world.acts(&["install", "a", "-b", &bundle]).stdout, "there\n");
@@ -75,7 +75,7 @@ fn a_file_of_what_is_unset_can_be_left_out() {
 /// The container user can read and change the files and create files next to them, but cannot change the source files
 /// (rules 19 and 22).
 #[test]
-fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
+fn run_tool_changes_files_but_not_sources() {
     let world = World::new(
         "id -u; cd /etc/lamp; stat -L -c '%a %u' key; [ \"$(cat key)\" = \"$KEY\" ] && echo read\n\
          echo $KEY > beside && mkdir made && mv beside made/ && echo changed > new && mv new key && cat key\n\
@@ -92,7 +92,7 @@ fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
 
 /// All errors are reported together, before any effect, and contain no value (rules 9 and 13).
 #[test]
-fn what_is_wrong_is_reported_before_anything_runs() {
+fn violations_are_reported_before_anything_runs() {
     let world = World::new("exit 1");
     let bundle = world.bundle(&lamp());
     let ran =

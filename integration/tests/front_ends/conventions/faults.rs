@@ -7,7 +7,7 @@ use integration::conventions::{Identity, SYSTEM, World, certificate};
 /// Nothing is printed to standard output. The error message names the convention and the error, and does not quote the
 /// response.
 #[test]
-fn rule_11_a_wrong_answer_fails_the_whole() {
+fn rule_11_wrong_response_fails_decoration() {
     let world = World::start();
     world.web("2", "x");
     for (path, why) in [
@@ -49,7 +49,7 @@ fn rule_15_a_call_has_its_time() {
 /// The certificate must match the host in the URL, be within its validity period, and be signed by the bundle; with a
 /// bundle, no other authority is accepted.
 #[test]
-fn rule_1_a_server_is_who_its_certificate_says() {
+fn rule_1_server_certificate_is_verified() {
     let other_name = Identity { names: &["conventions.example"], ..Identity::GOOD };
     let expired = Identity { until: 2000, ..Identity::GOOD };
     for (identity, why) in [(other_name, "not valid for name"), (expired, "expired")] {
@@ -78,7 +78,7 @@ fn rule_1_a_server_is_who_its_certificate_says() {
 /// Rule 11: if a convention fails, an intent keeps its last good template. `observedGeneration` shows that this
 /// template belongs to an earlier generation.
 #[test]
-fn rule_11_an_intent_keeps_its_last_good_template() {
+fn rule_11_intent_keeps_last_good_template() {
     let world = World::start();
     world.register(&[("a", "hello", "")]);
     let intent = |generation: u64, status: &serde_json::Value| {
@@ -106,7 +106,7 @@ fn rule_11_an_intent_keeps_its_last_good_template() {
 
 /// The request fails if the host is unknown or no process listens on the port.
 #[test]
-fn rule_11_a_server_that_is_not_there_fails_the_whole() {
+fn rule_11_unreachable_server_fails_decoration() {
     let world = World::start();
     world.web("2", "x");
     world.write("conventions.toml", "[[convention]]\nname = \"a\"\nurl = \"https://127.0.0.1:1/\"\n");

@@ -5,7 +5,7 @@ use serde_json::json;
 use integration::conventions::World;
 
 #[test]
-fn rule_13_a_server_widens_nothing_without_a_grant() {
+fn rule_13_server_adds_privilege_only_with_grant() {
     let world = World::start();
     world.web("2", "x");
     for (path, grant, field, value) in [
@@ -27,7 +27,7 @@ fn rule_13_a_server_widens_nothing_without_a_grant() {
 
 /// If the registry in an image name were contacted, the name would carry the value of a Secret out of the machine.
 #[test]
-fn rule_14_a_server_cannot_take_a_secret_away() {
+fn rule_14_server_cannot_exfiltrate_secret() {
     let world = World::start();
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"k": "canary-a71e-secret"},

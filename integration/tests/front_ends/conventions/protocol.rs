@@ -11,7 +11,7 @@ fn template(object: &Value) -> &Value {
 /// Rules 1 to 6: the server gets one POST of a context over HTTPS. The context contains the image by digest, its
 /// configuration and its bills of materials.
 #[test]
-fn rules_1_to_6_a_context_is_posted_and_its_answer_taken() {
+fn rules_1_to_6_context_is_posted_response_applied() {
     let world = World::start();
     world.register(&[("greeter", "hello", "")]);
     world.web("1", "x");
@@ -45,7 +45,7 @@ fn rules_1_to_6_a_context_is_posted_and_its_answer_taken() {
 }
 
 #[test]
-fn rule_6_an_image_without_the_label_has_no_boms() {
+fn rule_6_image_without_label_has_no_boms() {
     let world = World::start();
     world.register(&[("bills", "boms", "")]);
     for (tag, count) in [("1", "1"), ("2", "0")] {
@@ -55,7 +55,7 @@ fn rule_6_an_image_without_the_label_has_no_boms() {
 }
 
 #[test]
-fn rule_5_an_image_that_cannot_be_resolved_fails_before_anybody_is_asked() {
+fn rule_5_unresolvable_image_fails_before_any_request() {
     let world = World::start();
     world.register(&[("greeter", "hello", "")]);
     world.web("nope", "x");
@@ -70,7 +70,7 @@ fn rule_5_an_image_that_cannot_be_resolved_fails_before_anybody_is_asked() {
 /// Rules 8, 9 and 12: each convention gets the result of the previous one, and applying the conventions twice has the
 /// same result as applying them once.
 #[test]
-fn rules_8_9_and_12_conventions_follow_one_another() {
+fn rules_8_9_and_12_conventions_chain_idempotently() {
     let world = World::start();
     let order = [("z", "seen", "priority = \"Early\""), ("a", "seen", "priority = \"Late\""), ("m", "hello", "")];
     world.register(&order);
@@ -87,7 +87,7 @@ fn rules_8_9_and_12_conventions_follow_one_another() {
 }
 
 #[test]
-fn rule_10_a_convention_cannot_speak_for_another() {
+fn rule_10_convention_cannot_speak_for_another() {
     let world = World::start();
     world.register(&[("forger", "forge", "")]);
     world.web("1", "x");
@@ -99,7 +99,7 @@ fn rule_10_a_convention_cannot_speak_for_another() {
 /// `explain` prints the changes of each convention. No request and no output contains the value of a Secret from the
 /// same files.
 #[test]
-fn rule_14_a_secret_is_not_seen_and_explain_reports_who_did_what() {
+fn rule_14_explain_shows_changes_without_secrets() {
     const VALUE: &str = "canary-62b0-of-a-secret";
     let world = World::start();
     world.register(&[("greeter", "hello", ""), ("quiet", "boms", "")]);

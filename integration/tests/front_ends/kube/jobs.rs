@@ -9,7 +9,7 @@ fn job(script: &str, spec: &str) -> String {
 }
 
 #[test]
-fn a_job_of_three_and_one_that_fails() {
+fn indexed_and_failing_jobs_complete() {
     let world = KubeFixture::new();
     let path = world.write(
         "work.yaml",

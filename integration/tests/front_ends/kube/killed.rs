@@ -45,7 +45,7 @@ fn the_next_play_finishes_what_was_begun() {
 }
 
 #[test]
-fn p64_the_next_down_finishes_what_was_begun() {
+fn p64_next_down_finishes_interrupted_down() {
     let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let before = world.daemon.footprint();

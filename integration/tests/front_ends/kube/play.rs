@@ -145,7 +145,7 @@ fn hooks_and_the_order_of_the_stop() {
 
 /// All files are checked before anything runs. Every violation is reported with file, document, object and path.
 #[test]
-fn what_is_wrong_is_reported_before_anything_runs() {
+fn violations_are_reported_before_anything_runs() {
     let world = KubeFixture::new();
     let text = format!(
         "{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  runtimeClassName: other\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n"

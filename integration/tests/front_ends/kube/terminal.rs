@@ -10,7 +10,7 @@ use integration::terminal::ends;
 use crate::kube::world::{KubeFixture, OLD, VARIABLE};
 
 #[test]
-fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
+fn p64_stdin_objects_are_played_compared_removed() {
     let world = KubeFixture::new();
     let text = fs::read_to_string(world.objects(OLD, VARIABLE, "hello")).unwrap();
     let before = world.daemon.footprint();
@@ -41,7 +41,7 @@ fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
 /// A terminal receives the same lines as a pipe. Each line starts at the left margin, and no line contains a secret
 /// value.
 #[test]
-fn p64_progress_on_a_terminal_is_a_line_for_each_step() {
+fn p64_terminal_progress_prints_line_per_step() {
     let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let image = world.image();

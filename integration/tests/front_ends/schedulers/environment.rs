@@ -48,7 +48,7 @@ fn a_process_has_it_when_asked_for() {
 }
 
 #[test]
-fn a_container_that_does_not_keep_it_says_so() {
+fn container_without_kept_environment_reports_it() {
     let daemon = Daemon::start();
     // This container has secret files, so it has a volume.
     daemon.api.started(sleeper("c").secret_env("PW", SECRET).file("key", b"x"));
@@ -91,7 +91,7 @@ fn checks_have_it_when_asked_for() {
 /// In a tree, executed processes get the variables of the first process of the action and the variables of all
 /// processes.
 #[test]
-fn a_tree_has_that_of_its_first_process() {
+fn tree_exec_uses_environment_of_first_process() {
     let daemon = Daemon::start();
     let variable = |name: &str, value: &str| EnvironmentVariable {
         name: name.into(),

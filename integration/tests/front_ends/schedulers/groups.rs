@@ -100,7 +100,7 @@ fn merged_groups_include_memberships() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_entry_by_entry() {
+fn invalid_groups_are_refused_by_entry() {
     let daemon = Daemon::start();
     let refused = |groups: &[&str]| daemon.api.run(with_groups(sleeper("c"), groups)).unwrap_err();
     let reported = refused(&["a/b", "1", "1", "65536"]);

@@ -17,7 +17,7 @@ fn from(daemon: &Daemon, number: u64) -> Result<Vec<(u64, String)>, tonic::Statu
 }
 
 #[test]
-fn a_log_begins_with_the_entry_of_that_number() {
+fn log_starts_at_requested_entry_number() {
     let daemon = Daemon::start();
     daemon.api.run_to_end(sh("for i in 1 2 3 4 5; do echo line $i; done").id("c"));
     let all = from(&daemon, 1).unwrap();

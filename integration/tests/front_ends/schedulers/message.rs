@@ -27,7 +27,7 @@ fn message(container: &Container) -> &str {
 }
 
 #[test]
-fn what_a_process_writes_is_in_the_result() {
+fn termination_message_is_in_result() {
     let daemon = Daemon::start();
     for (id, user) in [("root", "root"), ("user", "1000:1000"), ("other", "4321:4321")] {
         let script = format!("stat -c %a {LOG}; printf 'out of %s' beans >{LOG}; exit 4");
@@ -88,7 +88,7 @@ fn secrets_are_masked() {
 }
 
 #[test]
-fn the_end_of_the_log_takes_its_place_after_a_failure() {
+fn log_tail_replaces_message_after_failure() {
     let daemon = Daemon::start();
     let script = |exit: &str| format!("for i in $(seq 1 100); do echo line $i; done; echo $PW >&2; {exit}");
     let of = |id: &str, exit: &str| {
@@ -136,7 +136,7 @@ fn a_container_cannot_lead_it_elsewhere() {
 }
 
 #[test]
-fn the_steps_of_a_tree_write_to_one_file() {
+fn steps_of_tree_share_message_file() {
     let daemon = Daemon::start();
     let run = |word: &str| Action {
         run: Some(RunAction {
@@ -164,7 +164,7 @@ fn a_lost_shim_takes_it_along() {
 }
 
 #[test]
-fn the_command_line_asks_for_it_and_shows_it() {
+fn command_line_requests_and_shows_message() {
     let daemon = Daemon::start();
     let script = format!("echo no beans >{LOG}; exit 4");
     let run = ["run", "--keep", "--id", "c", "--termination-message", "--", "/bin/sh", "-c", &script];

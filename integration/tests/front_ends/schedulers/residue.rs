@@ -35,7 +35,7 @@ fn kept(shim: i32) -> File {
 /// process's supervisor does not contain it. The controls: the search finds the environment in both processes of the
 /// container, and in the shim if the shim masks it; the file contains it before the exit, and zeros afterwards.
 #[test]
-fn it_is_in_no_process_of_the_executors() {
+fn kept_environment_is_in_no_executor_process() {
     let daemon = Daemon::start();
     for (id, masked) in [("unmasked", false), ("masked", true)] {
         let canary = Canary::random(SIZE).expect("randomness");

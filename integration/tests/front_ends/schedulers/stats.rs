@@ -100,7 +100,7 @@ fn containers_are_chosen_by_ids_and_labels() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_field_by_field() {
+fn invalid_requests_are_refused_by_field() {
     let daemon = Daemon::start();
     let ids: Vec<String> = (0..1001).map(|number| format!("c{number}")).collect();
     let bad = StatsRequest { ids: ids.clone(), page_size: 1001, page_token: "/".into(), ..StatsRequest::default() };

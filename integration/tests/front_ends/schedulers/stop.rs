@@ -25,7 +25,7 @@ fn is_up(daemon: &Daemon, id: &str, lines: usize) {
 
 /// Stop sends the requested signal. The controls: without a requested signal, Stop sends the container's own signal.
 #[test]
-fn it_comes_in_place_of_the_containers_own() {
+fn requested_signal_replaces_configured_stop_signal() {
     let daemon = Daemon::start();
     for (id, signal, code) in [("usr1", USR1, 7), ("own", 0, 8)] {
         daemon.api.started(sh(TRAPS).id(id));
@@ -76,7 +76,7 @@ fn every_process_of_a_tree_gets_it() {
 }
 
 #[test]
-fn a_number_that_is_no_signal_is_refused_with_the_rest() {
+fn invalid_signal_number_is_refused() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     let reported = stop(&daemon, "c", 65, Some(-1)).unwrap_err();

@@ -84,7 +84,7 @@ fn request(id: &str, action: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_run_action_of_a_bbs_client_runs_as_it_is() {
+fn bbs_run_action_runs_unchanged() {
     let daemon = Daemon::start();
     let script = "id -un; pwd; echo $GREETING; cat /etc/cf-service-bindings/db/password; ulimit -n; exit 4";
     let run_action = [
@@ -134,7 +134,7 @@ fn as_many_bytes_as_a_bbs_takes() {
 }
 
 #[test]
-fn every_action_is_carried_out_or_refused_by_field() {
+fn every_action_runs_or_names_refused_field() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let inner_run = field(3, field(1, "/bin/true"));

@@ -26,7 +26,7 @@ fn cursors(responses: &[WatchEventsResponse]) -> Vec<u64> {
 }
 
 #[test]
-fn a_life_is_reported_in_order_and_reported_again_from_any_cursor() {
+fn events_are_ordered_and_replayed_from_cursor() {
     let daemon = Daemon::start();
     daemon.api.run_to_end(program("/bin/true", &[]).id("one"));
     daemon.api.delete("one", false).unwrap();
@@ -48,7 +48,7 @@ fn a_life_is_reported_in_order_and_reported_again_from_any_cursor() {
 }
 
 #[test]
-fn a_stop_is_reported_and_an_exec_that_failed_never_ran() {
+fn stop_is_reported_failed_start_never_runs() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("stopped"));
     daemon.api.stop("stopped", None).unwrap();
@@ -86,7 +86,7 @@ fn only_new_begins_with_what_is_new() {
 /// If a follower starts after old events were deleted, its first message reports a gap. A cursor from the future is
 /// refused.
 #[test]
-fn what_is_no_longer_kept_is_a_gap() {
+fn expired_events_are_reported_as_gap() {
     let daemon = Setup::default().config("[retention]\nevents = 10\n").start();
     for id in ["a", "b", "c"] {
         daemon.api.run_to_end(program("/bin/true", &[]).id(id));

@@ -10,7 +10,7 @@ fn request() -> RunRequest {
 }
 
 #[test]
-fn the_same_request_again_answers_the_same_container() {
+fn repeated_request_returns_same_container() {
     let daemon = Daemon::start();
     let first = daemon.api.run(request()).unwrap();
     let again = daemon.api.run(request()).unwrap();
@@ -24,7 +24,7 @@ fn the_same_request_again_answers_the_same_container() {
 
 /// If several identical requests arrive at once, one of them creates the container, and the others find it.
 #[test]
-fn the_same_request_at_once_makes_one_container() {
+fn concurrent_identical_requests_create_one_container() {
     let daemon = Daemon::start();
     for round in 0..5 {
         let id = format!("round{round}");
@@ -49,7 +49,7 @@ fn the_same_request_at_once_makes_one_container() {
 
 /// If a request differs in anything, even only in a secret's value, it is a different request.
 #[test]
-fn a_different_request_under_a_used_id_is_refused() {
+fn different_request_with_used_id_is_refused() {
     let daemon = Daemon::start();
     let running = daemon.api.started(request());
     let different: [(&str, RunRequest); 7] = [

@@ -133,7 +133,7 @@ const SCRIPTS: [(&str, Option<i64>, Result<i32, i32>); 3] = [
 ];
 
 #[test]
-fn stop_is_term_then_the_grace_period_then_kill() {
+fn stop_sends_term_then_kill_after_grace() {
     let daemon = Daemon::start();
     for (number, (script, grace, expected)) in SCRIPTS.into_iter().enumerate() {
         let id = format!("stop{number}");
@@ -148,7 +148,7 @@ fn stop_is_term_then_the_grace_period_then_kill() {
 }
 
 #[test]
-fn a_signal_arrives_and_what_cannot_be_signalled_is_reported() {
+fn signals_are_delivered_and_invalid_ones_refused() {
     let daemon = Daemon::start();
     let handler = "trap 'echo usr1' USR1; trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done";
     daemon.api.started(sh(handler).id("sig"));
@@ -167,7 +167,7 @@ fn a_signal_arrives_and_what_cannot_be_signalled_is_reported() {
 }
 
 #[test]
-fn delete_takes_what_is_completed_and_more_only_with_force() {
+fn delete_of_running_container_requires_force() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let running = daemon.api.started(sleeper("one").file("a", b"secret"));
@@ -184,7 +184,7 @@ fn delete_takes_what_is_completed_and_more_only_with_force() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found_by_every_call() {
+fn calls_report_missing_container_as_not_found() {
     let api = Daemon::start();
     let api = &api.api;
     let statuses = [
@@ -202,7 +202,7 @@ fn what_is_not_there_is_not_found_by_every_call() {
 }
 
 #[test]
-fn info_reports_what_is_there_and_what_is_left() {
+fn info_reports_setup_and_available_capacity() {
     let daemon = Daemon::start();
     let before = daemon.api.info();
     assert!(before.launcher_connected && before.uid != 0 && before.started_at.is_some());

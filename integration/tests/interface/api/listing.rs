@@ -20,7 +20,7 @@ fn in_states(states: &[State]) -> ListRequest {
 }
 
 #[test]
-fn pages_have_every_container_once_in_the_order_of_ids() {
+fn pages_list_every_container_once_by_id() {
     let daemon = Daemon::start();
     assert_eq!(ids(&daemon.api, ListRequest::default()), [""; 0]);
     for id in ["d", "b", "e", "a", "c"] {
@@ -47,7 +47,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
 }
 
 #[test]
-fn filters_take_any_of_the_states_and_all_of_the_labels() {
+fn filters_match_any_state_and_all_labels() {
     let daemon = Daemon::start();
     daemon.api.run_to_end(program("/bin/true", &[]).id("done").label("app", "web").label("tier", "1"));
     daemon.api.started(sleeper("web").label("app", "web"));

@@ -51,7 +51,7 @@ fn kept(entries: &[StreamLogsResponse]) -> Kept {
 }
 
 #[test]
-fn what_is_above_a_limit_is_reported_and_counted_and_clients_get_it_all() {
+fn log_limits_drop_output_except_for_clients() {
     let daemon = Daemon::start();
     let table = [
         ("none", None, None, ""),

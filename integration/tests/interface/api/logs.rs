@@ -15,7 +15,7 @@ fn pairs(entries: &[StreamLogsResponse]) -> Vec<(LogStream, &str)> {
 }
 
 #[test]
-fn the_streams_are_distinguished_and_lines_keep_their_form() {
+fn log_streams_are_separate_with_unchanged_lines() {
     use LogStream::{Stderr, Stdout};
     let daemon = Daemon::start();
     let script = "echo out; echo err >&2; printf 'no newline'";
@@ -80,7 +80,7 @@ fn follow_goes_along() {
 }
 
 #[test]
-fn without_follow_it_ends_with_what_there_is() {
+fn log_without_follow_ends_with_current_entries() {
     let daemon = Daemon::start();
     daemon.api.up(sh("echo up; exec sleep 100000").id("now"));
     let request = StreamLogsRequest { id: "now".into(), ..StreamLogsRequest::default() };
@@ -129,7 +129,7 @@ fn suppressed_output_is_not_kept() {
 
 /// If its output is not kept, a program can still use its three standard streams as usual.
 #[test]
-fn a_program_whose_output_is_not_kept_can_write_and_read() {
+fn suppressed_output_keeps_standard_streams_usable() {
     let daemon = Daemon::start();
     let script =
         "echo x && echo y >&2 && echo z >/dev/stdout && echo e >/dev/stderr && ! read line && ! test -t 1 && exit 7";
@@ -145,7 +145,7 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
 
 /// A follower continues across log rotations. The received output and the reported gaps together are the whole output.
 #[test]
-fn a_follower_outlives_rotations_and_is_reported_what_it_missed() {
+fn follower_survives_rotations_and_reports_gaps() {
     let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
     let daemon = setup.start();
     // Unread data of several streams fills the window of their connection, so each stream has its own connection.

@@ -11,7 +11,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 #[test]
-fn health_answers_for_the_whole_and_for_the_service() {
+fn health_reports_server_and_service() {
     let daemon = Daemon::start();
     let check = |service: &str| {
         let request = HealthCheckRequest { service: service.into() };

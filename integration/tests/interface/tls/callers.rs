@@ -107,7 +107,7 @@ fn a_caller_calls_what_its_entries_allow() {
 /// A Python client with grpcio over TLS finds the interface by reflection and controls the whole lifecycle of a
 /// container.
 #[test]
-fn a_python_client_learns_the_interface_over_tls() {
+fn python_client_uses_reflection_over_tls() {
     let tls = TlsDaemon::start(CALLERS, "");
     let python = std::env::var_os("EXECUTOR_PYTHON").expect("EXECUTOR_PYTHON is not set: run `cargo xtask test`");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/client.py");
@@ -163,7 +163,7 @@ fn a_python_client_calls_over_tls() {
 /// A provider rule names a caller's certificate. Only this caller may refer to the paths of the rule: no other caller
 /// may, and neither may root on this machine.
 #[test]
-fn a_rule_of_a_provider_names_a_certificate() {
+fn provider_rule_is_limited_to_certificate() {
     let setup = Setup::default();
     let secrets = setup.home().join("secrets");
     std::fs::create_dir(&secrets).unwrap();
@@ -199,7 +199,7 @@ fn a_rule_of_a_provider_names_a_certificate() {
 /// openssl as the client: TLS 1.2 is refused, TLS 1.3 without a certificate gets no data, and TLS 1.3 with a
 /// certificate gets HTTP/2.
 #[test]
-fn only_tls_1_3_with_a_certificate_is_answered() {
+fn only_tls13_with_certificate_is_accepted() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
     let s_client = |patience: u64, more: &[&str]| {

@@ -29,7 +29,7 @@ fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
 }
 
 #[test]
-fn a_secret_sent_over_tls_is_gone_after_a_second() {
+fn tls_secret_is_wiped_after_one_second() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
     let api = &tls.daemon.api;

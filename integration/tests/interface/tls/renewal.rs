@@ -89,7 +89,7 @@ fn wait_for(api: &integration::api::Api, lane: tokio::task::JoinHandle<()>) -> R
 /// Links and whole directories are replaced as in Kubernetes. If a new certificate is invalid or expired, this is
 /// reported, and the earlier certificate stays in use.
 #[test]
-fn links_are_followed_and_bad_certificates_are_reported() {
+fn linked_certificates_reload_and_bad_ones_reported() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
     let kept = tls.connect(&files).unwrap();

@@ -24,7 +24,7 @@ fn reader(tls: &TlsDaemon, name: &str) -> Issued {
 
 /// If a caller does not read its responses, it delays its own calls, but no calls of another identity.
 #[test]
-fn unread_answers_of_an_identity_delay_no_other() {
+fn unread_responses_delay_no_other_identity() {
     let tls = TlsDaemon::start(CALLERS, "");
     let api = &tls.daemon.api;
     for index in 0..20 {

@@ -58,7 +58,7 @@ fn serves(daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
+fn drain_ends_at_deadline_and_lists_killed() {
     let setup = Setup::default();
     let config = format!("{}[policy]\ndefault_memory_bytes = \"16M\"\n", metrics::table(&setup));
     let daemon = setup.config(&config).start();
@@ -142,7 +142,7 @@ fn drain_counts_containers_without_pods() {
 
 /// A drain continues after its first client disconnects, and after the daemon is killed and restarted.
 #[test]
-fn a_drain_survives_its_client_and_its_daemon() {
+fn drain_survives_client_and_daemon() {
     let mut daemon = Daemon::start();
     for id in ["a", "b"] {
         daemon.api.up(sh(IGNORES).id(id).grace_ms(3_600_000));

@@ -34,7 +34,7 @@ fn drain(socket: &Path, deadline: &str, columns: u16) -> Terminal {
 }
 
 #[test]
-fn a_bar_counts_down_fits_the_terminal_and_goes_without_a_trace() {
+fn drain_bar_counts_down_and_is_erased() {
     let daemon = Daemon::start();
     containers(&daemon);
     let mut terminal = drain(&daemon.socket(), "1h", 100);
@@ -74,7 +74,7 @@ fn a_bar_counts_down_fits_the_terminal_and_goes_without_a_trace() {
 }
 
 #[test]
-fn through_a_pipe_there_are_lines_and_with_json_documents() {
+fn drain_prints_lines_to_pipe_or_json() {
     let daemon = Daemon::start();
     for arguments in [&["drain", "--deadline", "1m"][..], &["--json", "drain", "--deadline", "1m"]] {
         containers(&daemon);

@@ -80,7 +80,7 @@ fn sleeps(container: &Container) -> bool {
 }
 
 #[test]
-fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
+fn unkillable_process_is_quarantined_until_exit() {
     let mut stage = Stage::new();
     // The control: while the file system responds, the same container exits and can be stopped.
     let ended = stage.daemon.api.run_to_end(Stage::reader("control"));
@@ -144,7 +144,7 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
 }
 
 #[test]
-fn a_container_that_cannot_be_made_blocks_no_one() {
+fn stuck_container_creation_does_not_block_others() {
     let stage = Stage::new();
     stage.fuse.hold(Held::All);
     let refused = stage.daemon.api.run(Stage::reader("stuck")).unwrap_err();

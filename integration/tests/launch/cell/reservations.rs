@@ -33,7 +33,7 @@ fn memory(daemon: &Daemon) -> [u64; 4] {
 }
 
 #[test]
-fn a_reservation_holds_capacity_until_a_container_takes_it() {
+fn reservation_holds_capacity_until_claimed() {
     let daemon = Setup::default().config(SMALL).start();
     let (made, created) = reserve(&daemon, "later", 96, None).unwrap();
     assert!(created && made.resources.unwrap().memory_bytes == 96 * MIB && made.resources.unwrap().pids > 0);

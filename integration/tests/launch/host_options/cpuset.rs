@@ -102,7 +102,7 @@ fn lists_change_while_a_container_runs() {
 
 /// Whichever process of the executor is killed, the cgroup is removed with its container.
 #[test]
-fn nothing_is_left_when_a_shim_is_killed() {
+fn cpuset_is_removed_after_shim_kill() {
     let mut daemon = Setup::default().start();
     let before = daemon.footprint();
     daemon.api.started(on("0", "0", sleeper("orphan")));

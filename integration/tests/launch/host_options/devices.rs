@@ -213,7 +213,7 @@ fn other_devices_stay_closed() {
 
 /// The container's nodes are on a file system that is not mounted in the mount namespaces of the host and the launcher.
 #[test]
-fn the_hosts_own_node_stays_as_it_is() {
+fn host_device_node_is_not_changed() {
     let nodes = Nodes::new();
     let daemon = nodes.daemon();
     let before = daemon.footprint();

@@ -49,7 +49,7 @@ fn a_pod_outlives_executord_and_the_launcher() {
 
 /// If the shim or the first process of a pod is killed, the pod ends and its members are stopped.
 #[test]
-fn the_end_of_a_pod_is_known_and_ends_its_members() {
+fn pod_exit_is_reported_and_stops_members() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     for (round, share_processes) in [(0, false), (0, true), (1, false)] {
@@ -79,7 +79,7 @@ fn the_end_of_a_pod_is_known_and_ends_its_members() {
 
 /// If a pod ends while no executord is running, the next executord stops its members.
 #[test]
-fn a_pod_that_ends_unseen_ends_its_members_later() {
+fn members_of_ended_pod_stop_after_restart() {
     let mut daemon = Daemon::start();
     let before = daemon.footprint();
     create(&daemon, &asked("p"));

@@ -15,7 +15,7 @@ use super::{asked, create, delete, in_pod, script_output};
 /// Secret files are mounted over the pod's volume and are not written into it. Other members see only empty mount
 /// points.
 #[test]
-fn secret_files_lie_over_a_volume_of_the_pod() {
+fn secret_files_are_mounted_over_pod_volume() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let volumes = vec![PodVolume {

@@ -51,7 +51,7 @@ fn daemon(list: &str) -> Daemon {
 const INTERFACES: &str = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort | xargs";
 
 #[test]
-fn a_namespace_of_the_list_is_joined_and_cannot_be_changed() {
+fn joined_network_namespace_cannot_be_changed() {
     let (made, other) = (Made::new(), Made::new());
     let daemon = daemon("\"/run/netns/*\"");
     let before = daemon.footprint();
@@ -85,7 +85,7 @@ fn a_namespace_of_the_list_is_joined_and_cannot_be_changed() {
 }
 
 #[test]
-fn what_is_not_a_namespace_of_the_list_is_refused() {
+fn other_network_namespaces_are_refused() {
     let made = Made::new();
     let dir = tempfile::tempdir().unwrap();
     let place = |name: &str| dir.path().join(name);

@@ -64,7 +64,7 @@ fn calls_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn the_command_line_makes_lists_and_removes_pods() {
+fn command_line_creates_lists_and_removes_pods() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     let run = |line: &[&str]| cli::run(&socket, line);

@@ -27,7 +27,7 @@ fn member_sees_its_own_cgroup() {
 }
 
 #[test]
-fn members_share_network_ipc_and_host_name_and_nothing_else() {
+fn members_share_only_network_ipc_and_hostname() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let hosts = vec![ExtraHost { name: "db.example".into(), address: "10.1.2.3".into() }];
@@ -209,7 +209,7 @@ fn missing_directory_of_a_volume_is_made() {
 }
 
 #[test]
-fn processes_are_shared_where_it_is_asked_for() {
+fn processes_are_shared_if_requested() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     create(&daemon, &CreatePodRequest { share_processes: true, ..asked("shared") });

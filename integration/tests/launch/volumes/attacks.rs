@@ -83,7 +83,7 @@ fn links_in_the_place_of_directories() {
 /// offered only if no other host user can access it, or if the bit has no effect there. The control: in another
 /// directory the program exists with its bit.
 #[test]
-fn no_user_of_the_host_gets_to_set_user_id_programs() {
+fn host_users_cannot_reach_setuid_programs() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let plant = || {
         let script = "busybox cp -f /bin/busybox /data/root; chmod 4755 /data/root";

@@ -17,7 +17,7 @@ const LIMIT: u64 = 16 << 20;
 /// nodev. Programs in a volume can be executed, also if the volume is mounted in another volume. On a tmpfs that is not
 /// a volume, this is possible only if the request allows it.
 #[test]
-fn a_volume_is_new_and_the_users_own() {
+fn empty_volume_is_new_and_user_owned() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let script = "for dir in /disk /mem /mem/deep /disk/below/it; do stat -c '%u %g %a' $dir; ls $dir | wc -l; \

@@ -13,7 +13,7 @@ use super::{Lent, below, named, names, of_path, read_only, refused, said, with};
 /// Files that a container writes belong to the container user on the host's disk and in the next container, whatever id
 /// ranges the containers have. Nothing is left on the host.
 #[test]
-fn a_volume_is_shared_and_owned_by_the_containers_user() {
+fn shared_host_volume_has_container_user_ownership() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let daemon = lent.daemon("");
     let before = daemon.footprint();

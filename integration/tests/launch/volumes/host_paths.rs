@@ -435,7 +435,7 @@ fn entry_permits_only_what_it_names() {
 /// Set-user-id programs that a container leaves must be out of reach for users of the host, in mounts below the path,
 /// too, unless the entry permits them. The control: a directory of root alone.
 #[test]
-fn mounts_below_keep_set_user_id_programs_away() {
+fn submounts_with_set_user_id_are_refused() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let shared = lent.path("shared");
     let home = shared.parent().unwrap();

@@ -55,7 +55,7 @@ fn an_image_is_a_read_only_volume() {
 
 /// An image of one layer needs no overlay. A link in the image does not lead a sub-path out of the volume.
 #[test]
-fn a_single_layer_and_a_link_in_it() {
+fn single_layer_volume_and_links_are_contained() {
     let (image, rootfs, daemon) = (Image::new(), Rootfs::busybox(), Daemon::start());
     fs::create_dir(image.root().join("dir")).unwrap();
     fs::write(image.root().join("dir/file"), "one\n").unwrap();

@@ -104,7 +104,7 @@ fn warm_pool_ends_with_its_launcher() {
 }
 
 #[test]
-fn nothing_is_left_after_an_end_in_order() {
+fn stopped_launcher_leaves_no_warm_containers() {
     let daemon = daemon(3);
     let (rootfs, run_dir, state_dir) = (Rootfs::busybox(), daemon.setup().run_dir(), daemon.setup().state_dir());
     let before = daemon.footprint();
@@ -125,7 +125,7 @@ fn nothing_is_left_after_an_end_in_order() {
 /// If init cannot become the first process of the container, the container is refused and nothing is left. This holds
 /// whether init gets its payload together with the activation order or after it.
 #[test]
-fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
+fn warm_container_with_failing_init_is_refused() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
     let (run_dir, launcher) = (daemon.setup().run_dir(), daemon.launcher().unwrap());
     let before = daemon.footprint();

@@ -176,7 +176,7 @@ fn limits_are_equal_warm_and_cold() {
 
 /// If a request does not fit a warm container, the container starts cold, and the pool is unchanged.
 #[test]
-fn a_request_that_does_not_fit_is_served_without() {
+fn unfit_request_starts_cold() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
     let add = Capabilities { add: vec!["NET_RAW".into()], drop: Vec::new() };
     let unfit = RunRequest { capabilities: Some(add), ..sh("echo served").rootfs(&rootfs.reference()) };

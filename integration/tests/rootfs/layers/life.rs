@@ -37,7 +37,7 @@ fn assert_done(answer: &LauncherAnswer) {
 }
 
 #[test]
-fn containers_run_on_layers_that_no_one_changes() {
+fn containers_run_on_unchanged_layers() {
     let launcher = Launcher::start(&[]);
     let busybox = rootfs::Rootfs::busybox();
     let upper = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
 /// If six layers are requested at once, two of them identical, all are unpacked, and the launcher serves other calls
 /// meanwhile.
 #[test]
-fn many_at_once_and_no_one_waits_for_them() {
+fn concurrent_unpacking_does_not_block_launcher() {
     let launcher = Launcher::start(&[]);
     let blobs: Vec<_> = (0..5)
         .map(|index| Blob::from_many_files(if index == 0 { 20_000 } else { 3000 }, &format!("content {index}")))

@@ -85,7 +85,7 @@ fn a_killed_launcher_leaves_no_half_layer() {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_leaves_nothing() {
+fn full_disk_is_reported_and_leaves_nothing() {
     let mut launcher = Launcher::start(&[]);
     launcher.kill();
     let disk = Tmpfs::mount(&launcher.state_dir().join("layers"), 4 << 20);
@@ -133,7 +133,7 @@ fn an_unpacker_can_do_little() {
 
 /// The launcher's response names the fault of a layer. `executor-layers` tests each attack separately.
 #[test]
-fn what_is_wrong_with_a_layer_is_reported() {
+fn layer_errors_are_reported() {
     let launcher = Launcher::start(&[]);
     let blob = |archive: Vec<u8>| Blob::from_archive(&archive);
     let mut header = tar::Header::new_gnu();

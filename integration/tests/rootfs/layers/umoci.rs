@@ -27,7 +27,7 @@ fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathB
 
 /// The launcher unpacks an image with several layers like umoci. umoci made the layers from changes to a tree.
 #[test]
-fn an_image_of_many_layers_is_what_umoci_unpacks() {
+fn multi_layer_image_matches_umoci() {
     let image = Image::new();
     let root = image.root();
     image.copy(Rootfs::busybox().path());
@@ -68,7 +68,7 @@ fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
 /// Archives that are valid layers, but that no tool makes from a tree, are unpacked as by umoci: opaque directories,
 /// links in paths, entries that only lower layers describe, absolute names, and names with dots.
 #[test]
-fn archives_of_other_tools_are_what_umoci_unpacks() {
+fn unusual_archives_match_umoci() {
     let image = Image::new();
     image.add(&archive(&[
         (b'5', "usr/", ""),

@@ -84,7 +84,7 @@ fn holds_everything(tree: &Tree) {
 /// The tree is the same from a layout, from archives of both formats and from a registry, and the digest equals
 /// skopeo's. An archive in Docker's format has no manifest digest, but its configuration has a digest.
 #[test]
-fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
+fn tree_from_every_source_matches_umoci() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(false), Daemon::start());
     let theirs = umoci_tree(&image.unpacked());
     holds_everything(&theirs);
@@ -162,7 +162,7 @@ fn keeping_the_time(dir: &Path, act: impl FnOnce()) {
 
 /// A registry that requires credentials serves the image only with the correct credentials. The tree is the same.
 #[test]
-fn the_tree_comes_from_a_closed_registry_with_the_right_credentials_alone() {
+fn closed_registry_requires_credentials() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(true), Daemon::start());
     let (pushed, name) = (image.push(&registry, "debian:1"), registry.name("debian:1"));
     let pull = |more: &[&str], password: &str| -> CliOutput {

@@ -11,7 +11,7 @@ const SCRIPT: &str = include_str!("around.py");
 /// memory, environment, descriptors or root, and not by tracing. The control: a process of the same user can, and the
 /// root that it finds is the container's root, not the host's.
 #[test]
-fn another_user_of_the_same_container_reaches_nothing() {
+fn other_container_user_cannot_access_secrets() {
     let daemon = Daemon::start();
     let request = program("/usr/bin/python3", &["-c", SCRIPT, "/etc/cf-service-bindings/db/password"]);
     let container = daemon.api.run_to_end(request.memory(128 << 20).file("db/password", b"s3cr3t"));

@@ -27,7 +27,7 @@ fn with_perl() -> Rootfs {
 }
 
 #[test]
-fn the_next_container_finds_nothing_of_the_one_before() {
+fn next_container_finds_no_leftovers() {
     let rootfs = with_perl();
     let pool = IdPool::reserve(2);
     for warm_pool in [0, 1] {

@@ -45,7 +45,7 @@ const ATTACKS: &[&str] = &[
 const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "EROFS"];
 
 #[test]
-fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
+fn no_attack_on_secret_files_succeeds() {
     let daemon = daemon();
     for (point, secret) in POINTS {
         // On the host, create a mount like that of a container at the same path.

@@ -152,7 +152,7 @@ fn nebhale(password: &str, other: &str) -> Value {
 }
 
 #[test]
-fn python_clients_read_bindings_before_and_after_a_rotation() {
+fn python_clients_read_bindings_around_rotation() {
     let daemon = Daemon::start();
     let old = vcap("old password", "cache");
     let mut reader = Reader::start(&daemon, "python", &["--vcap-services", &old.source()]);
@@ -162,7 +162,7 @@ fn python_clients_read_bindings_before_and_after_a_rotation() {
 }
 
 #[test]
-fn node_clients_read_bindings_before_and_after_a_rotation() {
+fn node_clients_read_bindings_around_rotation() {
     let daemon = Daemon::start();
     let old = vcap("old password", "cache");
     let mut reader = Reader::start(&daemon, "node", &["--vcap-services", &old.source()]);
@@ -220,7 +220,7 @@ fn metadata_reaches_the_reader_that_needs_it() {
 /// there is a directory of directories, such as a generation of files, three of the four clients fail, and the fourth
 /// treats it as a binding.
 #[test]
-fn clients_fail_where_there_is_anything_but_bindings() {
+fn clients_fail_on_directories_other_than_bindings() {
     let daemon = Daemon::start();
     let vcap = vcap("password", "cache");
     let options = ["--vcap-services", &vcap.source(), "--file", &format!("{ROOT}/aside/db/type=@env:HOME")];

@@ -114,7 +114,7 @@ fn a_directory_is_delivered_as_it_is() {
 
 /// `--bind` delivers files that `bindings write` wrote, unchanged. Credentials are masked, descriptions are not.
 #[test]
-fn what_was_written_is_masked_as_what_it_was() {
+fn binding_credentials_are_masked_descriptions_are_not() {
     let daemon = Daemon::start();
     let vcap = Vcap::new(&json!({
         "mysql-type": [{"label": "mysql-type", "name": "database", "plan": "the-large-plan", "credentials": {"password": "correct horse"}}],
@@ -134,7 +134,7 @@ fn what_was_written_is_masked_as_what_it_was() {
 /// A rotation adds, changes and removes bindings in one generation. Other files are not changed, at whatever path they
 /// are.
 #[test]
-fn a_rotation_replaces_all_bindings_and_nothing_else() {
+fn rotation_replaces_only_bindings() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     let binding = |name: &str, credentials: Value| json!({"label": "t", "name": name, "credentials": credentials});
@@ -213,7 +213,7 @@ fn rotations_at_once_do_not_mix() {
 
 /// Bindings with 1,000,000 bytes of paths and contents are delivered. One more byte is refused.
 #[test]
-fn a_million_bytes_are_delivered_and_one_more_is_not() {
+fn bindings_are_limited_to_million_bytes() {
     let daemon = Daemon::start();
     let sized = |length: usize| Vcap::new(&json!({"l": [{"name": "b", "credentials": {"pad": "x".repeat(length)}}]}));
     let arguments = |vcap: &Vcap| ["--vcap-services".to_owned(), vcap.source(), "--binding-profile=libcnb".to_owned()];
@@ -294,7 +294,7 @@ fn the_operator_chooses_the_root() {
 /// The variable names a directory that contains only bindings, both if the image has the directory and if the image
 /// lacks its parents.
 #[test]
-fn the_image_may_have_the_root_or_lack_its_parents() {
+fn binding_root_may_exist_or_lack_parents() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
     fs::create_dir(rootfs.path().join("etc/cf-service-bindings")).unwrap();
     let (reference, source) = (rootfs.reference(), vcap.source());

@@ -24,7 +24,7 @@ fn refusal(daemon: &Daemon) -> String {
 }
 
 #[test]
-fn a_ca_that_cannot_sign_is_reported_by_its_file() {
+fn unusable_ca_is_reported_by_file() {
     let ca = Ca::new("cell CA");
     let (certificate, key) = (ca.path("ca.crt"), ca.path("ca.key"));
     let other = Ca::new("other CA");
@@ -99,7 +99,7 @@ fn a_ca_that_cannot_sign_is_reported_by_its_file() {
 
 /// All violations are reported at once. A node without a CA issues no certificates.
 #[test]
-fn what_the_operator_does_not_allow_is_refused() {
+fn disallowed_identity_is_refused() {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
     let mut request = sleeper("no");
@@ -131,7 +131,7 @@ fn what_the_operator_does_not_allow_is_refused() {
 }
 
 #[test]
-fn a_replaced_ca_signs_and_a_broken_one_does_not_end_the_old_one() {
+fn replaced_ca_signs_broken_one_is_ignored() {
     let ca = Ca::new("first CA");
     let daemon = ca.daemon();
     let issuer = |id: &str| {

@@ -151,7 +151,7 @@ server.kill()
 "#;
 
 #[test]
-fn a_handshake_with_it_is_accepted_by_openssl() {
+fn issued_certificate_is_accepted_by_openssl() {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
     let request = program("/usr/bin/python3", &["-c", CLIENT]).id("tls");

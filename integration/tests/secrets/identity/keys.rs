@@ -35,7 +35,7 @@ pub(crate) fn everywhere(daemon: &Daemon, needles: &Needles, but: &[i32]) -> Rep
 }
 
 #[test]
-fn the_key_of_the_ca_is_in_its_holder_alone() {
+fn ca_key_is_only_in_signer_memory() {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
     daemon.api.started(with_identity(sleeper("a"), None));

@@ -41,7 +41,7 @@ fn kill_and_start(daemon: &mut Daemon, victims: &[i32]) {
 /// later. Every container then has a matching certificate and key, its certificates are still renewed, and no key is
 /// left.
 #[test]
-fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {
+fn kill_during_renewal_leaves_matching_pairs() {
     let ca = Ca::new("cell CA");
     let mut daemon = ca.daemon();
     let mut needles = Needles::new().unwrap();

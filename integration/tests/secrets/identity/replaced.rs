@@ -50,7 +50,7 @@ fn wait_for_event(daemon: &Daemon, id: &str, kind: Kind) {
 }
 
 #[test]
-fn it_is_replaced_before_its_end_as_one_pair() {
+fn certificate_and_key_are_renewed_together() {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
     let request = program("/usr/bin/python3", &["-c", READER, DIR]).id("r").grace_ms(60_000);
@@ -74,7 +74,7 @@ fn it_is_replaced_before_its_end_as_one_pair() {
 }
 
 #[test]
-fn one_that_has_run_out_without_executord_is_replaced_at_once() {
+fn expired_certificate_is_replaced_at_restart() {
     let ca = Ca::new("cell CA");
     let mut daemon = ca.daemon();
     let container = daemon.api.started(with_identity(sleeper("s"), Some(10)));

@@ -13,7 +13,7 @@ use integration::wait;
 use crate::references::{ROOT, Shelf, content, events_until, from, reference, wait_for_content};
 
 #[test]
-fn values_come_follow_go_stale_and_survive_a_restart() {
+fn referenced_values_refresh_and_survive_restart() {
     let shelf = Shelf::new();
     shelf.put("user", "user 1");
     shelf.put("password", "password 1");

@@ -13,7 +13,7 @@ use crate::references::{Shelf, from, reference};
 const CANARY: &str = "canary-77aa01";
 
 #[test]
-fn every_fault_names_its_place_and_no_value() {
+fn reference_errors_name_field_without_value() {
     let (shelf, outside) = (Shelf::new(), Shelf::new());
     shelf.put("large", CANARY.repeat(2_000_000 / CANARY.len()));
     shelf.put("binary", [CANARY.as_bytes(), b"\xff\xfe"].concat());

@@ -21,7 +21,7 @@ use crate::references::{Shelf, content, events_until, from, reference, wait_for_
 /// If a secret with two referenced entries changes, both new values arrive in one update, and nothing of the old values
 /// is left in executord, the launcher and their files.
 #[test]
-fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
+fn vault_values_are_rotated_and_old_wiped() {
     let bao = Bao::start("http", "");
     let (old, new) = (Canary::random(4096).unwrap(), Canary::random(4096).unwrap());
     bao.put("u1", old.as_str());
@@ -58,7 +58,7 @@ fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
 /// If secrets are deleted, destroyed, denied or too large, the error names their path. A sealed server makes values
 /// stale, and an unsealed server makes them fresh.
 #[test]
-fn what_a_real_server_does_not_give_is_reported() {
+fn vault_errors_are_reported() {
     let bao = Bao::start("http", "");
     bao.put("canary-1", "p1");
     bao.put("canary-2", "p2");
@@ -131,7 +131,7 @@ fn what_a_real_server_does_not_give_is_reported() {
 /// A certificate logs in to a namespace. User and password belong to one lease of a database, and the database accepts
 /// them, before and after the rotation.
 #[test]
-fn a_certificate_gets_leases_of_a_real_database() {
+fn certificate_login_receives_database_leases() {
     let bao = Bao::start("https", "team");
     let port = free_port();
     let mut database = Command::new("redis-check-rdb");

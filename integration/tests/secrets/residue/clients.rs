@@ -47,7 +47,7 @@ fn env(name: &str) -> PathBuf {
 /// Clients with gRPC's C core (Python, C++, Ruby) and with Node's library keep their connection, and executord still
 /// wipes their secrets from its memory: after the first run of a connection and after the sixtieth, small and large.
 #[test]
-fn while_clients_of_other_languages_keep_their_connections() {
+fn secrets_are_wiped_despite_open_connections() {
     let daemon = Daemon::start();
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let socket = daemon.socket();

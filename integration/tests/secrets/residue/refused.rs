@@ -246,7 +246,7 @@ fn after_a_user_was_refused() {
 /// The control: if nothing is overwritten, most failing calls leave the secret in memory. Exceptions are calls whose
 /// parts are too short for the search, and calls whose memory was soon reused.
 #[test]
-fn without_the_wipe_what_was_refused_is_found() {
+fn control_without_wipe_finds_refused_secrets() {
     let daemon = Setup::default().control().start();
     let mut clean = Vec::new();
     for (name, send) in WAYS {

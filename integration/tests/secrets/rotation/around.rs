@@ -44,7 +44,7 @@ fn what_lies_around_a_file_stays_writable() {
 
 /// Files can be added to declared directories, even to empty ones. An individually mounted file is replaced.
 #[test]
-fn files_are_added_to_directories_that_are_declared() {
+fn files_can_be_added_to_declared_directories() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let request = sleeper("c").rootfs(&rootfs.reference()).file(CONFIG, b"old");
     let file_directories = vec!["/run/creds".into(), "more".into()];
@@ -74,7 +74,7 @@ fn shared(path: &str, content: &[u8], mode: Option<u32>, group: Option<&str>) ->
 /// A program starts as root and then changes its user. If its group is the file's group, it can read the file; with
 /// another group it cannot.
 #[test]
-fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
+fn program_dropping_user_reads_group_files() {
     let daemon = Daemon::start();
     let read = |path: &str, uid: &str, gid: &str| {
         format!("setpriv --reuid {uid} --regid {gid} --clear-groups cat {path} 2>/dev/null || echo no;")
@@ -102,7 +102,7 @@ fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
 
 /// An update keeps the mode and group of a replaced file, unless the update sets others. Errors name their field.
 #[test]
-fn an_update_keeps_or_changes_who_may_read() {
+fn update_keeps_or_changes_mode_and_group() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let request = sleeper("m").rootfs(&rootfs.reference()).action(|run| {
         run.volume_mounted_files =

@@ -155,7 +155,7 @@ fn a_single_file_is_replaced_in_place() {
 }
 
 #[test]
-fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
+fn stale_generation_is_refused_updates_are_serialized() {
     let daemon = Daemon::start();
     let container = daemon.api.started(sleeper("c").file("a", b"1").file("b", b"1"));
     let eight = |expected_generation| {
@@ -213,7 +213,7 @@ fn updates_outlive_the_daemon() {
 
 /// If a shim is killed at any moment of a rotation, nothing is left: the launcher wipes all generations.
 #[test]
-fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
+fn killed_shim_during_rotation_leaves_nothing() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     for round in 0..8 {

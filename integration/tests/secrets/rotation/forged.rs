@@ -117,7 +117,7 @@ fn a_forged_update_changes_nothing() {
 /// A daemon cannot flood a shim: the amount of unwiped data is limited, and an update beyond the limit is refused with
 /// that reason.
 #[test]
-fn more_than_a_shim_keeps_is_refused_for_the_moment() {
+fn updates_beyond_shim_limit_are_refused() {
     let site = Site::start();
     let update = |base_generation| FileUpdate { base_generation, files: plan().files, changed: vec![1] };
     let mut generation = 1;

@@ -77,7 +77,7 @@ fn number(seen: &Value, name: &str) -> u64 {
 
 /// Over 1,000 rotations a reader sees no mixed, torn or missing pair. At the end one generation is left.
 #[test]
-fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
+fn reader_sees_consistent_pairs_during_rotations() {
     const ROTATIONS: usize = 1000;
     let daemon = Daemon::start();
     let mut request = program("/usr/bin/python3", &["-c", READER, ROOT, GENERATIONS]).id("read").grace_ms(60_000);
@@ -111,7 +111,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
 
 /// The control: if the same files are overwritten in place, the same reader detects this.
 #[test]
-fn the_reader_would_see_files_that_are_written_in_place() {
+fn control_reader_detects_in_place_writes() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("..gen1");
     fs::create_dir_all(data.join("pair")).unwrap();
@@ -136,7 +136,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
 
 /// A descriptor opened before a rotation reads the old content or zeros, and never any other byte.
 #[test]
-fn an_open_descriptor_shows_old_content_or_zeros() {
+fn open_descriptor_shows_old_content_or_zeros() {
     let daemon = Daemon::start();
     let old = b"old".repeat(5000);
     let sleeper = integration::request::sleeper("open").file("a", &old).file("/etc/executor-key", &old);

@@ -26,7 +26,7 @@ fn as_before(daemon: &Daemon, before: &Container) {
 }
 
 #[test]
-fn what_does_not_fit_is_reported_and_changes_nothing() {
+fn invalid_update_is_reported_without_effect() {
     let daemon = Daemon::start();
     let before = daemon.api.started(sleeper("c").file("a", b"old").file("/etc/executor-key", b"key"));
     let big = vec![b'x'; (1 << 20) + 1];
@@ -70,7 +70,7 @@ pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nm
 /// Files count against the container's own memory limit. If an update does not fit, it is refused with the name of the
 /// limit, and the process continues. The control: an update that fits succeeds.
 #[test]
-fn what_the_containers_memory_does_not_hold_is_refused() {
+fn update_beyond_memory_limit_is_refused() {
     let daemon = Setup::default().config(MANY).start();
     // Uses most of the memory, then prints a line.
     let script = "import time\nheld = bytearray(40 << 20)\nprint('up', flush=True)\ntime.sleep(100000)";
@@ -92,7 +92,7 @@ fn what_the_containers_memory_does_not_hold_is_refused() {
 /// If the cgroup becomes full while files are written, only the update fails: the kernel kills the helper and not the
 /// container's process, the old files stay, and the container is not reported as out of memory.
 #[test]
-fn a_cgroup_that_fills_up_in_the_middle_costs_only_the_update() {
+fn full_cgroup_fails_only_update() {
     let daemon = Setup::default().config(MANY).start();
     let before = daemon.api.started(sleeper("c").memory(64 << 20).file("a", b"old"));
     // The limit is set on the parent of the container's cgroup. The check of the free memory does not consider it.

@@ -51,7 +51,7 @@ fn request_with_files(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
 }
 
 #[test]
-fn a_process_changes_its_files_and_writes_beside_them() {
+fn process_changes_and_adds_writable_files() {
     let (daemon, rootfs) = (anyone(), Rootfs::busybox());
     for attacker in ATTACKERS {
         let begun = writable(request_with_files(attacker.name, CHANGES, &rootfs).by(attacker));
@@ -81,7 +81,7 @@ fn a_process_changes_its_files_and_writes_beside_them() {
 }
 
 #[test]
-fn files_that_a_process_may_change_are_not_updated() {
+fn writable_files_cannot_be_updated() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let container = daemon.api.started(writable(sleeper("w").rootfs(&rootfs.reference()).file("a", b"old")));
     let refused = daemon.api.update(update("w", &[("a", b"new")])).unwrap_err();
@@ -97,7 +97,7 @@ fn files_that_a_process_may_change_are_not_updated() {
 /// The holder of the token gets the files as in the request, whatever the process has done to its files. These changes
 /// cannot make root read any other file.
 #[test]
-fn what_was_given_can_be_asked_for_again() {
+fn original_files_can_be_requested_again() {
     let daemon = Daemon::start();
     let script = "cd /etc/executor-test && rm a && ln -s /etc/hostname a && >b && truncate -s 1T b && mkfifo x && mv x c && \
                   echo up && exec sleep 100000";
@@ -135,7 +135,7 @@ time.sleep(100000)
 "#;
 
 #[test]
-fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
+fn process_files_cannot_prevent_wipe() {
     let hostname = fs::read("/etc/hostname").unwrap_or_default();
     for (attacker, end) in ATTACKERS.into_iter().zip(["shim", "stop", "all"]) {
         let mut daemon = anyone();
@@ -182,7 +182,7 @@ const LEASE: &str = "import fcntl, os, signal, sys\nsignal.signal(signal.SIGIO, 
 /// The executor keeps no descriptor of a file that the container's process created. If a process outside of the
 /// container has a lease on such a file, only the wipe of this file is delayed, and the result has no receipt.
 #[test]
-fn a_file_that_is_leased_from_outside_is_wiped_later() {
+fn leased_file_is_wiped_later() {
     let daemon = Daemon::start();
     let script = "cd /etc/cf-service-bindings; echo S3CR3T >own; echo up; exec sleep 100000";
     let container = daemon.api.up(writable(sh(script).id("l").file("a", b"S3CR3T")));

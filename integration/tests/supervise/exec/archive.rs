@@ -35,7 +35,7 @@ fn mode(path: &Path) -> u32 {
 
 /// A tree is copied into a container and out of it, and is unchanged. The image contains no program for the copy.
 #[test]
-fn a_tree_goes_in_and_comes_out_as_it_was() {
+fn copied_tree_round_trips_unchanged() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
     daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sleeper("c") });
     let at = |name: &str| home.path().join(name).display().to_string();
@@ -149,7 +149,7 @@ fn a_dash_is_an_archive() {
 
 /// A copy has the permissions of the container user. Paths that are forbidden, missing or obstructed are reported.
 #[test]
-fn it_is_the_containers_user_who_reads_and_writes() {
+fn copy_has_permissions_of_container_user() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
     let closed = rootfs.path().join("closed");
     fs::write(&closed, CANARY).unwrap();
@@ -202,7 +202,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
 /// Links of a container lead to no host file, even if they change during a copy (CVE-2018-15664). The control: the same
 /// name, resolved on the host, leads to the host file.
 #[test]
-fn links_of_a_container_lead_to_nothing_of_the_hosts() {
+fn container_links_do_not_lead_to_host() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
     let precious = home.path().join("precious");
     fs::write(&precious, CANARY).unwrap();
@@ -284,7 +284,7 @@ fn a_slow_reader_holds_the_copy_up() {
 
 /// If an entry cannot be copied, it is reported by name, and the other entries are copied, in both directions.
 #[test]
-fn one_entry_that_cannot_be_copied_ends_nothing() {
+fn uncopyable_entry_does_not_stop_copy() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
     daemon.api.started(sleeper("c").user("1000:1000"));
     shell_output(
@@ -327,7 +327,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
 
 /// The cause of a refusal is reported, even if most of the archive was not sent.
 #[test]
-fn a_large_upload_reports_why_it_is_refused() {
+fn refused_large_upload_reports_cause() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
     let small = Tmpfs { path: "/small".into(), size_bytes: 1 << 20, ..Tmpfs::default() };
     daemon.api.started(RunRequest { tmpfs: vec![small], ..sleeper("c") });

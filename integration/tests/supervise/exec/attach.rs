@@ -96,7 +96,7 @@ fn what_cannot_be_attached_to() {
 /// If a read-only client does not read, it receives a message about missed output. The process and its log continue
 /// unaffected.
 #[test]
-fn a_watcher_that_does_not_read_blocks_no_one() {
+fn blocked_watcher_does_not_block_process() {
     let daemon = Daemon::start();
     daemon.api.started(interactive(sh("read go; seq 1 2000000; echo done; sleep 100000").id("c"), false));
     let mut slow = attached(&daemon, false);
@@ -158,7 +158,7 @@ fn attached_to(daemon: &Daemon, id: &str) -> Attached {
 
 /// A process that waits for its reader still gets its signals. It continues when the reader has disconnected.
 #[test]
-fn a_reader_that_stops_holds_up_nothing_but_its_process() {
+fn blocked_reader_blocks_only_its_process() {
     let (daemon, rootfs) = with_bytes(&noise(8 << 20));
     let held = |id: &str| {
         let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
@@ -191,7 +191,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
 /// If executord is killed while output is in transit, a client continues at its byte position, and the process waits
 /// for the client.
 #[test]
-fn a_reader_goes_on_where_it_was_when_executord_died() {
+fn reader_resumes_after_executord_is_killed() {
     let mut node = Supervised::start();
     let script = "i=0; while [ $i -lt 400000 ]; do echo line-$i; i=$((i+1)); done; exit 4";
     node.api.started(RunRequest { await_reader: true, ..sh(script).id("c") });

@@ -52,7 +52,7 @@ print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 /// (CVE-2016-9962, CVE-2019-5736). The control in the same run: it can access the programs that these processes
 /// execute, so it inspects at the right time and place.
 #[test]
-fn nothing_of_ours_is_reached_while_it_comes_in() {
+fn entering_processes_are_inaccessible_to_container() {
     let daemon = Daemon::start();
     daemon.api.started(program("/usr/bin/python3", &["-c", POLLER]).id("c").memory(256 << 20));
     wait::until("the poller runs", || daemon.api.logs_so_far("c").contains("ready").then_some(()));

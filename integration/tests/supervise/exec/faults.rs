@@ -44,7 +44,7 @@ fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
 
 /// If a client disconnects, its process gets SIGHUP. If the process ignores SIGHUP, it gets SIGKILL.
 #[test]
-fn a_client_that_goes_away_takes_its_process_along() {
+fn disconnected_client_ends_its_process() {
     let daemon = sleeping("c");
     for terminal in [false, true] {
         let (process, all) = stubborn(&daemon, terminal);
@@ -62,7 +62,7 @@ fn a_client_that_goes_away_takes_its_process_along() {
 /// A detached process, detached at the start or later, continues without its client, and unread output does not block
 /// it. It is killed with its container.
 #[test]
-fn what_is_detached_goes_on_without_its_client() {
+fn detached_process_continues_without_client() {
     let daemon = sleeping("c");
     // The output is larger than the buffer of a pipe or a terminal.
     let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
@@ -98,7 +98,7 @@ fn the_end_of_the_container_ends_it() {
 /// If a container exits during an execution, the execution is refused, or the process runs and is killed. Nothing is
 /// left.
 #[test]
-fn a_container_that_ends_meanwhile_refuses_in_order() {
+fn exec_in_exiting_container_is_refused_cleanly() {
     let daemon = Daemon::start();
     for round in 0..5 {
         let id = format!("c{round}");
@@ -118,7 +118,7 @@ fn a_container_that_ends_meanwhile_refuses_in_order() {
 }
 
 #[test]
-fn a_supervisor_that_is_killed_takes_its_process_along() {
+fn killed_supervisor_ends_its_process() {
     let daemon = sleeping("c");
     let (process, all) = stubborn(&daemon, false);
     let found = supervisors(daemon.launcher().unwrap());
@@ -148,7 +148,7 @@ fn executord_that_is_killed_leaves_no_process() {
 
 /// If the launcher is killed, an executed process and its supervisor continue until the next launcher starts.
 #[test]
-fn a_launcher_that_is_killed_leaves_no_process() {
+fn killed_launcher_leaves_no_exec_process() {
     let mut node = Supervised::start();
     node.api.started(sleeper("c"));
     let mut process = Executed::start(&node.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();

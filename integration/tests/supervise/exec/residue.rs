@@ -137,7 +137,7 @@ fn files_that_are_copied_leave_nothing() {
 
 /// The control: copied files are found if nothing is overwritten.
 #[test]
-fn where_nothing_is_overwritten_copied_files_are_found() {
+fn control_without_wipe_finds_copied_files() {
     let (daemon, needles) = copied(Setup::default().control());
     assert!(in_executord(&daemon, &needles).found());
 }

@@ -15,7 +15,7 @@ fn on_terminal(daemon: &Daemon, text: &str) -> Executed {
 }
 
 #[test]
-fn its_three_descriptors_are_one_terminal_that_it_controls() {
+fn standard_streams_are_one_controlling_terminal() {
     let daemon = sleeping("c");
     let text = "for fd in 0 1 2; do test -t $fd && echo tty$fd; done; echo err >&2; : </dev/tty && echo controls; \
                 tty; echo $TERM";
@@ -29,7 +29,7 @@ fn its_three_descriptors_are_one_terminal_that_it_controls() {
 }
 
 #[test]
-fn its_size_is_as_asked_and_changes_are_seen() {
+fn terminal_size_is_set_and_resized() {
     let daemon = sleeping("c");
     let size = |window| {
         let start = ExecStart { terminal: true, window, ..start("c", "/usr/bin/stty", &["size"]) };

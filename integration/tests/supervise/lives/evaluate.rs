@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_that_grows_beyond_its_slack_fails() {
+    fn every_figure_beyond_slack_fails() {
         for (index, Row { name, slack, .. }) in Figures::default().rows().iter().enumerate() {
             let Some(slack) = slack else { continue };
             // From the second tenth to the last there are eight steps.

@@ -15,7 +15,7 @@ const LINES: u64 = 1_000_000;
 /// arrive, and every line of the flood is either received or reported as dropped. The numbers in the stream and in the
 /// metrics agree with the byte count of the log itself.
 #[test]
-fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
+fn blocked_receiver_causes_only_reported_drops() {
     let setup = Setup::default();
     let socket = directory(&setup).join("log.sock");
     let receiver = Receiver::listen(&socket);
@@ -80,7 +80,7 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
 /// If a container is deleted, its waiting output is still sent, up to the limit. Output beyond the limit is reported as
 /// dropped.
 #[test]
-fn the_log_of_a_deleted_container_is_sent_up_to_a_bound() {
+fn deleted_container_log_is_sent_within_limit() {
     let setup = Setup::default();
     let socket = directory(&setup).join("log.sock");
     let config = configuration(&setup, &format!("unix://{}", socket.display()), "");

@@ -75,7 +75,7 @@ fn run_dir(namespace: &str) -> PathBuf {
 }
 
 #[test]
-fn a_real_journal_gets_lines_with_their_fields() {
+fn journald_receives_lines_with_fields() {
     let mut journald = Journald::start();
     let setup = Setup::default();
     directory(&setup);

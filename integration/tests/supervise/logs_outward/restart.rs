@@ -19,7 +19,7 @@ fn numbers(messages: &[Message]) -> Vec<u64> {
 }
 
 #[test]
-fn a_restart_loses_nothing_and_an_orderly_one_repeats_nothing() {
+fn restart_neither_loses_nor_repeats_lines() {
     let setup = Setup::default();
     let socket = directory(&setup).join("log.sock");
     let receiver = Receiver::listen(&socket);
@@ -57,7 +57,7 @@ fn a_restart_loses_nothing_and_an_orderly_one_repeats_nothing() {
 /// While the receiver does not accept lines, a printed secret is not in executord's memory, and neither after the
 /// container is gone. The control prints the secret unmasked: it is found in the waiting messages.
 #[test]
-fn no_secret_waits_in_memory_for_a_receiver() {
+fn waiting_lines_contain_no_secret_in_memory() {
     let search = |redaction: Redaction| {
         let setup = Setup::default();
         let socket = directory(&setup).join("log.sock");

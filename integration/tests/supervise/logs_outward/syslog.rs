@@ -102,7 +102,7 @@ fn saying(id: &str, text: &str) -> RunRequest {
 /// A real receiver gets the fields, both streams, a line longer than the limit, control characters, invalid text, a
 /// label with quotes, and no secret.
 #[test]
-fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
+fn syslog_receives_lines_over_unix_socket() {
     let setup = Setup::default();
     let dir = directory(&setup);
     let rsyslogd = Rsyslogd::start(&dir, &unix_input(&dir));
@@ -162,7 +162,7 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
 /// Output is sent over mutual TLS. A receiver with another authority gets nothing. A receiver that is killed and
 /// restarted gets the rest.
 #[test]
-fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
+fn syslog_over_tls_resumes_after_receiver_restart() {
     let setup = Setup::default();
     let dir = directory(&setup);
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));

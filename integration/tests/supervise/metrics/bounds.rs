@@ -40,7 +40,7 @@ fn requests_are_bounded() {
 /// There are more containers than the maximum number of series, and the shim of one container does not respond: a
 /// scrape returns the rest, and calls return.
 #[test]
-fn a_shim_that_hangs_holds_up_neither_scrape_nor_calls() {
+fn hanging_shim_blocks_neither_scrape_nor_calls() {
     let daemon = daemon("containers = \"on\"\nmax_containers = 1");
     for id in ["a", "b"] {
         daemon.api.started(sleeper(id));

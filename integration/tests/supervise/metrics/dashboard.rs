@@ -88,7 +88,7 @@ fn happenings(daemon: &Daemon, round: usize) {
 }
 
 #[test]
-fn each_panel_has_data_of_a_real_prometheus() {
+fn every_dashboard_panel_has_prometheus_data() {
     let network = Network::new();
     network.configure("10.conflist", "net", &[]);
     let port = free_port();

@@ -100,7 +100,7 @@ fn happenings(daemon: &Daemon) {
 }
 
 #[test]
-fn every_metric_is_documented_and_reports_what_happened() {
+fn every_metric_is_documented_and_correct() {
     let daemon = daemon("containers = \"on\"\nlabels = [\"team\"]");
     happenings(&daemon);
     let text = wait::until("the rotation is counted, and exited containers hold nothing", || {
@@ -187,7 +187,7 @@ fn every_metric_is_documented_and_reports_what_happened() {
 
 /// Without the configuration key there is no socket. With the key, only operators can connect.
 #[test]
-fn metrics_are_off_by_default_and_not_for_everybody() {
+fn metrics_are_off_and_private_by_default() {
     let closed = Daemon::start();
     assert!(!socket(&closed).exists());
     drop(closed);

@@ -130,7 +130,7 @@ fn run(daemon: &Daemon, request: RunRequest, flags: &str) {
 /// Each phase of a run has a span, and no span contains a secret. A restart of executord continues the trace of a
 /// running container.
 #[test]
-fn each_phase_has_a_span_and_no_secret_is_in_any() {
+fn each_phase_has_span_without_secrets() {
     let (runtime, received) = (tokio::runtime::Runtime::new().unwrap(), Received::default());
     let port = collector(&runtime, &received);
     let mut daemon = traced(&format!("http://127.0.0.1:{port}"), "");

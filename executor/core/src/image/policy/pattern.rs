@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_have_what_they_name_and_nothing_else() {
+    fn image_patterns_match_only_named_repositories() {
         let table: [(&str, &[&str], &[&str]); 13] = [
             ("*", &["debian", "r.example/a/b/c", "[::1]:5000/x"], &[]),
             (

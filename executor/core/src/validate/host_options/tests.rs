@@ -46,7 +46,7 @@ fn ulimits(ulimits: &[Ulimit]) -> HostOptions {
 }
 
 #[test]
-fn what_is_left_out_is_filled_in_and_the_form_is_one() {
+fn host_options_defaults_are_canonical() {
     let asked = HostOptions {
         cpus: "1,0".into(),
         memory_nodes: "0".into(),
@@ -77,7 +77,7 @@ fn what_is_left_out_is_filled_in_and_the_form_is_one() {
 }
 
 #[test]
-fn only_devices_of_the_list_with_its_permissions() {
+fn devices_require_listed_name_and_permissions() {
     let unknown = reported(devices(&[device("mem", "/dev/mem", "r")]));
     assert_eq!(unknown[0].0, "devices[0].name");
     assert!(unknown[0].1.contains("fuse, disk"), "{unknown:?}");

@@ -47,7 +47,7 @@ fn an_image_is_judged_on_both_sides() {
 }
 
 #[test]
-fn an_image_names_no_other_directory_of_the_host() {
+fn image_cannot_name_other_host_directories() {
     let policy = Policy::default();
     let plan = validate(&with(|_| ()), &policy).unwrap();
     recheck(&plan, &policy).unwrap();

@@ -41,7 +41,7 @@ fn fields(planned: Result<Plan, Vec<Violation>>) -> Vec<String> {
 }
 
 #[test]
-fn sizes_are_filled_in_and_the_order_stays() {
+fn volume_sizes_have_defaults_and_keep_order() {
     let asked = [
         empty(Medium::Memory, "/m", 0),
         empty(Medium::Disk, "/d", 0),
@@ -108,7 +108,7 @@ fn every_fault_is_reported_by_its_field() {
 }
 
 #[test]
-fn nothing_is_hidden_or_led_into_a_volume_of_others() {
+fn volumes_cannot_hide_files_or_mounts() {
     let file = |path: &'static str| vec![DraftFile::from(("volume_mounted_files[0]".into(), path, 1))];
     let tmpfs = |path: &str| Surroundings {
         tmpfs: vec![Tmpfs { path: path.into(), bytes: 4096, mode: 0, uid: 0, gid: 0, exec: false }],

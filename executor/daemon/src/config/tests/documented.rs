@@ -177,7 +177,7 @@ const EXAMPLE: &str = include_str!("../../../../../docs/executor.toml");
 const REFERENCE: &str = include_str!("../../../../../docs/configuration.md");
 
 #[test]
-fn every_key_is_in_the_example_and_in_the_reference() {
+fn every_key_is_in_example_and_reference() {
     let mut keys = keys(&[]);
     assert!(OLD_NAMES.iter().all(|name| keys.remove(*name)), "each old name is read");
     let among = [

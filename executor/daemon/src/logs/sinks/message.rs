@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gap_is_reported_once_and_what_was_sent_is_passed_over() {
+    async fn gap_is_reported_once_sent_entries_skipped() {
         let begun = LogPosition { bytes: 10, entries: 2 };
         let mut assembler = Assembler::new(begun, 100, |_| None);
         let mut out = Vec::new();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_beginning_of_a_line_does_not_wait_for_ever_and_is_bounded() {
+    async fn partial_line_is_bounded_and_times_out() {
         let mut assembler = Assembler::new(LogPosition::default(), 10, |_| None);
         let (mut out, mut place) = (Vec::new(), LogPosition::default());
         let mut take = |assembler: &mut Assembler, entry: &Entry<'_>, out: &mut Vec<Message>| {

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_back_and_belong_to_one_container() {
+    fn sink_positions_persist_per_container() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs-syslog.json");
         let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());

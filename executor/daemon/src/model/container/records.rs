@@ -182,7 +182,7 @@ mod tests {
 
     /// A plan is applied only if files were replaced. The controls are unchanged files and the first files.
     #[test]
-    fn a_plan_is_parsed_where_it_has_changed() {
+    fn plan_is_parsed_only_after_change() {
         let dir = tempfile::tempdir().unwrap();
         for (before, now, expected) in [(0, 1, false), (1, 1, false), (1, 2, true), (0, 2, true)] {
             let mut facts = facts("a", false);
@@ -195,7 +195,7 @@ mod tests {
 
     /// If a record cannot be used, the status stays unchanged.
     #[test]
-    fn a_record_that_cannot_be_used_changes_nothing() {
+    fn unusable_record_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (mut newer, mut torn) = (record("a", 2), record("a", 2));
         newer["version"] = json!(RECORD_VERSION + 1);

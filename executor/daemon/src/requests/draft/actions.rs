@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_numbered_in_the_order_of_the_tree() {
+    fn processes_are_numbered_in_tree_order() {
         let timeout = TimeoutAction { action: Some(Box::new(run("c"))), timeout_ms: 5, ..Default::default() };
         let timeout = Action { timeout: Some(Box::new(timeout)), ..Default::default() };
         let request = RunRequest {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_reported_with_its_path() {
+    fn invalid_actions_are_reported_with_path() {
         let none = Action::default();
         let negative = TimeoutAction { action: Some(Box::new(run("a"))), timeout_ms: -1, ..Default::default() };
         let negative = Action { timeout: Some(Box::new(negative)), ..Default::default() };

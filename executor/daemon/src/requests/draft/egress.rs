@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_element_is_judged_and_keeps_its_place() {
+    fn egress_rules_are_validated_in_order() {
         let range = |first, last| v1::PortRange { first, last };
         let bad = v1::EgressRule {
             protocol: 9,

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_monitor_of_cloud_foundry_is_a_check_for_each_port() {
+    fn cloud_foundry_monitor_becomes_port_checks() {
         let monitor = limited(parallel(vec![run("/healthcheck"), limited(run("b"), 5_000)]), 600_000);
         let mut violations = Vec::new();
         let checks = add(&monitor, false, None, &mut violations);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_monitor_cannot_be_is_reported_with_its_path() {
+    fn invalid_monitor_is_reported_with_path() {
         let attempt = TryAction { action: Some(Box::new(run("a"))), ..Default::default() };
         let attempt = Action { r#try: Some(Box::new(attempt)), ..Default::default() };
         let mut with_env = run("b");

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_room_for_its_volumes_in_memory() {
+    fn pod_memory_includes_its_memory_volumes() {
         let asked = request();
         let (draft, violations) = pod(&asked);
         assert_eq!(violations, []);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_has_everything_from_its_pod_and_may_not_ask_for_it() {
+    fn member_cannot_request_settings_of_pod() {
         let asked = request();
         let pod = validate(&pod(&asked).0, &Policy::default()).unwrap();
         let run = RunAction { path: "/bin/true".into(), ..Default::default() };

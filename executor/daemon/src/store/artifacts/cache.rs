@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_of_a_place_is_held_by_one() {
+    async fn cache_key_has_one_holder() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(dir.path().to_owned(), 100);
         let first = cache.hold("place", "key").await;

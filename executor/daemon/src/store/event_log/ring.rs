@@ -177,7 +177,7 @@ mod tests {
     /// The last events are retained unchanged, regardless of how many are packed. Cursors are odd numbers, because they
     /// may have gaps.
     #[test]
-    fn the_last_events_are_there_as_they_were_however_many_are_packed() {
+    fn event_ring_retains_latest_events_unchanged() {
         for most in [1, PIECE - 1, AT_HAND, 5 * PIECE + 7] {
             for (begun, added) in [(0, 7 * PIECE as u64), (300, 200), (2 * AT_HAND as u64, 1)] {
                 let all: Vec<Event> = (0..begun + added).map(|index| event(2 * index + 1)).collect();

@@ -26,7 +26,7 @@ fn event(cursor: u64) -> Arc<Event> {
 }
 
 #[test]
-fn what_was_put_is_there_after_a_restart() {
+fn ledger_entries_persist_across_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, loaded) = Ledger::open(dir.path()).unwrap();
     assert!(loaded.containers.is_empty() && loaded.starts == 1);
@@ -82,7 +82,7 @@ fn a_second_daemon_cannot_open_it() {
 }
 
 #[test]
-fn a_broken_store_is_put_aside_and_cursors_jump_ahead() {
+fn corrupt_ledger_is_moved_and_cursors_advance() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("executord.redb"), "this is no store at all".repeat(1000)).unwrap();
     let (_ledger, loaded) = Ledger::open(dir.path()).unwrap();
@@ -162,7 +162,7 @@ fn a_full_disk_is_reported_and_survived() {
 /// writes everything when there is space again. Cursors continue after those that an earlier daemon may have assigned.
 #[test]
 #[ignore = "needs root, to mount"]
-fn a_disk_that_is_full_at_the_start_is_survived() {
+fn ledger_survives_full_disk_at_start() {
     let disk = SmallDisk::mount();
     let (ledger, loaded) = Ledger::open(disk.0.path()).unwrap();
     ledger.put(Arc::new(facts("deleted")));
@@ -199,7 +199,7 @@ fn a_disk_that_is_full_at_the_start_is_survived() {
 /// If a daemon cannot create the file, it starts without the file, and creates it when there is space again.
 #[test]
 #[ignore = "needs root, to mount"]
-fn a_first_start_on_a_full_disk_is_survived() {
+fn ledger_survives_full_disk_at_creation() {
     use rustix::mount::{MountFlags, mount};
     for (what, options) in [("bytes", c"size=4m"), ("files", c"size=4m,nr_inodes=3")] {
         let disk = SmallDisk(tempfile::tempdir().unwrap());

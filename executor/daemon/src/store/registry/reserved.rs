@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_a_run_uses_does_not_expire() {
+    async fn claimed_reservation_does_not_expire() {
         let mut reserved = Reserved::default();
         let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
         reserved.hold(reservation("a"), Duration::from_secs(5));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_never_goes_down_and_does_not_leap() {
+    fn log_counter_sum_is_monotonic() {
         let mut logs = Logs::default();
         let id = |name: &str| name.parse::<ContainerId>().unwrap();
         let there = |_: &ContainerId| true;

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_address_has_the_hardware_address() {
+    fn link_local_address_derives_from_hardware_address() {
         assert_eq!(link_local([0x02, 0x65, 10, 61, 0, 3]), "fe80::65:aff:fe3d:3".parse::<Ipv6Addr>().unwrap());
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_network_or_the_one_that_is_named() {
+    fn first_or_named_network_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         let found = |name: &str| find(dir.path(), name).map(|network| network.name);

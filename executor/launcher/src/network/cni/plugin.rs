@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_judged_by_how_the_plugin_ended() {
+    fn plugin_result_depends_on_exit_status() {
         let json = r#"{"code": 7, "msg": "no", "details": "range is full"}"#;
         let flood = "x".repeat(ANSWER_MAX + 1);
         let late = Some(Duration::from_secs(5));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_that_no_other_can_write_are_run() {
+    fn plugins_writable_by_others_are_refused() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dirs = [first.path().to_owned(), second.path().to_owned()];
         let find = |kind: &str| find(&dirs, kind).map_err(|fault| fault.to_string());
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plugin_writes_is_kept_within_bounds() {
+    fn plugin_output_is_bounded() {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         let (mut end, mut kept) = (Some(File::from(reading)), Vec::new());
         drain(&mut end, &mut kept, 10).unwrap();

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_below_with_set_user_id_is_found() {
+    fn submount_with_set_user_id_is_found() {
         let table = mountinfo::parse(
             b"1 1 8:1 / / rw - ext4 a rw\n\
               2 1 8:2 / /srv rw,nosuid - ext4 b rw\n\

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_is_made_when_something_is_searched() {
+    fn redaction_search_is_built_on_demand() {
         let mut masking = masking(&[("short", b"1234"), ("long", b"123456789")]);
         assert_eq!(masking.warnings(), ["not masked in the output, because shorter than 8 bytes: short"]);
         assert!(masking.search.get().is_none() && masking.news().is_empty());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_search_shows_is_reported_once() {
+    fn search_warnings_are_reported_once() {
         let value: Vec<u8> =
             (0..3_000_000_u32).flat_map(|at| char::from(b'a' + (at % 26) as u8).to_string().into_bytes()).collect();
         let mut masking = masking(&[("large", &value)]);

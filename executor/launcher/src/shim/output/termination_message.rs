@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_message_is_whole_characters() {
+    fn message_tail_has_whole_characters() {
         assert_eq!(last_bytes(b"short", &planned(8)), "short");
         assert_eq!(last_bytes(b"0123456789", &planned(4)), "6789");
         assert_eq!(last_bytes("xxä!".as_bytes(), &planned(2)), "!");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_takes_its_place_after_a_failure_alone() {
+    fn log_replaces_message_only_after_failure() {
         let table = [
             ("", Some(Exit::Code(1)), true),
             ("", Some(Exit::Signal(9)), true),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_log_is_that_of_its_output() {
+    fn log_tail_contains_last_output() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         assert_eq!(end_of_log(&path).unwrap(), "", "no log");

@@ -12,7 +12,7 @@ fn cost_of(redactor: &Redactor, text: &[u8], part: usize) -> usize {
 }
 
 #[test]
-fn the_cost_of_hostile_input_is_linear_in_it() {
+fn redaction_cost_is_linear_in_hostile_input() {
     let nested = (8..240).map(|length| vec![b'a'; length]).collect::<Vec<_>>();
     let near_misses: Vec<_> = (0..200u8).map(|last| [&[b'a'; 230][..], &[last]].concat()).collect();
     let periodic = (2..40).map(|period| [&vec![b'a'; period][..], b"b"].concat().repeat(300)).collect::<Vec<_>>();
@@ -52,7 +52,7 @@ fn ordinary_text_is_passed_over() {
 }
 
 #[test]
-fn memory_is_bounded_and_what_does_not_fit_is_named() {
+fn redaction_memory_is_bounded_and_excess_named() {
     let large: Vec<u8> = (0..4_000_000u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
     let watched = |name, value| Watched { name, value };
     let redactor = Redactor::new(Redaction::Auto, [watched("large", &large[..]), watched("small", b"a small value")]);
@@ -69,7 +69,7 @@ fn memory_is_bounded_and_what_does_not_fit_is_named() {
 }
 
 #[test]
-fn more_values_than_are_watched_are_watched_as_far_as_possible() {
+fn oversized_values_are_masked_partially() {
     let large = b"0123456789abcdef\n".repeat(VALUES_MAX / 17 + 10);
     let larger = [b"x", &large[..]].concat();
     let watched = |name, value| Watched { name, value };
@@ -87,7 +87,7 @@ fn more_values_than_are_watched_are_watched_as_far_as_possible() {
 }
 
 #[test]
-fn warnings_name_what_is_not_masked_and_no_value() {
+fn warnings_name_unmasked_secrets_without_values() {
     let values = [
         ("pin", "1234"),
         ("word", "hunter2\n"),

@@ -34,7 +34,7 @@ fn ascii_json(text: &str) -> String {
 
 /// Brackets that are escaped for HTML are found even if the line separators, which Go also escapes, are not escaped.
 #[test]
-fn json_in_a_script_of_html_is_found() {
+fn html_escaped_json_is_masked() {
     let value = "<\u{2028}0 a longer secret";
     let redactor = redactor(Redaction::Auto, &[value.as_bytes()]);
     assert_eq!(redactor.text(&value.replace('<', "\\u003c")), "[REDACTED:v0]");
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn base64_is_found_wherever_the_value_stands_in_the_data(
+    fn base64_is_masked_at_every_alignment(
         value in proptest::collection::vec(any::<u8>(), 8..600),
         before in proptest::collection::vec(any::<u8>(), 0..9),
         after in proptest::collection::vec(any::<u8>(), 0..9),

@@ -6,7 +6,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn every_split_gives_what_the_naive_one_gives(
+    fn every_split_matches_naive_redaction(
         (mode, values, text) in values_and_text(),
         parts in proptest::collection::vec(prop_oneof![0usize..4, 0usize..700], 0..40),
     ) {
@@ -18,7 +18,7 @@ proptest! {
     }
 
     #[test]
-    fn what_holds_no_form_passes_byte_for_byte(
+    fn text_without_secrets_passes_unchanged(
         (mode, values, _) in values_and_text(),
         text: Vec<u8>,
         repeat in 1usize..50,
@@ -30,7 +30,7 @@ proptest! {
     }
 
     #[test]
-    fn a_redactor_can_change_between_any_two_calls(
+    fn redactor_can_change_between_calls(
         (mode, values, text) in values_and_text(),
         parts in proptest::collection::vec((0usize..60, any::<bool>(), proptest::bool::weighted(0.05)), 0..30),
     ) {
@@ -88,7 +88,7 @@ fn marks_split_output() {
 }
 
 #[test]
-fn a_value_is_caught_across_a_change_of_redactors() {
+fn value_is_masked_across_redactor_change() {
     let (old, new) =
         (redactor(Redaction::Auto, &["hunter2hunter2"]), redactor(Redaction::Auto, &["x", "hunter2hunter2"]));
     let (mut stream, mut out) = (Stream::default(), Vec::new());
@@ -100,7 +100,7 @@ fn a_value_is_caught_across_a_change_of_redactors() {
 }
 
 #[test]
-fn what_cannot_be_a_beginning_is_not_held() {
+fn impossible_prefixes_are_not_held() {
     let redactor = redactor(Redaction::Auto, &["correct horse battery staple"]);
     let (mut stream, mut out) = (Stream::default(), Vec::new());
     stream.push(&redactor, b"listening on port 80", &mut out);
@@ -130,7 +130,7 @@ fn overlapping_nested_and_touching_values() {
 }
 
 #[test]
-fn a_long_value_has_one_marker_and_does_not_show_in_part() {
+fn long_value_has_one_marker() {
     let value: String = (0..400).map(|number| format!("{number:x}-{};", number * number)).collect();
     let redactor = redactor(Redaction::Auto, &[&value]);
     assert!(redactor.longest() <= 256, "{}", redactor.longest());
@@ -140,7 +140,7 @@ fn a_long_value_has_one_marker_and_does_not_show_in_part() {
 }
 
 #[test]
-fn one_name_wins_and_it_is_the_first() {
+fn first_name_of_equal_values_is_used() {
     let watched = |name, value: &'static str| Watched { name, value: value.as_bytes() };
     let values = [watched("b", "same value"), watched("a", "same value\n"), watched("list", "x: 1\nsame value\ny: 2")];
     let redactor = Redactor::new(Redaction::Auto, values);
@@ -161,7 +161,7 @@ fn names_are_made_fit_for_a_line() {
 
 /// If output ends in a newline, the newline is not held back, because no piece of a multi-line value begins with one.
 #[test]
-fn the_end_of_a_line_is_not_held() {
+fn trailing_newline_is_not_held() {
     for columns in 8..80 {
         let line = format!("{}\r\n", "k".repeat(columns));
         let value = line.repeat(2000 / columns);

@@ -82,7 +82,7 @@ fn names(volume: &Volume, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_generation_replaces_another_and_the_old_one_is_wiped() {
+fn new_generation_replaces_and_wipes_old() {
     let (volume, _) = filled();
     let (old_password, old_single, user) =
         ["0/db/password", "1", "0/db/user"].map(|path| open(&volume, path).unwrap()).into();
@@ -189,7 +189,7 @@ fn rotation_moves_links_in_visible_directories() {
 }
 
 #[test]
-fn a_generation_that_is_not_wanted_leaves_no_trace() {
+fn discarded_generation_leaves_no_trace() {
     let (volume, _) = filled();
     let changes =
         [directory(&["token"], &[(0, "db"), (1, "added")]), MountChange { mount: 1, next: NextContent::File(2) }];
@@ -215,7 +215,7 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
 
 /// If a mount point in the middle fails, the earlier mount points are restored.
 #[test]
-fn a_swap_that_fails_is_taken_back_everywhere() {
+fn failed_swap_is_rolled_back() {
     let (volume, _) = filled();
     let changes = [directory(&[], &[(0, "db/user")]), MountChange { mount: 1, next: NextContent::File(1) }];
     let mounts = after(&changes);
@@ -341,7 +341,7 @@ fn directories_are_real_and_change_kind() {
 /// A rotation also changes the modes of the visible directories: adds permissions before the swap, removes others after
 /// it.
 #[test]
-fn a_directory_opens_and_closes_with_its_files() {
+fn directory_modes_follow_their_files() {
     let (volume, _) = filled();
     let mode = |path: &str| {
         let stat = statat(volume.handle(), path, AtFlags::empty()).unwrap();

@@ -73,7 +73,7 @@ fn files_lie_where_the_process_sees_them() {
 }
 
 #[test]
-fn whatever_a_process_made_is_wiped_and_nothing_outside() {
+fn wipe_covers_process_files_only_inside_volume() {
     let outside = tempfile::tempdir().unwrap();
     let host = outside.path().join("file");
     std::fs::write(&host, "of the host").unwrap();
@@ -123,7 +123,7 @@ fn whatever_a_process_made_is_wiped_and_nothing_outside() {
 
 /// A wipe of deeply nested directories needs little stack and few descriptors, however the directories were nested.
 #[test]
-fn depth_and_width_are_no_way_to_keep_something() {
+fn deep_or_wide_trees_are_wiped() {
     let volume = writable(1 << 24);
     let mut dir = open_dir(volume.handle(), "0".as_ref()).unwrap();
     // This is the name that a wipe gives to the first directory that it moves up.
@@ -152,7 +152,7 @@ fn depth_and_width_are_no_way_to_keep_something() {
 
 /// If a process wrote behind the end of a file through a mapping of the last page, these bytes are wiped in place.
 #[test]
-fn what_lies_behind_the_end_of_a_file_is_wiped() {
+fn data_beyond_end_of_file_is_wiped() {
     let volume = writable(PAGE);
     let file = made(&volume, "0/file", b"x");
     let at = map_with(&file, PAGE as usize, nix::sys::mman::ProtFlags::PROT_WRITE) as *mut [u8; 6];
@@ -177,7 +177,7 @@ fn what_lies_behind_the_end_of_a_file_is_wiped() {
 
 /// The size of the file system limits writes: beyond it they fail, and use no memory elsewhere.
 #[test]
-fn a_process_can_write_so_much_and_make_so_many() {
+fn writable_files_are_limited_in_size_number() {
     let volume = writable_and_kept(16 * PAGE, &CONTENTS);
     let file = made(&volume, "0/large", b"");
     let page = [7; PAGE as usize];
@@ -195,7 +195,7 @@ fn a_process_can_write_so_much_and_make_so_many() {
 
 /// If a launcher has only the container's mounts, a wipe through them reaches every file and counts each once.
 #[test]
-fn through_its_mounts_everything_is_reached_and_counted_once() {
+fn wipe_through_mounts_counts_files_once() {
     let volume = writable(PAGE);
     let deleted = open(&volume, "0/db/user");
     unlinkat(volume.handle(), "0/db/user", AtFlags::empty()).unwrap();

@@ -58,7 +58,7 @@ fn rule_42_thin_and_thick_bundles() {
 }
 
 #[test]
-fn rule_42_a_thick_bundle_that_is_none() {
+fn rule_42_invalid_thick_bundles_are_refused() {
     let wanted = ImageSelector { digest: None, reference: "x", allow_sole_image: true };
     assert!(matches!(archive::bundle(&*tgz(&[("x", b"")])), Err(ArchiveError::NoBundle)));
     assert!(matches!(archive::bundle(&*tgz(&[("sub/bundle.json", b"{}")])), Err(ArchiveError::NoBundle)));

@@ -63,7 +63,7 @@ fn numbered(range: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 #[test]
-fn the_first_client_gets_what_was_written_before_and_all_get_what_comes() {
+fn first_attach_client_receives_earlier_output() {
     let mut attached = Attached::default();
     attached.output(Stream::Stdout, b"nobody expects a client");
     attached.expect(Sink::None);
@@ -94,7 +94,7 @@ fn the_backlog_is_bounded() {
 /// If a client that only watches does not read, it is informed of missed output. If a lossless client does not read,
 /// the process is blocked. Other clients are not affected.
 #[test]
-fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
+fn slow_client_misses_output_or_blocks_process() {
     let mut attached = Attached::default();
     let (slow, reader) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &WATCH).unwrap());
     let (mut written, mut read) = (0, 0);
@@ -131,7 +131,7 @@ fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
 }
 
 #[test]
-fn a_reader_that_goes_away_holds_nothing_up() {
+fn disconnected_reader_does_not_block_process() {
     let mut attached = Attached::default();
     let gone = client(&mut attached, &LOSSLESS).unwrap();
     while !attached.holds_up() {
@@ -145,7 +145,7 @@ fn a_reader_that_goes_away_holds_nothing_up() {
 
 /// If a run awaits its reader, no output is lost, and the wait has a time limit.
 #[test]
-fn an_awaited_reader_gets_everything_from_the_first_byte() {
+fn awaited_reader_receives_all_output() {
     let mut attached = Attached::default();
     attached.await_reader();
     let mut written = 0;
@@ -216,7 +216,7 @@ fn a_client_goes_on_where_it_was() {
 }
 
 #[test]
-fn one_client_sends_input_until_it_is_taken_over() {
+fn input_has_one_sender_until_takeover() {
     let (process, sink) = pipe();
     let mut attached = Attached::default();
     attached.expect(Sink::Pipe(sink));
