@@ -5,6 +5,7 @@
 //! the ids of the kubelet, without any effect (Validate).
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 
 use executor_client::v1::{CreatePodRequest, RunRequest, ValidateRequest};
@@ -70,6 +71,8 @@ const UNIFIED: [(&str, &str); 5] = [
 ];
 /// Files with the ids that the kubelet gives to pods with `hostUsers: false`.
 const IDS: [&str; 2] = ["/etc/subuid", "/etc/subgid"];
+/// Program by which the kubelet reads [`IDS`].
+const GETSUBIDS: &str = "getsubids";
 /// Line of [`IDS`] for 110 pods, above the pool of executord.
 const IDS_LINE: &str = "kubelet:2013265920:7208960";
 /// `oom_score_adj` of the QoS class Guaranteed and of critical pods.
@@ -167,6 +170,13 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
         missing.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
         settings = Kubelet::from_yaml(&text).unwrap_or_default();
         let [users, groups] = IDS.map(|file| ids_of_kubelet(&read(Path::new(file)).unwrap_or_default()));
+        if users.is_some() && !is_program(GETSUBIDS, &std::env::var_os("PATH").unwrap_or_default()) {
+            missing.push(MissingSetting {
+                what: format!("the kubelet does not start without {GETSUBIDS}; install it (package uidmap on Debian)"),
+                line: String::new(),
+                is_needed: true,
+            });
+        }
         match users.filter(|_| users == groups) {
             Some(first_and_last) => ids_of_pods.extend(first_and_last),
             None => missing.push(MissingSetting {
@@ -244,6 +254,11 @@ fn ids_of_kubelet(text: &str) -> Option<[u32; 2]> {
     let (first, length): (u32, u32) = (first.parse().ok()?, length.trim().parse().ok()?);
     let end = first.checked_add(length)?;
     Some([first, end.checked_sub(IDS_OF_A_POD).filter(|&last| last >= first)?])
+}
+
+/// Returns true if a directory of `path`, which has the form of the variable PATH, contains a program.
+fn is_program(name: &str, path: &OsStr) -> bool {
+    std::env::split_paths(path).any(|directory| directory.join(name).is_file())
 }
 
 /// Converts violations to missing settings. Violations that the same line corrects are joined.
@@ -346,6 +361,16 @@ fn requests(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_found_in_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = std::env::join_paths([Path::new("/nowhere"), directory.path()]).unwrap();
+        assert!(!is_program(GETSUBIDS, &path));
+        std::fs::write(directory.path().join(GETSUBIDS), "").unwrap();
+        assert!(is_program(GETSUBIDS, &path));
+        assert!(!is_program(GETSUBIDS, OsStr::new("")));
+    }
 
     #[test]
     fn kubelets_settings_are_compared() {
