@@ -23,7 +23,7 @@ pub(super) const AUDIT: &str = "audit.jsonl";
 /// Audit policy: logs the requests of kubelets, and of service accounts in kube-system.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1
 kind: Policy
-omitStages: [RequestReceived, ResponseComplete]
+omitStages: [RequestReceived]
 rules:
 - {level: Metadata, userGroups: [\"system:nodes\", \"system:serviceaccounts:kube-system\"]}
 - {level: None}

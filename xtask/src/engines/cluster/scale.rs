@@ -39,6 +39,9 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Measure only this part
+    #[arg(long, value_enum)]
+    only: Option<Part>,
     /// Print only the results on standard output, as JSON
     #[arg(long)]
     json: bool,
@@ -50,12 +53,21 @@ pub(crate) struct Options {
     programs: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
+/// Part of the measurement.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Programs of a node with 100 pods, with both runtimes
+    Node,
+    /// Requests of three nodes to the API server
+    Api,
+}
+
+#[derive(Default, Serialize)]
 struct Figures {
     /// Highest processor use of the machine before a run, as a share of one processor.
     rest: f64,
     nodes: Vec<NodeFigure>,
-    api: ApiFigure,
+    api: Option<ApiFigure>,
 }
 
 /// Resource usage of a node with pods.
@@ -94,26 +106,25 @@ struct ApiFigure {
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, Kind::Containerd)?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let mut rest: f64 = 0.0;
-    let mut nodes = Vec::new();
-    for runtime in [Kind::Executor, Kind::Containerd] {
-        rest = rest.max(usage::rest()?);
-        let node = with_cluster(workspace, options, &supplies, &programs, (runtime, 1), |cluster, sites| {
-            node_figure(cluster, sites)
-        });
-        nodes.push(node?);
+    let mut figures = Figures::default();
+    if options.only != Some(Part::Api) {
+        for runtime in [Kind::Executor, Kind::Containerd] {
+            figures.rest = figures.rest.max(usage::rest()?);
+            let node = with_cluster(workspace, options, &supplies, &programs, (runtime, 1), node_figure)?;
+            figures.nodes.push(node);
+        }
     }
-    rest = rest.max(usage::rest()?);
-    let kind = (Kind::Executor, NODES);
-    let api =
-        with_cluster(workspace, options, &supplies, &programs, kind, |cluster, sites| api_figure(cluster, sites))?;
-    let figures = Figures { rest, nodes, api };
+    if options.only != Some(Part::Node) {
+        figures.rest = figures.rest.max(usage::rest()?);
+        let kind = (Kind::Executor, NODES);
+        figures.api = Some(with_cluster(workspace, options, &supplies, &programs, kind, api_figure)?);
+    }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&figures)?);
     } else {
         print!("{figures}");
     }
-    Ok(if usage::is_rest(rest) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if usage::is_rest(figures.rest) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Starts a cluster, and returns the result of `measure`.
@@ -302,7 +313,7 @@ impl fmt::Display for Figures {
             }
             writeln!(f)?;
         }
-        let ApiFigure { pods_per_node, requests, watches, bytes } = &self.api;
+        let Some(ApiFigure { pods_per_node, requests, watches, bytes }) = &self.api else { return Ok(()) };
         let sum: f64 = requests.values().sum();
         writeln!(f, "A node with {pods_per_node:.0} pods sends the API server {sum:.2} requests a second.\n")?;
         writeln!(f, "| request | a second |\n|---|---|")?;
