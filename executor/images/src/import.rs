@@ -80,7 +80,12 @@ impl Section {
             None => Ok(()),
             Some(most) => {
                 let what = format!("{what} (a sparse file)");
-                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, too many for its stored size" })
+                Err(ImageError::TooLarge {
+                    what,
+                    is: self.size,
+                    most,
+                    unit: "bytes (the limit depends on its stored bytes)",
+                })
             }
         }
     }

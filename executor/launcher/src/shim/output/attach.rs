@@ -178,7 +178,7 @@ impl Attached {
             self.awaited = None;
         }
         if let Some(place) = request.resume_at.filter(|_| lossless) {
-            // Of the absent clients that were sent this much, the client that was sent least is returning.
+            // The client that returns is the absent client with the smallest position that is not before `place`.
             let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
             if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
                 self.absent.remove(index);
