@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::io::{BufRead as _, BufReader, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -268,7 +268,7 @@ fn requests(log: &Path) -> anyhow::Result<Vec<Request>> {
     let mut file = BufReader::new(fs::File::open(log).with_context(|| log.display().to_string())?);
     let (mut line, mut all) = (String::new(), Vec::new());
     loop {
-        let at = file.seek(SeekFrom::Current(0))?;
+        let at = file.stream_position()?;
         line.clear();
         if file.read_line(&mut line)? == 0 || !line.ends_with('\n') {
             return Ok(all);
