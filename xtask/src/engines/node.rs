@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use executor_residue::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Kind;
@@ -247,6 +248,12 @@ impl Node {
     pub(super) fn http(&self, method: &str, url: &str) -> anyhow::Result<String> {
         let options = ["--silent", "--show-error", "--fail-with-body", "--insecure", "--max-time", "20", "--request"];
         self.output(Path::new("curl"), options.into_iter().chain([method, url]))
+    }
+
+    /// Returns the processes of programs on the node that have one of these names.
+    pub(super) fn processes(&self, names: &[&str]) -> Vec<Process> {
+        let is_one = |process: &Process| names.contains(&&*process.name) && self.site.room.contains(process.pid);
+        Process::all().into_iter().filter(is_one).collect()
     }
 
     /// Returns the kubelet's log.

@@ -77,6 +77,12 @@ impl Room {
         Ok(kill_process(init, Signal::KILL)?)
     }
 
+    /// Returns true if a process is in the namespaces. Containers have process namespaces of their own.
+    pub(super) fn contains(&self, pid: u32) -> bool {
+        let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        namespace(pid).is_some_and(|own| Some(own) == namespace(self.init))
+    }
+
     /// Returns the path of `/proc` in the namespaces.
     pub(super) fn processes(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/proc", self.init))

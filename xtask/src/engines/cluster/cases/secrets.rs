@@ -1,14 +1,16 @@
 //! Secrets by reference in annotations and in an inline volume: rules C51 to C55.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
+use executor_residue::{Needles, Search};
 use serde_json::{Value, json};
 
 use crate::engines::cluster::kubectl::{Cluster, output};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
-use crate::engines::node::{SECRETS, VAULT_PORT};
+use crate::engines::node::{Node, SECRETS, VAULT_PORT};
 use crate::engines::site::NAME;
 
 /// Manifest of the package.
@@ -18,15 +20,21 @@ const CONFIGURATION: &str = "[cri.csi]\n[[cri.secrets]]\nservice_accounts = [\"a
                              provider = \"shelf\"\npaths = [\"/\"]\n";
 /// Minimum number of specs of the sanity suite that must pass.
 const SANITY_MIN: u32 = 9;
-const FIRST: &str = "the-first-value-of-a-volume";
-const SECOND: &str = "the-second-value-of-a-volume";
+const FIRST: &str = "Yk3vQ8nTz1LwXe7RbJ5mHc2UpGf9AdSo6iKxN4qV";
+const SECOND: &str = "p0ZrW6tFhB3yMjD8uEaC1sOgQv7lTnX5kIeH2wPz";
 /// Value of a Secret of Kubernetes.
-const NATIVE: &str = "the-value-of-a-native-secret";
+const NATIVE: &str = "d4GqNs9oLxU2bVh7KfTzEw1yRmJc6PiA8kZuXe3v";
+/// Value of a file below the kubelet's directory, where other CSI plugins write secrets.
+const STORED: &str = "m7HtCy2wQeJb9XoV5sKuRa1nLzGd6FpI3iYxTk8q";
+/// Programs that never have a value, except for the program that writes the files.
+const PROGRAMS: [&str; 7] =
+    ["etcd", "kube-apiserver", "kube-controller", "kubelet", "executor-cri", "executord", "executor-launch"];
 
 /// A pod with the volume reads the values and their changes, also by `subPath`. A pod with another service account does
-/// not start, and its description contains the reason. No file of etcd, the kubelet or the runtime, and no answer of
-/// the API server, contains the values. The control: the value of a Secret of Kubernetes is found in etcd and in the
-/// kubelet's directory.
+/// not start, and its description contains the reason. No file and no process of the control plane, the kubelet or the
+/// runtime, and no answer of the API server, contains the values. The controls: the value of a Secret of Kubernetes is found
+/// in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A value that is stored
+/// below the kubelet's directory, as other CSI plugins do, is found there.
 pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster)?;
     let node = &cluster.node;
@@ -38,6 +46,7 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
         {"name": "secrets", "mountPath": "/run/secrets", "readOnly": true},
         {"name": "secrets", "mountPath": "/etc/password", "subPath": "db/password", "readOnly": true},
         {"name": "native", "mountPath": "/native"},
+        {"name": "store", "mountPath": "/store"},
     ]});
     let items = "- {file: db/password, path: password, mode: 0440}\n";
     let mut spec = pod(WAIT, mounts);
@@ -46,18 +55,21 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
         "volumeAttributes": {"provider": "shelf", "items": items},
     });
     let native = json!({"name": "native", "secret": {"secretName": "native"}});
-    extend(&mut spec, json!({"volumes": [{"name": "secrets", "csi": volume}, native]}));
+    let store = json!({"name": "store", "emptyDir": {"medium": "Memory"}});
+    extend(&mut spec, json!({"volumes": [{"name": "secrets", "csi": volume}, native, store]}));
     let with_account = |account: &str| -> Value {
         let mut spec = spec.clone();
         extend(&mut spec, json!({"serviceAccountName": account}));
         spec
     };
     space.run("a", &with_account("app"))?;
-    let read = "cat /run/secrets/db/password /etc/password";
-    same("the secret", &space.execute("a", read)?, &format!("{FIRST}{FIRST}"))?;
+    space.execute("a", &format!("printf {STORED} >/store/key"))?;
+    // Digests, because output passes the API server, the kubelet and executor-cri.
+    let read = "for file in /run/secrets/db/password /etc/password; do sha256sum <$file; done";
+    same("the secret", &space.execute("a", read)?, &digest(cluster)?.repeat(2))?;
     same("the mode", &space.execute("a", "stat -L -c %a /run/secrets/db/password")?, "440\n")?;
     put(cluster, SECOND)?;
-    space.until_prints("a", read, &format!("{SECOND}{SECOND}"))?;
+    space.until_prints("a", read, &digest(cluster)?.repeat(2))?;
 
     space.apply("v1", "Pod", "b", json!({"spec": with_account("default")}))?;
     space.until_event("service account \"default\" of namespace \"secrets\" may not use \"password\"")?;
@@ -80,6 +92,8 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     let native = search(NATIVE)?;
     let is_in = |place: &Path| native.lines().any(|line| Path::new(line).starts_with(place));
     ensure!(is_in(&node.path("etcd")) && is_in(Path::new("/var/lib/kubelet")), "the control: only {native}");
+    let stored = search(STORED)?;
+    ensure!(stored.lines().any(|line| line.starts_with("/var/lib/kubelet/pods/")), "the control: only {stored}");
     let found = search(&format!("{FIRST}|{SECOND}"))?;
     ensure!(found.is_empty(), "the value is in {found}");
     let names = search("file: db/password")?;
@@ -87,12 +101,45 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     let listed = "find /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/secrets/mount -type f -size 0 -name password";
     same("the file on the host", &count(cluster, listed)?, "1")?;
 
+    let in_memory = memory(node, &PROGRAMS)?;
+    for program in ["kube-apiserver", "kubelet"] {
+        ensure!(in_memory.contains(&format!("native: {program}")), "the control: only {in_memory:?}");
+    }
+    let held = in_memory.iter().find(|hit| hit.starts_with("value"));
+    ensure!(held.is_none(), "the value is in the memory of a program: {in_memory:?}");
+
     space.kubectl(&["delete", "pod", "a", "--timeout", "60s"])?;
     cluster.until("the volume is unmounted and its record is removed", || {
         let left = format!("ls {}/volumes; grep executor-csi /proc/mounts", node.path("cri").display());
         Ok((count(cluster, &left)? == "0").then_some(()))
     })?;
+    let in_memory = memory(node, &[&PROGRAMS[..], &["executor-shim"]].concat())?;
+    let held = in_memory.iter().find(|hit| hit.starts_with("value"));
+    ensure!(held.is_none(), "the value is in the memory of a program after the end of the pod: {in_memory:?}");
     space.delete()
+}
+
+/// Searches the memory of programs for the values, and returns `LABEL: PROGRAM` for each hit.
+fn memory(node: &Node, names: &[&str]) -> anyhow::Result<BTreeSet<String>> {
+    let mut needles = Needles::new()?;
+    for (label, value) in [("value", FIRST), ("value", SECOND), ("native", NATIVE)] {
+        needles.add(label, value.as_bytes());
+    }
+    let mut found = BTreeSet::new();
+    for process in node.processes(names) {
+        let mut search = Search::new(&needles);
+        search.process(&process);
+        let report = search.report();
+        ensure!(report.processes == 1 && report.unsearched.is_empty(), "{}: {:?}", process.name, report.unsearched);
+        found.extend(report.hits.iter().map(|hit| format!("{}: {}", hit.label, process.name)));
+    }
+    Ok(found)
+}
+
+/// Returns the output of sha256sum for the secret.
+fn digest(cluster: &Cluster) -> anyhow::Result<String> {
+    let script = format!("sha256sum <{}/password", cluster.node.path(SECRETS).display());
+    cluster.node.output(Path::new("sh"), ["-c", &script])
 }
 
 /// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo, which
@@ -165,6 +212,7 @@ pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result
 /// is reachable, all of them start without any action.
 pub(super) fn unreachable_provider_is_waited_for(cluster: &Cluster) -> anyhow::Result<()> {
     const PODS: usize = 30;
+    const VALUE: &str = "the-value-at-the-provider";
     let space = Space::create(cluster, "away")?;
     let reference = "- {file: /run/password, provider: vault, path: secret/app, key: password}\n";
     let labels = json!({"app": "waiting"});
@@ -189,13 +237,13 @@ pub(super) fn unreachable_provider_is_waited_for(cluster: &Cluster) -> anyhow::R
     space.run("control", &pod(WAIT, json!({})))?;
     let serve = format!(
         "mkdir -p /w/v1/auth/token /w/v1/secret/data; cd /w/v1; echo '{{\"data\":{{\"ttl\":0}}}}' >auth/token/lookup-self; \
-         echo '{{\"data\":{{\"data\":{{\"password\":\"{FIRST}\"}},\"metadata\":{{\"version\":1}}}}}}' >secret/data/app; \
+         echo '{{\"data\":{{\"data\":{{\"password\":\"{VALUE}\"}},\"metadata\":{{\"version\":1}}}}}}' >secret/data/app; \
          exec httpd -f -p 127.0.0.1:{VAULT_PORT} -h /w"
     );
     let mut vault = pod(&serve, json!({}));
     extend(&mut vault, json!({"hostNetwork": true}));
     space.run("vault", &vault)?;
     space.roll_out("deployment/waiting")?;
-    same("the secret", &space.execute("deployment/waiting", "cat /run/password")?, FIRST)?;
+    same("the secret", &space.execute("deployment/waiting", "cat /run/password")?, VALUE)?;
     space.delete()
 }
