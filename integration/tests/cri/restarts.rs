@@ -112,6 +112,23 @@ fn statuses_stay_while_executord_restarts() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
+/// executord connects to a launcher that answers, without waiting for its exit. A busy machine may answer late, but not at
+/// each of five restarts.
+#[test]
+fn living_launcher_is_not_waited_for() {
+    let mut node = KubernetesNode::start();
+    let log = node.daemon.setup().home().join("daemon.log");
+    let count = |text: &str| fs::read_to_string(&log).unwrap().matches(text).count();
+    let mut restart_without_wait = || {
+        let before = count("waiting for the launcher to answer or to exit");
+        node.daemon.kill();
+        node.daemon.start_again();
+        count("waiting for the launcher to answer or to exit") == before
+    };
+    assert!((0..5).any(|_| restart_without_wait()));
+    assert_eq!(count("launcher started"), 1, "the control: it is the same launcher");
+}
+
 /// A cgroup whose processes survive SIGKILL until they are thawed. Only cgroup version 1 has such cgroups. Under
 /// version 2, SIGKILL ends frozen processes, so the launcher is killed without freezing.
 struct Freezer(Option<PathBuf>);

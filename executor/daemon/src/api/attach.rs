@@ -66,7 +66,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
         return refused("does not accept input: run it with `stdin` to send input".into());
     }
     let exhausted = |error: std::io::Error| {
-        ApiError::new(Kind::Exhausted, format!("cannot create the connection of a client to container {id}: {error}"))
+        ApiError::new(Kind::Exhausted, format!("no descriptors for a client of container {id}: {error}"))
     };
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;

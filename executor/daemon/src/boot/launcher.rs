@@ -95,7 +95,8 @@ pub(super) fn connect(
 fn is_dying(socket: &Path, patience: Duration) -> bool {
     // Use a second connection: on the first one, a late answer would be mistaken for the answer to the greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
-    let request = LauncherRequest { sequence: 0, call: None };
+    // With default values only, the message would be empty, which means the end of a connection.
+    let request = LauncherRequest { sequence: 1, call: None };
     let peer = match connection.peer_pid() {
         Ok(0) | Err(_) => return false, // in another PID namespace: its exit cannot be seen
         Ok(pid) => process::pidfd(pid),
@@ -204,8 +205,8 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let connection = listener.accept().unwrap();
-                    connection.recv(&mut [0; ANSWER_MAX]).unwrap();
-                    if answers {
+                    let request = connection.recv(&mut [0; ANSWER_MAX]).unwrap();
+                    if answers && request.is_some() {
                         connection.send(b"answer", &[]).unwrap();
                     }
                 });

@@ -46,7 +46,7 @@ async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<C
     }
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let file = memfiles::json("executor-egress", &update).map_err(|error| {
-        let why = format!("cannot store the new rules of container {} in a memory file: {error}", handle.id());
+        let why = format!("no memory or descriptors for the new rules of container {}: {error}", handle.id());
         ApiError::new(Kind::Exhausted, why)
     })?;
     let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;

@@ -298,7 +298,7 @@ fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<Contai
 }
 
 fn exhausted(id: &ContainerId, error: &std::io::Error) -> ApiError {
-    let why = format!("cannot create memory files or sockets for a process in container {id}: {error}");
+    let why = format!("no memory or descriptors for a process in container {id}: {error}");
     ApiError::new(Kind::Exhausted, why)
 }
 

@@ -217,7 +217,7 @@ async fn attempt(
     let link = handle.shim().ok_or_else(|| failed(shim_is_gone(handle.id())))?;
     let signal = planned.signal;
     let (list, contents) = load(request, record, planned).map_err(|error| {
-        let why = format!("cannot store the new files of container {} in memory files: {error}", handle.id());
+        let why = format!("no memory or descriptors for the new files of container {}: {error}", handle.id());
         failed(ApiError::new(Kind::Exhausted, why))
     })?;
     let call = ShimCall::UpdateFiles(protocol::UpdateFiles { signal });

@@ -218,7 +218,7 @@ impl<'a> Filled<'a> {
         let Self { received: Received { node, request, trace }, plan, sources, identity, leases } = self;
         let session = node.launcher.session()?;
         let payload = payload::load(&plan, &request.0).map_err(|error| {
-            let why = format!("cannot store the plan and secrets of container {} in memory files: {error}", plan.id);
+            let why = format!("no memory or descriptors for the plan and secrets of container {}: {error}", plan.id);
             ApiError::new(Kind::Exhausted, why)
         })?;
         let origin = RequestOrigin { sources, identity, trace, needs_reservation: request.0.reserved };

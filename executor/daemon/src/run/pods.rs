@@ -79,7 +79,7 @@ async fn make_pod(
     node.check_room()?;
     plan.connectivity.name_server = node.names.open_for(&plan).await;
     let payload = payload::of_pod(&plan).map_err(|error| {
-        ApiError::new(Kind::Exhausted, format!("cannot store the plan of pod {} in memory files: {error}", plan.id))
+        ApiError::new(Kind::Exhausted, format!("no memory or descriptors for the plan of pod {}: {error}", plan.id))
     })?;
     launch(node, plan, RequestOrigin::default(), &tag, session, payload).await
 }
