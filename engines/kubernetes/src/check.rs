@@ -170,7 +170,9 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
         missing.extend(check_kubelet(&text, socket, info.cgroups != "v2"));
         settings = Kubelet::from_yaml(&text).unwrap_or_default();
         let [users, groups] = IDS.map(|file| ids_of_kubelet(&read(Path::new(file)).unwrap_or_default()));
-        if users.is_some() && !is_program(GETSUBIDS, &std::env::var_os("PATH").unwrap_or_default()) {
+        let has_user =
+            read(Path::new("/etc/passwd")).is_some_and(|text| text.lines().any(|line| line.starts_with("kubelet:")));
+        if has_user && !is_program(GETSUBIDS, &std::env::var_os("PATH").unwrap_or_default()) {
             missing.push(MissingSetting {
                 what: format!("the kubelet does not start without {GETSUBIDS}; install it (package uidmap on Debian)"),
                 line: String::new(),
@@ -181,12 +183,16 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
             Some(first_and_last) => ids_of_pods.extend(first_and_last),
             None => missing.push(MissingSetting {
                 what: format!(
-                    "{} do not assign the same id range to the user kubelet; ids of pods may overlap with other users' \
-                     ids",
-                    IDS.join(" and ")
+                    "{} do not assign the same id range to the user kubelet; {}",
+                    IDS.join(" and "),
+                    if has_user {
+                        "the kubelet does not start"
+                    } else {
+                        "ids of pods may overlap with other users' ids"
+                    }
                 ),
                 line: IDS_LINE.to_owned(),
-                is_needed: false,
+                is_needed: has_user,
             }),
         }
     }

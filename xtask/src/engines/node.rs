@@ -90,7 +90,6 @@ impl Node {
         fs::write(directory.join("executor.toml"), settings)?;
         fs::write(directory.join("executor-cri.toml"), SECRET_RULES)?;
         fs::write(directory.join(TOKEN), "token")?;
-        room::make_private(&directory.join(TOKEN))?;
         let node = Self {
             site: Arc::clone(site),
             programs,
@@ -197,21 +196,29 @@ impl Node {
         kill(&self.executord)
     }
 
-    /// Kills executord's launcher with SIGKILL.
-    pub(super) fn kill_launcher(&self) -> anyhow::Result<()> {
-        let executord = self.executord.lock().ok().context("a case panicked")?;
-        let nsenter = executord.as_ref().context("executord does not run")?.id();
-        // There is no launcher while executord restarts it.
-        match child_of(nsenter).and_then(child_of).and_then(|pid| Pid::from_raw(pid.cast_signed())) {
-            Some(launcher) => Ok(kill_process(launcher, Signal::KILL)?),
-            None => Ok(()),
-        }
+    /// Kills the launcher with SIGKILL. It outlives the executord that started it. Returns false if none runs.
+    pub(super) fn kill_launcher(&self) -> anyhow::Result<bool> {
+        let all = self.processes(&["executor-launch"]);
+        // A child has the same name until it renames itself.
+        let is_child = |one: &&Process| all.iter().any(|other| other.pid == one.parent);
+        let Some(launcher) = all.iter().find(|one| !is_child(one)) else { return Ok(false) };
+        kill_process(Pid::from_raw(launcher.pid.cast_signed()).context("a pid")?, Signal::KILL)?;
+        Ok(true)
     }
 
     /// Returns true if executord has exited by itself.
-    pub(super) fn executord_has_ended(&self) -> anyhow::Result<bool> {
-        let mut executord = self.executord.lock().ok().context("a case panicked")?;
-        Ok(executord.as_mut().context("executord does not run")?.try_wait()?.is_some())
+    pub(super) fn executord_has_exited(&self) -> anyhow::Result<bool> {
+        has_exited(&self.executord)
+    }
+
+    /// Returns true if executor-cri has exited by itself.
+    pub(super) fn cri_has_exited(&self) -> anyhow::Result<bool> {
+        has_exited(&self.cri)
+    }
+
+    /// Returns true if the kubelet has exited by itself.
+    pub(super) fn kubelet_has_exited(&self) -> anyhow::Result<bool> {
+        has_exited(&self.running_kubelet)
     }
 
     /// Kills executor-cri with SIGKILL.
@@ -272,13 +279,24 @@ fn set(place: &Mutex<Option<Child>>, child: Child) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn has_exited(place: &Mutex<Option<Child>>) -> anyhow::Result<bool> {
+    let mut nsenter = place.lock().ok().context("a case panicked")?;
+    Ok(nsenter.as_mut().context("the program was not started")?.try_wait()?.is_some())
+}
+
+/// Kills a program with SIGKILL, unless it has exited by itself.
 fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
-    let mut nsenter = place.lock().ok().context("a case panicked")?.take().context("the program does not run")?;
-    if nsenter.try_wait()?.is_some() {
-        return Ok(()); // the program has exited by itself
-    }
-    let pid = child_of(nsenter.id()).and_then(|pid| Pid::from_raw(pid.cast_signed())).context("no program")?;
-    kill_process(pid, Signal::KILL)?;
+    let mut nsenter = place.lock().ok().context("a case panicked")?.take().context("the program was not started")?;
+    let pid = loop {
+        if nsenter.try_wait()?.is_some() {
+            return Ok(());
+        }
+        if let Some(pid) = child_of(nsenter.id()) {
+            break pid;
+        }
+        std::thread::sleep(Duration::from_millis(1)); // until nsenter has forked
+    };
+    kill_process(Pid::from_raw(pid.cast_signed()).context("a pid")?, Signal::KILL)?;
     nsenter.wait()?;
     Ok(())
 }

@@ -80,7 +80,7 @@ pub(super) struct Site {
     pub(super) cgroup: String,
     /// Directory with the files of the node. It is removed with the namespaces.
     pub(super) directory: PathBuf,
-    pub(super) room: Arc<Room>,
+    pub(super) room: Room,
     _temporary: TempDir,
 }
 
@@ -113,8 +113,8 @@ impl Site {
         let temporary = tempfile::Builder::new().prefix(&format!("executor-{prefix}-")).tempdir()?;
         // No cgroup name contains another one, because a room removes all cgroups whose names contain its own name.
         let (name, cgroup) = match number {
-            1 => (NAME.to_owned(), format!("{prefix}-{}", std::process::id())),
-            _ => (format!("{NAME}{number}"), format!("{prefix}{number}-{}", std::process::id())),
+            1 => (NAME.to_owned(), format!("{prefix}1-{}x", std::process::id())),
+            _ => (format!("{NAME}{number}"), format!("{prefix}{number}-{}x", std::process::id())),
         };
         let room = Room::open(temporary.path(), PREPARE, &cgroup).with_context(|| name.clone())?;
         Ok(Self {
@@ -123,7 +123,7 @@ impl Site {
             pods: format!("10.88.{}.0/24", number - 1),
             cgroup,
             directory: temporary.path().to_owned(),
-            room: Arc::new(room),
+            room,
             _temporary: temporary,
         })
     }

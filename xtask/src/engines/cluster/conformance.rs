@@ -109,8 +109,10 @@ fn run_cases(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyho
     let runtime: Vec<_> = words.filter_map(|line| Some(line.split_once(':')?.1.trim())).take(2).collect();
     let runtime = runtime.join(" ");
     step("Pulling images");
-    for image in PULLED {
-        cluster.node.crictl(&["--timeout", "5m", "pull", &format!("registry.k8s.io/e2e-test-images/{image}")])?;
+    for node in cluster.nodes() {
+        for image in PULLED {
+            node.crictl(&["--timeout", "5m", "pull", &format!("registry.k8s.io/e2e-test-images/{image}")])?;
+        }
     }
     let log = cluster.node.path("conformance.log");
     step(&format!("Running the conformance cases on {runtime} (40 minutes for all); the log is {}", log.display()));

@@ -112,6 +112,8 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
             &format!("--proxy-client-key-file={}", pki("front-proxy.key")),
             &format!("--audit-policy-file={}", policy.display()),
             &format!("--audit-log-path={}", directory.join(AUDIT).display()),
+            "--audit-log-maxsize=1000",
+            "--audit-log-maxbackup=1",
         ],
     )?;
     is_ready(&mut server, "kube-apiserver", &format!("https://{ADDRESS}:6443/readyz"))?;

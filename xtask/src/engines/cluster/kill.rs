@@ -1,8 +1,7 @@
-//! `cargo xtask cluster-kill`: kills the programs of a node at random times while pods are created and deleted.
+//! `cargo xtask cluster-kill`: kills the programs of a node at random while pods come and go.
 //!
-//! Half of the pods belong to Jobs, which show that no pod runs twice and that no exit is lost: the container of each
-//! pod creates a directory, which fails the second time. The other half belong to the Deployment `stay`. Each of them
-//! holds a lock that a second container of the pod could not get.
+//! The container of each pod makes a directory, which fails in a second run. Half of the pods belong to Jobs, which show
+//! that no exit is lost. The others stay until they are replaced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -28,14 +27,15 @@ use crate::workspace::{Workspace, step};
 const PARALLEL: usize = 5;
 /// Interval between updates of the Deployment.
 const UPDATE: Duration = Duration::from_secs(60);
-/// Maximum interval between two kills, in milliseconds.
+/// Maximum time before a kill, and between a kill and the restart, in milliseconds.
 const INTERVAL: u64 = 8_000;
-/// Maximum pause before a killed program is started again, in milliseconds.
 const PAUSE: u64 = 3_000;
-/// Script that marks the first run of a container in its pod, and any second run.
-const ONCE: &str = "mkdir /marks/$UID || touch /marks/$UID.twice; sleep $SECONDS; touch /marks/$UID.done";
-/// Script that marks if two containers of a pod run at the same time.
-const LOCKED: &str = "exec 9>/marks/$UID.lock; flock -n 9 || touch /marks/$UID.twice; ";
+/// Programs that are killed: each one once in a round, in a random order.
+const PROGRAMS: [&str; 4] = ["kubelet", "executor-cri", "executord", "executor-launcher"];
+/// Start of a container's script: marks the first run in the pod, and fails if the mark exists.
+const ONCE: &str = "mkdir /marks/$UID || touch /marks/$UID.twice; ";
+/// Script of a Job's container.
+const WORK: &str = "sleep $SECONDS; touch /marks/$UID.done";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 60, value_parser = clap::value_parser!(u8).range(10..=80))]
     pods: u8,
     /// Seed of an earlier run, to repeat its kills
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     seed: Option<u64>,
     /// Print only the results on standard output, as JSON
     #[arg(long)]
@@ -65,8 +65,8 @@ struct Outcome {
     seed: u64,
     /// Number of kills by program.
     kills: BTreeMap<&'static str, u32>,
-    /// Number of exits of executord because its launcher was killed before the launcher listened.
-    executord_ended: u32,
+    /// Exits of the kubelet because the runtime was not there when it started.
+    kubelet_exits: u32,
     /// Number of completed Jobs.
     jobs: u32,
     /// Number of pods of Jobs that succeeded.
@@ -103,33 +103,42 @@ fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<Outcome> {
     fs::create_dir_all(&marks)?;
     let space = Space::create(cluster, "churn")?;
     let half = u32::from(options.pods / 2);
-    space.deploy("stay", half, &marked(&marks, &format!("{LOCKED}{WAIT}"), "0"))?;
+    let slots = usize::from(options.pods / 2) / PARALLEL;
+    space.deploy("stay", half, &marked(&marks, &format!("{ONCE}{WAIT}"), "0"))?;
     let seed = options.seed.unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| u64::from(since.subsec_nanos()) + 1)
     });
-    let minutes = options.minutes;
-    step(&format!("{} pods; killing for {minutes} minutes, with --seed {seed}", options.pods));
+    let (minutes, pods) = (options.minutes, usize::try_from(half)? + slots * PARALLEL);
+    step(&format!("{pods} pods; killing for {minutes} minutes, with --seed {seed}"));
     let outcome = Mutex::new(Outcome { seed, ..Outcome::default() });
     let is_over = AtomicBool::new(false);
     let churn = Churn { space: &space, marks: &marks, outcome: &outcome, is_over: &is_over };
     let deadline = Instant::now() + Duration::from_secs(u64::from(minutes) * 60);
     std::thread::scope(|scope| -> anyhow::Result<()> {
-        let slots = usize::from(options.pods / 2) / PARALLEL;
         let slots: Vec<_> = (0..slots).map(|slot| scope.spawn(move || churn.jobs(slot))).collect();
         let updates = scope.spawn(|| churn.updates());
         let killed = kill(cluster, seed, &outcome, deadline, &is_over);
         is_over.store(true, Ordering::Relaxed);
-        for thread in slots.into_iter().chain([updates]) {
-            thread.join().map_err(|_panic| anyhow::anyhow!("a thread panicked"))??;
+        if let Err(error) = &killed {
+            step(&format!("FAILED: {error:#}"));
         }
-        killed
+        let threads = slots.into_iter().chain([updates]);
+        let joined: Vec<anyhow::Result<()>> =
+            threads.map(|thread| thread.join().unwrap_or_else(|_panic| Err(anyhow!("a thread panicked")))).collect();
+        killed.and(joined.into_iter().collect())
     })?;
     step("Checking the pods of the Deployment");
     space.roll_out("deployment/stay")?;
     cluster.until_nodes_are_ready()?;
+    let id = |pod: &Value| {
+        let status = &pod["status"]["containerStatuses"][0];
+        let id = status["containerID"].as_str().unwrap_or_default();
+        format!("\"{}\" {}", id.trim_start_matches("executor://"), status["restartCount"])
+    };
     let are_equal = || {
-        let ready = space.pods("stay")?.len();
-        Ok((ready == usize::try_from(half)? && cluster.running("churn", "stay-")?.len() == ready).then_some(()))
+        let mut known: Vec<String> = space.pods("stay")?.iter().map(id).collect();
+        known.sort();
+        Ok((known.len() == usize::try_from(half)? && known == cluster.running("churn", "")?).then_some(()))
     };
     let done = cluster.until("the runtime runs the pods of the Deployment, and no other pods", are_equal);
     space.described(done)?;
@@ -138,10 +147,19 @@ fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<Outcome> {
     step("Searching for leftovers");
     space.delete()?;
     leftovers::until_none(cluster)?;
-    outcome.into_inner().ok().context("a thread panicked")
+    let outcome = outcome.into_inner().ok().context("a thread panicked")?;
+    for name in PROGRAMS {
+        ensure!(outcome.kills.contains_key(name), "{name} was never killed: use more --minutes");
+    }
+    let most = outcome.kills["kubelet"] as usize * PARALLEL;
+    ensure!(outcome.never_started <= most, "{} pods failed before their container ran", outcome.never_started);
+    Ok(outcome)
 }
 
-/// Kills random programs one after the other until the deadline, and starts each again. Ends early if a thread fails.
+/// Kills the programs one after the other until the deadline, and starts each again. Ends early if a thread fails.
+///
+/// # Errors
+/// Returns an error if executor-cri or executord exits without a kill.
 fn kill(
     cluster: &Cluster,
     seed: u64,
@@ -150,33 +168,52 @@ fn kill(
     is_over: &AtomicBool,
 ) -> anyhow::Result<()> {
     let node = &cluster.node;
-    let mut random = Random(seed);
+    let (mut random, mut round) = (Random(seed), Vec::new());
     while Instant::now() < deadline && !is_over.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(random.below(INTERVAL))); // the time of a kill is random
         let pause = Duration::from_millis(random.below(PAUSE));
-        let name = ["kubelet", "executor-cri", "executord", "executor-launcher"][usize::try_from(random.below(4))?];
+        if round.is_empty() {
+            round = PROGRAMS.to_vec();
+        }
+        let name = round.swap_remove(usize::try_from(random.below(round.len() as u64))?);
+        ensure!(!node.cri_has_exited()?, "executor-cri has exited by itself");
+        ensure!(!node.executord_has_exited()?, "executord has exited by itself");
+        let mut was_killed = true;
         match name {
             "kubelet" => node.kill_kubelet()?,
             "executor-cri" => node.kill_cri()?,
             "executord" => node.kill_executord()?,
-            _ => node.kill_launcher()?,
+            _ => was_killed = node.kill_launcher()?,
         }
         std::thread::sleep(pause); // the time of the restart is random, too
         match name {
             "kubelet" => node.start_kubelet()?,
             "executor-cri" => node.start_cri()?,
             "executord" => node.start_executord()?,
-            _ => {}
+            // executord starts the launcher when it starts.
+            _ => {
+                node.kill_executord()?;
+                node.start_executord()?;
+            }
         }
-        let has_ended = node.executord_has_ended()?;
-        if has_ended {
-            node.start_executord()?;
+        // A kubelet exits if the runtime is not there when it starts.
+        let has_exited = node.kubelet_has_exited()?;
+        if has_exited {
+            node.start_kubelet()?;
         }
         let mut outcome = outcome.lock().ok().context("a thread panicked")?;
-        *outcome.kills.entry(name).or_default() += 1;
-        outcome.executord_ended += u32::from(has_ended);
+        outcome.kubelet_exits += u32::from(has_exited);
+        if was_killed {
+            *outcome.kills.entry(name).or_default() += 1;
+        }
     }
-    Ok(())
+    let serves = || {
+        if node.kubelet_has_exited()? {
+            node.start_kubelet()?;
+        }
+        Ok(node.http("GET", "http://127.0.0.1:10248/healthz").ok())
+    };
+    cluster.until("the kubelet serves", serves).map(drop)
 }
 
 /// Creates and removes pods until the kills are over.
@@ -202,7 +239,7 @@ impl Churn<'_> {
     }
 
     fn job(&self, name: &str, seconds: usize) -> anyhow::Result<()> {
-        let mut spec = marked(self.marks, ONCE, &seconds.to_string());
+        let mut spec = marked(self.marks, &format!("{ONCE}{WORK}"), &seconds.to_string());
         extend(&mut spec, json!({"restartPolicy": "Never"}));
         let spec = json!({
             "completions": PARALLEL, "parallelism": PARALLEL, "completionMode": "Indexed", "backoffLimit": 1000,
@@ -217,10 +254,11 @@ impl Churn<'_> {
         let (succeeded, failed): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod["status"]["phase"] == "Succeeded");
         ensure!(succeeded.len() == PARALLEL, "{name}: {} pods succeeded: {pods:?}", succeeded.len());
         for pod in &succeeded {
-            ensure!(self.has_run(pod), "{name}: a pod succeeded whose container has not run: {pod}");
+            ensure!(self.has(pod, ".done"), "{name}: a pod succeeded whose container has not done its work: {pod}");
         }
         for pod in &failed {
-            ensure!(!self.has_run(pod), "{name}: a pod failed although its container ran: {pod}");
+            ensure!(!self.has(pod, ""), "{name}: a pod failed although its container ran: {pod}");
+            ensure!(pod["status"]["reason"].is_null(), "{name}: a pod failed for another reason: {pod}");
         }
         self.space.kubectl(&["delete", &job, "--wait=false"])?;
         let mut outcome = self.outcome.lock().ok().context("a thread panicked")?;
@@ -230,9 +268,10 @@ impl Churn<'_> {
         Ok(())
     }
 
-    /// Returns true if the container of a pod has started.
-    fn has_run(&self, pod: &Value) -> bool {
-        pod["metadata"]["uid"].as_str().is_some_and(|uid| self.marks.join(uid).exists())
+    /// Returns true if the container of a pod has made a mark with this extension.
+    fn has(&self, pod: &Value, extension: &str) -> bool {
+        let uid = pod["metadata"]["uid"].as_str();
+        uid.is_some_and(|uid| self.marks.join(format!("{uid}{extension}")).exists())
     }
 
     /// Replaces the pods of the Deployment repeatedly.
@@ -282,10 +321,10 @@ impl Outcome {
         let kills: Vec<_> = self.kills.iter().map(|(name, count)| format!("{name} {count}")).collect();
         format!(
             "No container ran twice, no exit or pod was lost, and no resources are left.\n\
-             Kills: {}. executord ended {} times with its launcher.\n\
+             Kills: {}. The kubelet exited {} times by itself.\n\
              {} Jobs with {} pods that succeeded, and {} that failed before their container ran; {} updates.",
             kills.join(", "),
-            self.executord_ended,
+            self.kubelet_exits,
             self.jobs,
             self.succeeded,
             self.never_started,

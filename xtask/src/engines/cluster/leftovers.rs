@@ -51,6 +51,16 @@ fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
         let missing = system.iter().find(|uid| !present.contains(uid));
         ensure!(missing.is_none(), "{place} do not have the running pod {missing:?}: {present:?}");
     }
+    let has_network = |pod: &&Value| pod["spec"]["hostNetwork"] != true && pod["status"]["phase"] == "Running";
+    let expected = pods.iter().filter(has_network).count();
+    let leases = cluster.node.path("leases/engines").display().to_string();
+    let leases = cluster.node.output(Path::new("sh"), ["-c", "ls $0 | grep -c '^10[.]'", &leases])?;
+    let leases: usize = leases.trim().parse()?;
+    ensure!(expected > 0, "no pod of the system has a network of its own");
     let found = found.into_iter().flat_map(|(_, present)| present);
-    Ok(found.filter(|uid| !uids.contains(uid)).collect())
+    let mut left: Vec<String> = found.filter(|uid| !uids.contains(uid)).collect();
+    if leases != expected {
+        left.push(format!("{leases} leases of addresses for {expected} pods"));
+    }
+    Ok(left)
 }

@@ -2,7 +2,7 @@
 //! executor-cri and with containerd, and the requests of a node to the API server. docs/scale.md has the results, and
 //! estimates for large clusters.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Seek as _};
@@ -11,16 +11,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::control::AUDIT;
-use super::kubectl::{Cluster, condition};
-use super::space::{SERVE, Space, extend, pod};
+use super::kubectl::Cluster;
+use super::space::{SERVE, Space, pod, spread};
 use super::{build, start};
 use crate::engines::Kind;
-use crate::engines::cases::{programs, until};
+use crate::engines::cases::programs;
 use crate::engines::site::{self, Site};
 use crate::engines::supplies::Supplies;
 use crate::engines::usage::{self, Usage};
@@ -35,7 +35,7 @@ const INTERVAL: Duration = Duration::from_secs(120);
 /// Pause between the readiness of all pods and the measurement, for the last updates of their status.
 const SETTLE: Duration = Duration::from_secs(30);
 /// Time limit for the start of all pods.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: &str = "600s";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -156,16 +156,15 @@ fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFig
     let start_seconds = start_pods(&space)?;
     step(&format!("{runtime}: measuring with {PODS} pods, which were ready after {start_seconds:.0} s"));
     std::thread::sleep(SETTLE);
-    let before = usage::by_program(&processes)?;
+    let (begin, before) = (Instant::now(), usage::by_program(&processes)?);
     let with = machine()?;
-    let after = usage::by_program(&processes)?;
+    let (seconds, after) = (begin.elapsed().as_secs_f64(), usage::by_program(&processes)?);
     let figure = |(name, used): (&String, &Usage)| {
         let earlier = before.get(name).copied().unwrap_or_default();
-        let ms = (used.seconds - earlier.seconds).max(0.0) * 1000.0 / INTERVAL.as_secs_f64();
+        let ms = (used.seconds - earlier.seconds).max(0.0) * 1000.0 / seconds;
         (name.clone(), ProgramFigure { processes: used.processes, ms, memory_kib: used.memory_kib })
     };
     let programs = after.iter().map(figure).collect();
-    space.delete()?;
     Ok(NodeFigure { runtime, start_seconds, machine_ms: [without, with], programs })
 }
 
@@ -183,24 +182,14 @@ fn start_pods(space: &Space<'_>) -> anyhow::Result<f64> {
         "livenessProbe": {"exec": {"command": ["true"]}},
     });
     let mut spec = pod(SERVE, probes);
-    extend(
-        &mut spec,
-        json!({"topologySpreadConstraints": [{
-            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {"app": "web"}},
-        }]}),
-    );
+    spread(&mut spec, "web");
     let labels = json!({"app": "web"});
     let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let begin = Instant::now();
     let fields = json!({"replicas": PODS, "selector": {"matchLabels": labels}, "template": template});
     space.apply("apps/v1", "Deployment", "web", json!({"spec": fields}))?;
-    let are_ready = || {
-        let ready = space.pods("web")?.iter().filter(|pod| condition(pod, "Ready")).count();
-        Ok((ready == usize::try_from(PODS)?).then_some(()))
-    };
-    let ready = until(PATIENCE, "all pods are ready", are_ready);
-    space.described(ready)?;
+    let wait = ["rollout", "status", "deployment/web", "--timeout", PATIENCE];
+    space.described(space.kubectl(&wait))?;
     Ok(begin.elapsed().as_secs_f64())
 }
 
@@ -224,31 +213,33 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
         }
         Ok(sum)
     };
-    let (from, before) = (fs::metadata(&log)?.len(), bytes()?);
+    let (from, before, begin) = (fs::metadata(&log)?.len(), bytes()?, Instant::now());
     std::thread::sleep(INTERVAL); // the time that is measured
-    let after = bytes()?;
+    let (to, after, seconds) = (fs::metadata(&log)?.len(), bytes()?, begin.elapsed().as_secs_f64());
+    ensure!(to > from, "{} has no new requests", log.display());
     let mut figure = ApiFigure::default();
-    let (count, seconds) = (others.len() as f64, INTERVAL.as_secs_f64());
+    let count = others.len() as f64;
     figure.bytes = [0, 1].map(|index| (after[index] - before[index]) / count / seconds);
     let pods = space.pods("web")?;
     let on_others = pods.iter().filter(|pod| pod["spec"]["nodeName"] != *first.name).count();
     figure.pods_per_node = on_others as f64 / count;
-    let mut watches = BTreeSet::new();
-    for request in requests(&log)? {
-        let Request { program, node, verb, resource, key, at } = request;
-        if !others.iter().any(|site| site.name == node) {
+    let mut open = BTreeMap::new();
+    for Request { program, node, verb, resource, stage, id, at } in requests(&log)? {
+        if at >= to || !others.iter().any(|site| site.name == node) {
             continue;
         }
-        if verb == "watch" {
-            watches.insert((program, node, key));
-        } else if at >= from {
-            *figure.requests.entry(format!("{program} {verb} {resource}")).or_default() += 1.0 / count / seconds;
+        match (&*verb, &*stage) {
+            ("watch", "ResponseStarted") => drop(open.insert(id, program)),
+            ("watch", _) => drop(open.remove(&id)),
+            _ if at >= from => {
+                *figure.requests.entry(format!("{program} {verb} {resource}")).or_default() += 1.0 / count / seconds;
+            }
+            _ => {}
         }
     }
-    for (program, ..) in watches {
+    for program in open.into_values() {
         *figure.watches.entry(program).or_default() += 1.0 / count;
     }
-    space.delete()?;
     Ok(figure)
 }
 
@@ -258,8 +249,9 @@ struct Request {
     node: String,
     verb: String,
     resource: String,
-    /// Path and field selector, which are equal for repeated requests.
-    key: String,
+    stage: String,
+    /// Id of the request, which all its stages have.
+    id: String,
     /// Position in the log.
     at: u64,
 }
@@ -283,15 +275,13 @@ fn requests(log: &Path) -> anyhow::Result<Vec<Request>> {
                 (user.rsplit(':').next().unwrap_or_default().to_owned(), text(name))
             }
         };
-        let (verb, uri) = (text(&entry["verb"]), text(&entry["requestURI"]));
+        let [verb, stage, id] = ["verb", "stage", "auditID"].map(|key| text(&entry[key]));
         let reference = &entry["objectRef"];
         let resource = match text(&reference["subresource"]) {
             sub if sub.is_empty() => text(&reference["resource"]),
             sub => format!("{}/{sub}", text(&reference["resource"])),
         };
-        let (path, query) = uri.split_once('?').unwrap_or((&uri, ""));
-        let selector = query.split('&').find(|part| part.starts_with("fieldSelector=")).unwrap_or_default();
-        all.push(Request { program, node, verb, resource, key: format!("{path}?{selector}"), at });
+        all.push(Request { program, node, verb, resource, stage, id, at });
     }
 }
 

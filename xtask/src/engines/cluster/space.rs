@@ -1,5 +1,8 @@
 //! A Kubernetes namespace for a case, and its objects.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
@@ -25,6 +28,15 @@ pub(super) fn pod(script: &str, container: Value) -> Value {
     let mut whole = json!({"name": "a", "image": IMAGE, "command": ["sh", "-c", script]});
     extend(&mut whole, container);
     json!({"containers": [whole], "terminationGracePeriodSeconds": 3})
+}
+
+/// Adds the constraint that the pods with the label `app` are spread over the nodes.
+pub(super) fn spread(spec: &mut Value, app: &str) {
+    let constraint = json!({
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": app}},
+    });
+    extend(spec, json!({"topologySpreadConstraints": [constraint]}));
 }
 
 /// Adds fields to an object.
@@ -121,6 +133,22 @@ impl<'a> Space<'a> {
     /// Executes a shell script in a pod or an object's first pod, and returns its output.
     pub(super) fn execute(&self, object: &str, script: &str) -> anyhow::Result<String> {
         self.kubectl(&["exec", object, "--", "sh", "-c", script])
+    }
+
+    /// Forwards a port of an object with kubectl, and returns the page that is served there.
+    pub(super) fn forward(&self, object: &str, port: &str) -> anyhow::Result<String> {
+        let mut forward = self.command();
+        let mut forward = forward.args(["port-forward", object, &format!(":{port}")]).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        // kubectl ends if it cannot print.
+        let mut printed = BufReader::new(forward.stdout.take().context("a pipe")?);
+        printed.read_line(&mut line)?;
+        let local = line.strip_prefix("Forwarding from ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        let served = || Ok(self.cluster.node.http("GET", &format!("http://{local}/")).ok());
+        let served = self.cluster.until("the forwarded port is served", served);
+        let _ = forward.kill();
+        forward.wait()?;
+        served
     }
 
     /// Waits until a shell script in a pod prints the expected text.

@@ -126,7 +126,10 @@ fn memory(node: &Node, names: &[&str]) -> anyhow::Result<BTreeSet<String>> {
         needles.add(label, value.as_bytes());
     }
     let mut found = BTreeSet::new();
-    for process in node.processes(names) {
+    let processes = node.processes(names);
+    let missing = names.iter().find(|name| !processes.iter().any(|process| process.name == **name));
+    ensure!(missing.is_none(), "{missing:?} does not run");
+    for process in processes {
         let mut search = Search::new(&needles);
         search.process(&process);
         let report = search.report();

@@ -86,19 +86,8 @@ pub(super) fn ports_are_forwarded(cluster: &Cluster) -> anyhow::Result<()> {
     space.apply("v1", "Service", "web", json!({"spec": ports}))?;
     let name = space.pods("web")?[0]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     for target in ["deployment/web", "service/web"] {
-        let mut forward = space.command();
-        let port = if target.starts_with('s') { ":80" } else { ":8080" };
-        let mut forward = forward.args(["port-forward", target, port]).stdout(Stdio::piped()).spawn()?;
-        let mut line = String::new();
-        // kubectl ends if it cannot print.
-        let mut printed = BufReader::new(forward.stdout.take().context("a pipe")?);
-        printed.read_line(&mut line)?;
-        let local = line.strip_prefix("Forwarding from ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
-        let served = || Ok(cluster.node.http("GET", &format!("http://{local}/")).ok());
-        let served = cluster.until("the forwarded port is served", served);
-        let _ = forward.kill();
-        forward.wait()?;
-        same("the response of the port", &served?, &format!("{name}\n"))?;
+        let port = if target.starts_with('s') { "80" } else { "8080" };
+        same("the response of the port", &space.forward(target, port)?, &format!("{name}\n"))?;
     }
     // The API server is a proxy of the Service.
     let path = "/api/v1/namespaces/ports/services/web/proxy/";
