@@ -327,7 +327,7 @@ mod tests {
         assert!(read_text("- run").unwrap_err().contains("is not a mapping"));
     }
 
-    /// Errors have a path, a line and a column (issue 31, item 34).
+    /// Errors have a path, a line and a column.
     #[test]
     fn faults_have_path_and_place() {
         let table = [

@@ -10,6 +10,8 @@
 //! A sandbox is a pod of executord, and a container is a held container (`RunRequest.hold`) in this pod, with the same
 //! id. Data that executord does not store, such as the kubelet's names and annotations, is in records on disk, which
 //! contain no environment. List calls are answered from memory.
+//!
+//! Rules are numbered as in `docs/guides/cri-rules.md`.
 
 #![forbid(unsafe_code)]
 

@@ -136,7 +136,7 @@ mod tests {
         assert!(tokens.take(&revoked).is_none() && tokens.take(&other).is_some());
     }
 
-    /// Specification C33: a token can be used once, for its kind, for a minute, and at most 1,000 requests wait.
+    /// CRI rule C33: a token can be used once, for its kind, for a minute, and at most 1,000 requests wait.
     #[tokio::test(start_paused = true)]
     async fn token_works_once_for_a_minute() {
         let tokens = Tokens::new(Limits::default());

@@ -1,4 +1,4 @@
-//! Tests the server with client-go, the client of Kubernetes (specification C34).
+//! Tests the server with client-go, the client of Kubernetes (CRI rule C34).
 //!
 //! `EXECUTOR_STREAMS_CLIENT` names the program of `integration/engines/streams`, which `cargo xtask engines-test` builds
 //! before it runs these tests.
@@ -149,7 +149,7 @@ async fn terminal_size_reaches_the_handler() {
     }
 }
 
-/// Specification C35: a slow client receives all output before the status, too.
+/// CRI rule C35: a slow client receives all output before the status, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn big_output_arrives_before_the_status() {
     const CHUNK: usize = 64 << 10;
@@ -188,7 +188,7 @@ async fn big_output_arrives_before_the_status() {
     }
 }
 
-/// Specification C35: the exit of a client ends its exec, even if its input is not read.
+/// CRI rule C35: the exit of a client ends its exec, even if its input is not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_death_drops_the_handler() {
     struct Dropped(Arc<AtomicBool>);
@@ -277,7 +277,7 @@ async fn request(port: u16, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Specification C37: refused and reset connections end only their own pair, 100 times in one session.
+/// CRI rule C37: refused and reset connections end only their own pair, 100 times in one session.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_connections_spare_the_session() {
     let client = client();

@@ -22,7 +22,7 @@ async fn request(url: &str, headers: &str) -> String {
     String::from_utf8_lossy(&response).into_owned()
 }
 
-/// Specification C33: unknown and used tokens return 404, and a refused upgrade does not invalidate the token.
+/// CRI rule C33: unknown and used tokens return 404, and a refused upgrade does not invalidate the token.
 #[tokio::test]
 async fn upgrades_are_negotiated() {
     let (streams, server) = Streams::bind(0, Limits::default()).await.expect("a free port");

@@ -106,7 +106,7 @@ mod tests {
         String::from_utf8(out).unwrap().replace(SHOWN, "T")
     }
 
-    /// cri C31: the kubelet supports no other stream and no other tag.
+    /// CRI rule C31: the kubelet supports no other stream and no other tag.
     #[test]
     fn lines_have_the_kubelets_format() {
         for (terminal, [err, own]) in [(false, ["stderr", "stderr"]), (true, ["stdout", "stdout"])] {

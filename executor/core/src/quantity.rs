@@ -1,4 +1,4 @@
-//! Parses quantities of Kubernetes exactly (P50), for example `100m`, `1.5Gi` or `1e3`.
+//! Parses quantities of Kubernetes exactly (Kubernetes rule P50), for example `100m`, `1.5Gi` or `1e3`.
 
 /// A quantity in thousandths, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,7 +83,8 @@ impl Quantity {
         self.millis < 0
     }
 
-    /// Returns the quotient, rounded up (P21). `None` if the quantity is negative or the divisor is not positive.
+    /// Returns the quotient, rounded up (Kubernetes rule P21). `None` if the quantity is negative or the divisor is not
+    /// positive.
     pub fn divided_by(self, divisor: Self) -> Option<u64> {
         if divisor.millis <= 0 || self.millis < 0 {
             return None;

@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(MemoryUsage::from_v1(100, v1), expected);
     }
 
-    /// C41: page faults of both versions, and pressure in hundredths of a percent.
+    /// CRI rule C41: page faults of both versions, and pressure in hundredths of a percent.
     #[test]
     fn faults_and_pressure_are_parsed() {
         let v1 = MemoryUsage::from_v1(1, "pgfault 1\ntotal_pgfault 70\ntotal_pgmajfault 2\n");

@@ -225,7 +225,7 @@ pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
 mod tests {
     use super::*;
 
-    /// C39: a request has at most one kind of credentials, and unset credentials are not sent.
+    /// CRI rule C39: a request has at most one kind of credentials, and unset credentials are not sent.
     #[test]
     fn only_one_kind_of_credentials() {
         let given = |[username, password, identity_token, registry_token]: [&str; 4]| {

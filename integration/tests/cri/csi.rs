@@ -204,7 +204,7 @@ fn volumes_become_files_of_containers() {
     let config = with_mounts(node.script("c", SLEEP), &mounts);
     let id = node.started(&sandbox, &config);
     assert_eq!(node.create(&sandbox, &config).unwrap(), id, "a retry returns the same container");
-    assert_eq!(node.status(&id).unwrap().mounts, config.mounts, "C12: mounts are as in the request");
+    assert_eq!(node.status(&id).unwrap().mounts, config.mounts, "rule C12: mounts are as in the request");
     let read =
         "cd /run/secrets; cat all/db/user all/token db/user /etc/token /linked/token; stat -L -c %a:%g all/db/password";
     assert_eq!(output(&node, &id, read), "first userfirst tokenfirst userfirst tokenfirst token440:4321\n");

@@ -232,7 +232,7 @@ fn resources_change_while_running() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C15, gap G7: the CPU manager of a kubelet sends the processors of every container, also unchanged ones and without
+/// Rules C15 and G7: the CPU manager of a kubelet sends the processors of every container, also unchanged ones and without
 /// other resources.
 #[test]
 fn processors_change_while_running() {

@@ -1,5 +1,5 @@
-//! Tests executor-cri with real containers: rules C1 to C57 and complaints X1 to X10 of the Kubernetes runtime
-//! interface. `cargo xtask engines-test` also tests executor-cri with critest.
+//! Tests executor-cri with real containers: the rules and complaints of `docs/guides/cri-rules.md`. `cargo xtask
+//! engines-test` also tests executor-cri with critest.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -88,7 +88,7 @@ fn annotations_become_files_and_variables() {
     let mounts = output(&node, &id, "grep -E ' /(run/db|etc/token) ' /proc/mounts");
     assert_eq!(mounts.lines().count(), 2, "{mounts}");
     assert!(mounts.lines().all(|line| line.contains(" tmpfs ro,") || line.contains(" ramfs ro,")), "{mounts}");
-    assert_eq!(node.status(&id).unwrap().mounts, config.mounts, "C12: mounts are as in the request");
+    assert_eq!(node.status(&id).unwrap().mounts, config.mounts, "rule C12: mounts are as in the request");
 
     shelf.put("password", "second password");
     shelf.put("token", "second token\n");

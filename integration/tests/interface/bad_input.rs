@@ -144,7 +144,7 @@ fn missing_users_and_rootfs_are_refused() {
     );
 }
 
-/// Issue 31, item 15: if a reference is malformed, other errors in the request are reported as well, also in a dry run.
+/// If a reference is malformed, other errors in the request are reported as well, also in a dry run.
 #[test]
 fn malformed_reference_hides_no_other_fault() {
     use executor_proto::v1::{Limits, RegistryCredentials, ValidateRequest};
@@ -169,7 +169,7 @@ fn malformed_reference_hides_no_other_fault() {
     assert_eq!(dry, expected.map(|field| format!("run.{field}")));
 }
 
-/// Issue 31, item 15: a request for more CPUs than the host has is allowed, as in Kubernetes, and causes a warning.
+/// A request for more CPUs than the host has is allowed, as in Kubernetes, and causes a warning.
 #[test]
 fn processors_beyond_the_host_are_reported() {
     let daemon = Daemon::start();

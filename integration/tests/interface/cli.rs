@@ -487,7 +487,7 @@ fn output_that_was_dropped_is_reported() {
     );
 }
 
-/// Issue 31, item 14: errors repeat what the user typed and contain no generated id.
+/// Errors repeat what the user typed and contain no generated id.
 #[test]
 fn errors_name_what_was_typed() {
     let daemon = Daemon::start();

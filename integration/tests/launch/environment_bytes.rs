@@ -1,4 +1,4 @@
-//! Values of environment variables that are not UTF-8. Specification: cri G18, C23.
+//! Values of environment variables that are not UTF-8. See CRI rules G18 and C23.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -1,5 +1,5 @@
 //! Executed processes and their descendants, also those in other sessions, end together: after a time limit, a
-//! disconnect, and the exit of the program. Specification: cri G17, C36, X4.
+//! disconnect, and the exit of the program. See CRI rules G17 and C36, complaint X4.
 
 use std::fs;
 use std::path::PathBuf;

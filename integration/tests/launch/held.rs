@@ -1,5 +1,5 @@
-//! Held containers (`RunRequest.hold`): a container is complete before its process is started by Start. Specification:
-//! cri G1, C10, C11.
+//! Held containers (`RunRequest.hold`): a container is complete before its process is started by Start. See CRI rules
+//! G1, C10 and C11.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Given ranges of host ids, and sysctls with the host's ids (specs: cri G5, C18, C19).
+//! Given ranges of host ids, and sysctls with the host's ids (CRI rules G5, C18 and C19).
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,5 +1,5 @@
 //! Results that are kept until they are deleted (`keep_until_deleted`): retention spares them, also after a restart of
-//! executord, and their number is limited. Specification: cri G16, C44.
+//! executord, and their number is limited. See CRI rules G16 and C44.
 
 use executor_proto::v1::{CreatePodRequest, RunRequest, pod};
 use integration::api::exit;

@@ -1,4 +1,4 @@
-//! Size of a container's writable layer in its counters (specs: cri G15, C41).
+//! Size of a container's writable layer in its counters (CRI rules G15 and C41).
 
 use executor_proto::v1::{LayerUsage, RunRequest, StatsRequest};
 use integration::daemon::Daemon;

@@ -1,4 +1,5 @@
-//! Log files of requests (`log_file`): format, rotation, links, a full disk, and killed processes (cri G8, C31, C32).
+//! Log files of requests (`log_file`): format, rotation, links, a full disk, and killed processes (CRI rules G8, C31
+//! and C32).
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -93,8 +94,8 @@ fn counted(output: &str, first: u64) -> u64 {
     })
 }
 
-/// C31: each line has nine digits, a known stream and a tag; pieces have at most 16 KiB; an end without newline is `P`.
-/// The log has the same output. Directories and file have the modes that the kubelet expects.
+/// CRI rule C31: each line has nine digits, a known stream and a tag; pieces have at most 16 KiB; an end without
+/// newline is `P`. The log has the same output. Directories and file have the modes that the kubelet expects.
 #[test]
 fn file_has_the_kubelets_format() {
     let logs = LogDir::new();
@@ -128,7 +129,7 @@ fn file_has_the_kubelets_format() {
     assert!(appended.starts_with(&text) && appended.ends_with("stdout F again\n"), "{appended}");
 }
 
-/// C31: messages of the executor are on `stderr`. With a terminal there is only `stdout`.
+/// CRI rule C31: messages of the executor are on `stderr`. With a terminal there is only `stdout`.
 #[test]
 fn messages_have_the_kubelets_streams() {
     let logs = LogDir::new();
@@ -144,7 +145,7 @@ fn messages_have_the_kubelets_streams() {
     assert_eq!(output_of(&fs::read_to_string(&path).unwrap(), "stdout"), "a\r\nb\r\n");
 }
 
-/// C32: over 1,000 rotations under load, no line is lost, repeated or in the wrong file.
+/// CRI rule C32: over 1,000 rotations under load, no line is lost, repeated or in the wrong file.
 #[test]
 fn thousand_rotations_keep_every_line() {
     let logs = LogDir::new();
@@ -175,8 +176,8 @@ fn thousand_rotations_keep_every_line() {
     assert_eq!(log.lines().last(), Some(&*(next - 1).to_string()), "the log has the same output");
 }
 
-/// C32: after an error no file is created, and the old one stays in use. A container that does not run, or has no log
-/// file, is refused.
+/// CRI rule C32: after an error no file is created, and the old one stays in use. A container that does not run, or has
+/// no log file, is refused.
 #[test]
 fn refused_reopening_keeps_the_file() {
     let logs = LogDir::new();
@@ -213,8 +214,8 @@ fn refused_reopening_keeps_the_file() {
     assert_eq!(reopen(&daemon.api, "none").unwrap_err().code(), Code::NotFound);
 }
 
-/// cri G8: no file is opened or created outside of the operator's directory, also if directories are swapped with links
-/// meanwhile. The control: without links, the file is opened.
+/// CRI rule G8: no file is opened or created outside of the operator's directory, also if directories are swapped with
+/// links meanwhile. The control: without links, the file is opened.
 #[test]
 fn links_lead_to_no_other_file() {
     let logs = LogDir::new();
@@ -252,7 +253,7 @@ fn links_lead_to_no_other_file() {
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
 }
 
-/// cri G8: the policy is closed by default, and the launcher checks a plan with its own configuration.
+/// CRI rule G8: the policy is closed by default, and the launcher checks a plan with its own configuration.
 #[test]
 fn file_outside_of_policy_is_refused() {
     let (logs, rootfs) = (LogDir::new(), Rootfs::busybox());
@@ -286,7 +287,8 @@ fn file_outside_of_policy_is_refused() {
     assert!(logs.path("own/x").exists());
 }
 
-/// C32: a full disk does not block the container. The lost output is counted, and reported in the log and in the file.
+/// CRI rule C32: a full disk does not block the container. The lost output is counted, and reported in the log and in
+/// the file.
 #[test]
 fn full_disk_loses_counted_output() {
     let logs = LogDir::new();

@@ -1,5 +1,5 @@
 //! Options that weaken the isolation of a container: new privileges, no seccomp filter, and other masked and read-only
-//! paths (specs: cri G9, C27). Executed processes have the same isolation.
+//! paths (CRI rules G9 and C27). Executed processes have the same isolation.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! Settings of a pod for CNI plugins (specs: cri G13, C22).
+//! Settings of a pod for CNI plugins (CRI rules G13 and C22).
 
 use executor_client::Error;
 use executor_proto::v1::{CniArgument, CniBandwidth, CniOptions, CreatePodRequest, Network as NetworkKind, Pod};

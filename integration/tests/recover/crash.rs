@@ -68,8 +68,8 @@ fn kill_during_renewal_leaves_matching_pair() {
     assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
 }
 
-/// Specification C43: executor-cri, executord or the launcher is killed during the life of a Kubernetes pod. Its
-/// container runs exactly once, and nothing is left.
+/// CRI rule C43: executor-cri, executord or the launcher is killed during the life of a Kubernetes pod. Its container
+/// runs exactly once, and nothing is left.
 #[test]
 fn pod_outlives_each_killed_process() {
     let mut command = executor_crash();

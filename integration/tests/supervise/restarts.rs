@@ -276,8 +276,8 @@ fn a_monitor_decides_as_diegos_does() {
     assert!(failure.message.starts_with("Instance never healthy after 1.5s: "), "{failure:?}");
 }
 
-/// Issue 31, item 28: the log has Diego's lines, the log source of a monitor's programs, and every failure of a
-/// parallel monitor.
+/// The log has Diego's lines. The lines of a monitor's programs have the log source of their programs, and the failure
+/// has every error of a parallel monitor.
 #[test]
 fn diegos_lines_are_in_the_log() {
     let daemon = Daemon::start();

@@ -122,7 +122,7 @@ fn through_a_pipe_tables_are_printed() {
     }
 }
 
-/// Issue 31, item 14: `top` shows which containers are not ready.
+/// `top` shows which containers are not ready.
 #[test]
 fn top_shows_containers_not_ready() {
     let daemon = Daemon::start();

@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// `--action` after the image is rejected (issue 31, item 34).
+    /// `--action` after the image is rejected.
     #[test]
     fn action_behind_image_is_refused() {
         let read = |line: &[&str]| {
@@ -373,7 +373,7 @@ mod tests {
         read(&["debian", "sh", "--action", "x"]).unwrap();
     }
 
-    /// `--health-start-period` sets the start timeout of a monitor, which only a file can have (issue 31, item 34).
+    /// `--health-start-period` sets the start timeout of a monitor, which only a file can have.
     #[test]
     fn start_period_limits_monitor() {
         let file = tempfile::NamedTempFile::new().unwrap();

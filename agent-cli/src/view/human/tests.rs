@@ -63,7 +63,7 @@ fn the_table_of_ps() {
     );
 }
 
-/// The table of `ps` fits a terminal of 60 columns (issue 31, item 14).
+/// The table of `ps` fits a terminal of 60 columns.
 #[test]
 fn ps_fits_narrow_terminals() {
     let spec = ContainerSpec {

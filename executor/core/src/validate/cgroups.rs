@@ -211,7 +211,7 @@ mod tests {
         asked(options, policy).map_err(|violations| violations[0].to_string())
     }
 
-    /// C20: only a cgroup at or below an entry of the operator's list can be the parent, with plain names.
+    /// CRI rule C20: only a cgroup at or below an entry of the operator's list can be the parent, with plain names.
     #[test]
     fn cgroup_parent_outside_policy_fails() {
         for parent in ["", "/kubepods", "/kubepods/burstable/pod1-x", "/a/b/c.slice"] {
@@ -231,7 +231,7 @@ mod tests {
         assert!(below(&format!("/kubepods/{}", "a".repeat(CGROUP_PARENT_MAX)), &policy()).is_err());
     }
 
-    /// C29: cgroup v2 files come from the operator's list, and never those that the executor sets.
+    /// CRI rule C29: cgroup v2 files come from the operator's list, and never those that the executor sets.
     #[test]
     fn unified_files_outside_policy_fail() {
         let set = |file: &str, value: &str, policy: &Policy| {

@@ -298,8 +298,8 @@ mod tests {
         reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 
-    /// C29: "no limit" differs from an unset limit, is not counted, and needs the operator's permission, also in the
-    /// launcher.
+    /// CRI rule C29: "no limit" differs from an unset limit, is not counted, and needs the operator's permission, also
+    /// in the launcher.
     #[test]
     fn no_limit_differs_from_unset() {
         let unlimited = Unlimited { memory: true, pids: true };
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!((limits.memory_bytes, limits.pids), (8 << 20, 5));
     }
 
-    /// C29: a quota with its period replaces the other form of the CPU limit, and shares replace the weight.
+    /// CRI rule C29: a quota with its period replaces the other form of the CPU limit, and shares replace the weight.
     #[test]
     fn cpu_limits_have_one_form_each() {
         let asked = |change: fn(&mut Draft<'_>)| {

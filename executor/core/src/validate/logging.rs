@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// cri G8: a log file must be below a directory of the operator, by its plain path.
+    /// CRI rule G8: a log file must be below a directory of the operator, by its plain path.
     #[test]
     fn log_file_outside_of_policy_fails() {
         let open = Policy { log_dirs: vec!["/var/log/pods".into(), "/srv/logs".into()], ..Policy::default() };

@@ -33,7 +33,7 @@ async fn image_is_removed_with_last_name() {
     assert!(matches!(place.images.remove("nope", false, |_| None).await, Err(ImageError::NotFound { .. })));
 }
 
-/// C38, C40: the digest of a configuration finds and removes an image with all its names.
+/// CRI rules C38 and C40: the digest of a configuration finds and removes an image with all its names.
 #[tokio::test]
 async fn digest_of_configuration_finds_image() {
     let fake = Fake::honest().await;

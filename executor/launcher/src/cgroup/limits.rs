@@ -386,7 +386,8 @@ mod tests {
         assert_eq!([1, 100, 10_000].map(shares), [2, 1024, 262_144]);
     }
 
-    /// C29, P49: shares and a quota with its period are written as given, and as a weight on version 2.
+    /// CRI rule C29, Kubernetes rule P49: shares and a quota with its period are written as given, and as a weight on
+    /// version 2.
     #[test]
     fn quota_and_shares_in_both_versions() {
         let limits = Limits { cpu_quota_us: 5000, cpu_period_us: 10_000, cpu_shares: 512, ..NONE };
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!([102, 256, 512, 1024, 2048, 8192].map(weight), [17, 35, 59, 100, 174, 532]);
     }
 
-    /// C29: a removed limit is reset, and a period changes only while no quota is in force.
+    /// CRI rule C29: a removed limit is reset, and a period changes only while no quota is in force.
     #[test]
     fn removed_limits_are_reset() {
         let removed = Limits { memory_bytes: 0, pids: 0, cpu_millis: 0, memory_reservation_bytes: 0, ..ALL };
@@ -418,7 +419,8 @@ mod tests {
         assert_eq!(shown(&changes(&v1(&ALL), &v1(&shorter))), expected);
     }
 
-    /// C29: huge pages in both versions, other files on version 2 only; an update replaces either all files or none.
+    /// CRI rule C29: huge pages in both versions, other files on version 2 only; an update replaces either all files or
+    /// none.
     #[test]
     fn option_files_in_both_versions() {
         let dir = tempfile::tempdir().unwrap();

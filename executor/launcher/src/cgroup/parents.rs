@@ -197,7 +197,7 @@ mod tests {
         (Hierarchies::at(&mounts), list)
     }
 
-    /// C20: existing parents are kept; created parents are removed with the last container below them.
+    /// CRI rule C20: existing parents are kept; created parents are removed with the last container below them.
     #[test]
     fn only_created_parents_are_removed() {
         let home = tempfile::tempdir().unwrap();

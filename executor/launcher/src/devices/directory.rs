@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// C26: a directory provides the nodes below it.
+    /// CRI rule C26: a directory provides the nodes below it.
     #[test]
     fn directory_has_nodes_and_no_links() {
         let found = nodes(Path::new("/dev/null"), Path::new("/dev/x")).unwrap();
@@ -165,7 +165,7 @@ mod tests {
         assert!(nodes(Path::new("/dev/none"), target).unwrap_err().description.contains("No such"));
     }
 
-    /// Kubernetes C28: all nodes keep their owners and permission bits; links and the nodes of every container are
+    /// CRI rule C28: all nodes keep their owners and permission bits; links and the nodes of every container are
     /// skipped.
     #[test]
     fn all_nodes_keep_their_owners() {

@@ -58,8 +58,8 @@ fn the_processes_of_a_tree_have_them() {
     assert_eq!(exit(&daemon.api.run_to_end(tree(&[]).id("without").memory(64 << 20))), Ok(1), "the control");
 }
 
-/// With `strict_groups`, processes have no group of /etc/group, in the container's process and in
-/// executed processes. The control is the same container without it. Specification: cri G11, C28.
+/// With `strict_groups`, processes have no group of /etc/group, in the container's process and in executed processes.
+/// The control is the same container without it. See CRI rules G11 and C28.
 #[test]
 fn strict_groups_are_the_only_ones() {
     let rootfs = Rootfs::busybox();
@@ -78,7 +78,7 @@ fn strict_groups_are_the_only_ones() {
 }
 
 /// With `merge_groups`, a user with a group has the groups of /etc/group too, in the container's process and in
-/// executed processes. The control is the same container without it. Specification: cri C28.
+/// executed processes. The control is the same container without it. See CRI rule C28.
 #[test]
 fn merged_groups_include_memberships() {
     let rootfs = Rootfs::busybox();

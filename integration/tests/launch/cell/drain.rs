@@ -127,7 +127,7 @@ fn drain_ends_at_deadline_and_lists_killed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Issue 31, item 14: the number equals the number of lines of `ps -a`, which lists no pods.
+/// A drain counts the containers that `ps -a` lists, and no pods.
 #[test]
 fn drain_counts_containers_without_pods() {
     let daemon = Daemon::start();

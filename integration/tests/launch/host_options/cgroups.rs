@@ -1,4 +1,4 @@
-//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units (specs: cri G6, C20).
+//! The parent of a container's cgroup, no limits, and CPU limits in the kernel's own units (CRI rules G6 and C20).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,8 +69,8 @@ fn at(parent: &str, request: RunRequest) -> RunRequest {
     RunRequest { cgroup_parent: parent.into(), ..request }
 }
 
-/// C20: the cgroup is created below the parent in each hierarchy. A parent that was there stays; missing ones are
-/// created, shared by several containers, and removed with the last one.
+/// CRI rule C20: the cgroup is created below the parent in each hierarchy. A parent that was there stays; missing ones
+/// are created, shared by several containers, and removed with the last one.
 #[test]
 fn container_runs_below_its_parent() {
     let own = OwnCgroup::new("below");
@@ -99,7 +99,7 @@ fn container_runs_below_its_parent() {
     daemon.wait_until_back_at(&before);
 }
 
-/// C20: the cgroups of a pod's members are below the pod's parent, also in a member's specification.
+/// CRI rule C20: the cgroups of a pod's members are below the pod's parent, also in a member's specification.
 #[test]
 fn members_run_below_the_pods_parent() {
     let own = OwnCgroup::new("pod");
@@ -118,8 +118,8 @@ fn members_run_below_the_pods_parent() {
     assert_eq!(own.below(), Vec::<PathBuf>::new());
 }
 
-/// C20: a parent outside of the operator's list is refused by name, and nothing is created. The control: the listed one
-/// is accepted.
+/// CRI rule C20: a parent outside of the operator's list is refused by name, and nothing is created. The control: the
+/// listed one is accepted.
 #[test]
 fn parent_outside_the_list_is_refused() {
     let own = OwnCgroup::new("list");
@@ -140,7 +140,7 @@ fn parent_outside_the_list_is_refused() {
     daemon.api.delete("a", true).unwrap();
 }
 
-/// C20: whichever process is killed, the container's cgroup and the created parents are removed.
+/// CRI rule C20: whichever process is killed, the container's cgroup and the created parents are removed.
 #[test]
 fn killed_processes_leave_no_parent() {
     let own = OwnCgroup::new("kill");
@@ -184,8 +184,8 @@ fn memory(daemon: &Daemon, id: &str) -> String {
     if limit == "9223372036854771712" { "max".into() } else { limit }
 }
 
-/// C29: without limits, the cgroup has none, and nothing is counted against the node's capacity. The control: without
-/// the operator's permission the request is refused, and an unset limit is the default.
+/// CRI rule C29: without limits, the cgroup has none, and nothing is counted against the node's capacity. The control:
+/// without the operator's permission the request is refused, and an unset limit is the default.
 #[test]
 fn no_limits_are_written_or_counted() {
     let daemon = Setup::default().config("[policy]\nallow_no_limits = true\n").start();
@@ -225,7 +225,7 @@ fn no_limits_are_written_or_counted() {
     assert!(violations[0].1.contains("policy.allow_no_limits = true"), "{violations:?}");
 }
 
-/// C29: quota, period and shares are the kernel's, and change together.
+/// CRI rule C29: quota, period and shares are the kernel's, and change together.
 #[test]
 fn quota_and_shares_arrive_and_change() {
     let daemon = Daemon::start();
@@ -252,8 +252,8 @@ fn quota_and_shares_arrive_and_change() {
     assert_eq!(update(both).unwrap_err().code(), Code::InvalidArgument);
 }
 
-/// C29: files of cgroup v2 are refused by name on another host, and limits on huge pages are refused unless the host
-/// has none to give.
+/// CRI rule C29: files of cgroup v2 are refused by name on another host, and limits on huge pages are refused unless
+/// the host has none to give.
 #[test]
 fn unified_files_are_refused_on_version_1() {
     let daemon = Setup::default().config("[policy]\ncgroup_keys = ['memory.high']\n").start();
@@ -275,7 +275,7 @@ fn unified_files_are_refused_on_version_1() {
     }
 }
 
-/// C29, P49: docker's flags, and those for no limit.
+/// CRI rule C29, Kubernetes rule P49: docker's flags, and those for no limit.
 #[test]
 fn flags_set_cgroup_options() {
     let own = OwnCgroup::new("flags");
@@ -303,7 +303,8 @@ fn flags_set_cgroup_options() {
     assert!(sh("true").id("x").cgroup_parent.is_empty() && own.below().is_empty());
 }
 
-/// C41: the counters have page faults with their time, and pressure where the kernel measures it for each cgroup.
+/// CRI rule C41: the counters have page faults with their time, and pressure where the kernel measures it for each
+/// cgroup.
 #[test]
 fn usage_has_faults_and_pressure() {
     let daemon = Daemon::start();

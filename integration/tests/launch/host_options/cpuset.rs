@@ -60,9 +60,9 @@ fn lists_are_those_of_the_host() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Processors change while a container runs, for its own process and for executed ones (gap G7 of the Kubernetes
-/// runtime interface). A number that the host does not have changes nothing, and a container that began without a list
-/// has none. The control: before the change, the processes run on the first processor.
+/// Processors change while a container runs, for its own process and for executed ones (CRI rule G7). A number that the
+/// host does not have changes nothing, and a container that began without a list has none. The control: before the
+/// change, the processes run on the first processor.
 #[test]
 fn lists_change_while_a_container_runs() {
     let daemon = Daemon::start();

@@ -1,5 +1,5 @@
 //! Devices of the operator's list, and attempts to access other devices. Each test has its own device nodes in a
-//! directory below /dev (specs: cri G10, C26).
+//! directory below /dev (CRI rules G10 and C26).
 
 use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -283,9 +283,9 @@ fn the_launcher_has_its_own_list() {
     shim.reach(State::Completed).unwrap();
 }
 
-/// C26: a device of `policy.device_paths` is requested by its path, and a directory stands for the nodes below it.
-/// Other devices cannot be opened. The error for a path that is not listed names the key. The controls: a node that is
-/// not requested, and a container without devices.
+/// CRI rule C26: a device of `policy.device_paths` is requested by its path, and a directory stands for the nodes below
+/// it. Other devices cannot be opened. The error for a path that is not listed names the key. The controls: a node that
+/// is not requested, and a container without devices.
 #[test]
 fn devices_by_path_are_those_listed() {
     let nodes = Nodes::new();
@@ -356,8 +356,8 @@ fn devices_by_path_are_those_listed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// C26: while a node is swapped with a link to another, a container gets the listed node or is refused. The launcher
-/// has its own list. The control: without a race, the device is there.
+/// CRI rule C26: while a node is swapped with a link to another, a container gets the listed node or is refused. The
+/// launcher has its own list. The control: without a race, the device is there.
 #[test]
 fn swapped_device_path_gives_no_other() {
     let nodes = Nodes::new();

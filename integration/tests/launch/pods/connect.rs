@@ -1,4 +1,4 @@
-//! Connections of clients to ports in a pod (`ConnectPort`). Specification: cri G12, C37.
+//! Connections of clients to ports in a pod (`ConnectPort`). See CRI rules G12 and C37.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

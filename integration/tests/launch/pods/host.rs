@@ -1,5 +1,5 @@
-//! Pods and containers in the host's PID and IPC namespaces (specs: cri G3, C17). Each claim has a control without the
-//! option.
+//! Pods and containers in the host's PID and IPC namespaces (CRI rules G3 and C17). Each claim has a control without
+//! the option.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;

@@ -1,4 +1,4 @@
-//! A member that joins the PID namespace of another member (specs: cri G4, C30). Each claim has a control without it.
+//! A member that joins the PID namespace of another member (CRI rules G4 and C30). Each claim has a control without it.
 
 use executor_proto::v1::{Capabilities, Container, CreatePodRequest, RunRequest, State, failure};
 use integration::api::exit;

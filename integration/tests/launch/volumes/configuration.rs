@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::volumes::{Lent, named, refused, said, with};
 
-/// Issue 31, item 16: the launcher gets the new configuration although only executord is restarted.
+/// The launcher reads the changed configuration when only executord is restarted.
 #[test]
 fn launcher_reads_configuration_of_restarted_executord() {
     let lent = Lent::new();

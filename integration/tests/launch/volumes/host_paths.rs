@@ -1,5 +1,5 @@
 //! Paths of the host (`policy.host_paths`): propagation, mounts below them, sockets and devices, links, and files that
-//! replace those of the executor (specs: cri G2, C24, C25).
+//! replace those of the executor (CRI rules G2, C24 and C25).
 
 use std::fs;
 use std::io::Write as _;
@@ -60,8 +60,8 @@ fn is_mounted(path: &Path) -> bool {
     table.iter().any(|mount| mount.point == path)
 }
 
-/// C25: mounts of the host appear in a container with `rslave`; mounts of a container appear on the host only with
-/// bidirectional propagation. The controls: a private volume, and a mount in the `rslave` container.
+/// CRI rule C25: mounts of the host appear in a container with `rslave`; mounts of a container appear on the host only
+/// with bidirectional propagation. The controls: a private volume, and a mount in the `rslave` container.
 #[test]
 fn propagation_is_seen_from_both_sides() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -119,8 +119,8 @@ fn propagation_is_seen_from_both_sides() {
     daemon.wait_until_back_at(&before);
 }
 
-/// C25: `read_only` makes the mount at the path read-only, and `recursive_read_only` also those below it, even for a
-/// privileged container that mounts them again. The control: without `recursive` they are not there.
+/// CRI rule C25: `read_only` makes the mount at the path read-only, and `recursive_read_only` also those below it, even
+/// for a privileged container that mounts them again. The control: without `recursive` they are not there.
 #[test]
 fn mounts_below_are_read_only_if_requested() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -166,8 +166,8 @@ fn mounts_below_are_read_only_if_requested() {
     daemon.wait_until_back_at(&before);
 }
 
-/// C24: sockets and FIFOs of the host are mounted; a device node can be opened only with `dev`. Set-user-id bits have
-/// an effect only with `suid`.
+/// CRI rule C24: sockets and FIFOs of the host are mounted; a device node can be opened only with `dev`. Set-user-id
+/// bits have an effect only with `suid`.
 #[test]
 fn sockets_fifos_and_devices_are_mounted() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -200,8 +200,8 @@ fn sockets_fifos_and_devices_are_mounted() {
     assert_eq!(said(&daemon, device), "3\n");
 }
 
-/// C24: an entry may be a file, which alone is lent. The controls: its neighbor, and an entry that is a link to it, are
-/// refused.
+/// CRI rule C24: an entry may be a file, which alone is lent. The controls: its neighbor, and an entry that is a link
+/// to it, are refused.
 #[test]
 fn entry_may_be_a_file() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -229,8 +229,8 @@ fn entry_may_be_a_file() {
     }
 }
 
-/// G2: a container can have as many volumes as a request may have, with ids of its own, too. The control: one more is
-/// refused.
+/// CRI rule G2: a container can have as many volumes as a request may have, with ids of its own, too. The control: one
+/// more is refused.
 #[test]
 fn as_many_volumes_as_allowed_are_mounted() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -245,8 +245,8 @@ fn as_many_volumes_as_allowed_are_mounted() {
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes"), "{violations:?}");
 }
 
-/// C24: a link is followed only with `follow_links`. The entry for the path of its destination then applies. Links in a
-/// sub-path are never followed.
+/// CRI rule C24: a link is followed only with `follow_links`. The entry for the path of its destination then applies.
+/// Links in a sub-path are never followed.
 #[test]
 fn links_are_judged_where_they_lead() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -284,8 +284,8 @@ fn links_are_judged_where_they_lead() {
     }
 }
 
-/// C24: while a directory is swapped with a link to another, a container sees the directory or is refused. The control:
-/// if the policy lists the other directory, containers see it.
+/// CRI rule C24: while a directory is swapped with a link to another, a container sees the directory or is refused. The
+/// control: if the policy lists the other directory, containers see it.
 #[test]
 fn swapped_link_never_gives_another_file() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -327,8 +327,8 @@ fn swapped_link_never_gives_another_file() {
     assert!(matches!(seen[..], [(_, 1.., 1.., 0), (_, _, _, 1..)]), "{seen:?}");
 }
 
-/// C24: a volume replaces a file or directory that the executor makes in each container, also over a link of the image.
-/// Inner volumes are mounted after outer ones. The control: without volumes, the files are the executor's.
+/// CRI rule C24: a volume replaces a file or directory that the executor makes in each container, also over a link of
+/// the image. Inner volumes are mounted after outer ones. The control: without volumes, the files are the executor's.
 #[test]
 fn files_of_the_executor_are_replaced() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -375,8 +375,8 @@ fn files_of_the_executor_are_replaced() {
     daemon.wait_until_back_at(&before);
 }
 
-/// C24, C25: an entry that is only a path permits neither propagation nor suid nor dev. The error names the key and the
-/// value. The launcher has its own entries. The control: the entry that permits it.
+/// CRI rules C24 and C25: an entry that is only a path permits neither propagation nor suid nor dev. The error names
+/// the key and the value. The launcher has its own entries. The control: the entry that permits it.
 #[test]
 fn entry_permits_only_what_it_names() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

@@ -286,7 +286,7 @@ fn cdi_devices_need_an_entry_each() {
     }
 }
 
-/// Kubernetes C28: all host devices require a privileged container with host ids.
+/// CRI rule C28: all host devices require a privileged container with host ids.
 #[test]
 fn all_devices_require_privileged_host_ids() {
     let policy = Policy {

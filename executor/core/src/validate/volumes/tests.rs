@@ -201,7 +201,8 @@ fn of_path(change: impl FnOnce(&mut HostPath)) -> Volume {
     Volume { source: VolumeSource::HostPath(asked), ..host("", "/v") }
 }
 
-/// C24, C25: everything beyond a plain mount needs the operator's entry, and impossible combinations are refused.
+/// CRI rules C24 and C25: everything beyond a plain mount needs the operator's entry, and impossible combinations are
+/// refused.
 #[test]
 fn host_path_needs_what_its_entry_permits() {
     let rule = |change: fn(&mut HostPathRule)| {
@@ -269,7 +270,7 @@ fn host_path_needs_what_its_entry_permits() {
     assert_eq!(fields(validate(&with_device, &policy)), ["volumes[0].path"]);
 }
 
-/// C24: paths of the host replace files of the executor; other volumes do not.
+/// CRI rule C24: paths of the host replace files of the executor; other volumes do not.
 #[test]
 fn host_path_replaces_files_of_the_executor() {
     let policy = Policy { host_paths: vec![PathBuf::from("/srv/a").into()], ..policy() };

@@ -252,7 +252,7 @@ mod tests {
         LogFile::new(path.to_owned(), fs::OpenOptions::new().append(true).open(path).unwrap(), false)
     }
 
-    /// cri G8: directories are created with 0755 and the file with 0640, and only at the first opening.
+    /// CRI rule G8: directories are created with 0755 and the file with 0640, and only at the first opening.
     #[test]
     fn opened_file_appends_below_directory() {
         let home = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
-    /// cri G8: nothing outside of the operator's directory is opened, created or changed.
+    /// CRI rule G8: nothing outside of the operator's directory is opened, created or changed.
     #[test]
     fn opened_links_and_special_files_fail() {
         let home = tempfile::tempdir().unwrap();

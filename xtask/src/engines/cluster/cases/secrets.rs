@@ -1,4 +1,4 @@
-//! Secrets by reference in annotations and in an inline volume: rules C51 to C55.
+//! Secrets by reference in annotations and in an inline volume: CRI rules C51 to C55.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -13,7 +13,7 @@ const FIRST: &str = "the-first-value-of-a-secret";
 const SECOND: &str = "the-second-value-of-a-secret";
 const ORDINARY: &str = "an-ordinary-variable";
 
-/// Rules C51 and C54: only the container has the values. The controls: an ordinary variable is in the log, in the
+/// CRI rules C51 and C54: only the container has the values. The controls: an ordinary variable is in the log, in the
 /// kubelet's answer and in a file of the host.
 pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Result<()> {
     put(node, "password", FIRST)?;
@@ -63,7 +63,7 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
     pod.remove()
 }
 
-/// Rules C6 and C8: the kubelet reports the file, the reference and the reason, and retries.
+/// CRI rules C6 and C8: the kubelet reports the file, the reference and the reason, and retries.
 pub(super) fn missing_secret_is_named(node: &Node) -> anyhow::Result<()> {
     let annotations = json!({"secrets.executor.v1/a": "[{file: /run/late, provider: shelf, path: db/late}]"});
     let pod = run_annotated(node, "late", &annotations, json!({"containers": [container("a", WAIT, json!({}))]}))?;
