@@ -240,8 +240,8 @@ fn volumes_become_files_of_containers() {
     node.daemon.wait_until_back_at(&before);
 }
 
-/// Rules C53 and C55: without a rule for the service account no volume is published, and rules for annotations do not apply.
-/// A directory with the same names is an ordinary mount. The volume of another pod is refused.
+/// Rules C53 and C55: without a rule for the service account no volume is published, and rules for annotations do not
+/// apply. A directory with the same names is an ordinary mount. The volume of another pod is refused.
 #[test]
 fn volumes_cannot_be_forged() {
     let shelf = Shelf::new();

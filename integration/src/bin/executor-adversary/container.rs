@@ -121,7 +121,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported.join("; ")))
 }
 
-/// Runs the script on its own file. The script gets the lease, and a non-blocking writer is refused.
+/// Control: on the host, the script gets a lease on its own file, and a non-blocking writer is refused.
 pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
     let path = tempfile::NamedTempFile::new()?.into_temp_path(); // open nowhere
     let said = on_the_host(LEASE, &[path.to_str().context("a path")?, "open"])?;
@@ -138,7 +138,7 @@ pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!ours.contains("taken 1,")).then(|| reported.clone()), reported))
 }
 
-/// One process on the host uses all request slots; another process then gets none.
+/// Control: on the host, one process uses all request slots, and another process gets none.
 pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
     let said = on_the_host(REQUESTS, &["both"])?;
     ensure!(said.contains("another: EAGAIN"), "{said}");
@@ -175,7 +175,7 @@ pub(crate) fn locks(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((grown > taken * LOCK_MAX + (8 << 20)).then(|| reported.clone()), reported))
 }
 
-/// Finds the locks in the kernel's list of locks.
+/// Control: the locks are in the kernel's list of locks.
 pub(crate) fn locks_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let before = std::fs::read_to_string("/proc/locks")?.lines().count();
@@ -199,7 +199,7 @@ pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((grown > taken * receive_max()? * 5 / 2 + (8 << 20)).then(|| reported.clone()), reported))
 }
 
-/// Finds a socket's messages in the kernel's list of sockets.
+/// Control: a socket's unread messages are in the kernel's list of sockets.
 pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let container = daemon.api.started(python("c", NETLINK, &["2"]));
@@ -223,7 +223,7 @@ pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
 }
 
-/// The container is served if there is no other container, and is not served if there is no server.
+/// Control: without the other containers the greeting is received, and a container without a token receives none.
 pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));

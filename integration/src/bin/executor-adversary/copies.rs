@@ -89,7 +89,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{rounds} rounds, and no file of the host was read or created")))
 }
 
-/// Opens the same name from the host, as `docker cp` once did. The name leads outside of the container.
+/// Control: the same name, opened from the host, leads to a file outside of the container.
 pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     let (_daemon, _rootfs, home, pid) = exchanging()?;
     let naive = Path::new("/proc").join(pid.to_string()).join("root/dir");
@@ -139,7 +139,7 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{} archives, nothing outside of the directory", OUTSIDE.len())))
 }
 
-/// Unpacks into the parent directory. The first archive then creates the file, and the check finds the file.
+/// Control: an archive that is unpacked into the parent directory creates the file, and the check finds the file.
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;

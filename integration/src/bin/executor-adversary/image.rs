@@ -135,7 +135,7 @@ fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Unpacks a sparse blob with a hole after the archive. The length of the blob does not cause a refusal.
+/// Control: an archive that is followed by a hole of 1 MiB is unpacked.
 fn hollow_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let mut archive = sparse(1 << 20);
@@ -149,7 +149,7 @@ fn hollow_control(_: Scale) -> anyhow::Result<String> {
     Ok("an archive followed by a hole of a megabyte is unpacked".into())
 }
 
-/// Unpacks a small file in the same format, with holes and data.
+/// Control: a small sparse file in the same format is unpacked with its full size.
 fn holes_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let answer = launcher.unpack(&Blob::from_archive(&sparse(1 << 20)), &[]);
@@ -189,8 +189,8 @@ fn flips(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
 }
 
-/// The intact blob is unpacked. If a bit of the unpacked layer is flipped, it stays flipped until the layer is removed
-/// and unpacked again.
+/// Control: the intact blob is unpacked, and a flipped bit of the unpacked layer stays until the layer is removed and
+/// unpacked again.
 fn flips_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_archive(&sparse(1 << 12));
@@ -238,7 +238,7 @@ fn links(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} refused")))
 }
 
-/// Runs the same image with directories instead of links.
+/// Control: the same image with directories instead of links runs.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let rootfs = Rootfs::busybox();

@@ -82,7 +82,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} loops are delayed, and no event is lost", restarts.len())))
 }
 
-/// The container is restarted as often as the burst allows.
+/// Control: a container is restarted at least [`BURST`] times before the delay.
 fn restarts_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let restarts = paced(&daemon, 1);
@@ -170,7 +170,7 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// The same number of containers runs without the limit.
+/// Control: without the limit, the same number of containers runs.
 fn processes_control(_: Scale) -> anyhow::Result<String> {
     let (daemon, limit) = PidsLimit::around_launcher()?;
     limit.set("max")?;
@@ -211,7 +211,7 @@ fn stopped_warm(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "both containers run without the warm pool"))
 }
 
-/// Warm containers that are not stopped are used.
+/// Control: a warm container that is not stopped is used for a Run.
 fn stopped_warm_control(_: Scale) -> anyhow::Result<String> {
     let (daemon, _) = with_warm_pool()?;
     let rootfs = Rootfs::busybox();

@@ -196,7 +196,7 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, text))
 }
 
-/// Sends the same packets with open egress.
+/// Control: with open egress, the same packets arrive.
 fn leave_control(_: Scale) -> anyhow::Result<String> {
     let beyond = Beyond::start()?;
     let daemon = beyond.network.daemon("allow_egress = true");
@@ -323,7 +323,7 @@ fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!reached.is_empty()).then(|| format!("{text}; loopback got {reached:?}")), text))
 }
 
-/// If loopback is allowed, the redirect of the same server reaches the victim.
+/// Control: if loopback is allowed, the redirect of the same server reaches the victim.
 fn downloads_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let (port, _attacker, victim) = servers();
@@ -373,7 +373,7 @@ fn denied(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!reached.is_empty()).then(|| format!("the victims got {reached:?}")), text))
 }
 
-/// If the addresses are allowed, the transfers reach the victims.
+/// Control: if the addresses are allowed, the transfers reach the victims.
 fn denied_control(_: Scale) -> anyhow::Result<String> {
     let (reached, reported) = transferred(&format!("\"{PUBLIC}\", \"{METADATA}\", \"{SITE}\""), 2)?;
     ensure!(reached.len() >= 2, "{reached:?}: {reported}");
@@ -473,7 +473,7 @@ fn vault(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((over_tls + in_plain > 0).then_some(fault), reported))
 }
 
-/// A server with a certificate of the Vault's authority gets the token at any address.
+/// Control: a server at another address gets the token if its certificate is of the Vault's authority.
 fn vault_control(_: Scale) -> anyhow::Result<String> {
     let (over_tls, _, reported) = stolen(true, 4)?;
     ensure!(over_tls > 0, "{reported}");
@@ -501,7 +501,7 @@ fn registries(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(reached.map(|path| format!("loopback received a request for {path}")), reported.trim().to_owned()))
 }
 
-/// If the caller names a registry whose address is loopback, executord contacts it there.
+/// Control: if the client names a registry whose address is loopback, executord sends a request to it.
 fn registries_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));

@@ -124,7 +124,7 @@ fn token(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} paths are refused", paths.len())))
 }
 
-/// Reads a secret with the same value, which the rule grants.
+/// Control: a secret with the same value at an allowed path is read.
 fn token_control(_: Scale) -> anyhow::Result<String> {
     let (vault, dir) = (vault(), shelf()?);
     let daemon = with_vault(&vault, dir.path())?;
@@ -180,8 +180,7 @@ fn links(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(paths.iter().find_map(read), format!("{} paths are refused", paths.len())))
 }
 
-/// Checks that links are followed if the rule covers their target: a link within the rule's paths, and any link under a
-/// rule that covers the whole directory.
+/// Control: links within the rule's paths are followed, and any link if the rule covers the whole directory.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let dir = shelf()?;
     let daemon = with_directory(dir.path())?;

@@ -144,7 +144,7 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// The process blocks if a reader does not read, and does not block without a reader.
+/// Control: a process without a reader continues to write, and a process whose reader does not read blocks.
 fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("free")));
@@ -201,7 +201,7 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// A cancelled call has still started a drain.
+/// Control: a Drain whose client disconnects still drains the cell, so a Run is refused.
 fn drains_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     stubborn(&daemon)?;
@@ -272,7 +272,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Run is refused until the reservations end.
+/// Control: while reservations hold all capacity, a Run is refused.
 fn reservations_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Setup::default().config(SMALL).start();
     let made = exhaust(&daemon.api, &daemon.api.client(), "a", 60, LONG)?;

@@ -180,7 +180,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// The same bundle is displayed if it has no hostile entry.
+/// Control: the same bundle without a hostile entry is displayed.
 fn bundles_control(_: Scale) -> anyhow::Result<String> {
     let directory = tempfile::tempdir()?;
     archive(&directory.path().join("bundle.tgz"), &[(b'0', b"bundle.json", BUNDLE.as_bytes())])?;
@@ -230,7 +230,7 @@ fn peak(pid: i32) -> anyhow::Result<u64> {
     Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// A name within the limit is read. The import then fails because the rest of the image is missing.
+/// Control: a name within the limit is read, and the import fails only because the rest of the image is missing.
 fn hollow_names_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let directory = tempfile::tempdir()?;
@@ -282,7 +282,7 @@ fn conventions(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{} answers refused", paths.len())))
 }
 
-/// A correct response of the same server is accepted.
+/// Control: a correct response of the same server is applied.
 fn conventions_control(_: Scale) -> anyhow::Result<String> {
     let world = World::start();
     world.web("2", "x");

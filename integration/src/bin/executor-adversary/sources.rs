@@ -119,7 +119,7 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
 }
 
-/// Reads an unchanged repository.
+/// Control: an unchanged repository is read.
 fn rewritten_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
@@ -153,7 +153,7 @@ fn bomb(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("refused after {seconds:.1} s")))
 }
 
-/// Reads a commit of two levels, which has a hundred files.
+/// Control: a commit of two levels, with 100 paths, is read.
 fn bomb_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let commit = levels(&repository, 2)?;

@@ -81,7 +81,7 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
 }
 
-/// Checks the same output as stored by executord, which equals the output that the container printed.
+/// Control: the output that executord stores has all harmful characters.
 fn syslog_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let found = harmful(&print(&daemon));
@@ -111,7 +111,7 @@ fn units(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "every one is refused"))
 }
 
-/// Requests an ordinary unit.
+/// Control: an ordinary organizational unit is accepted.
 fn units_control(_: Scale) -> anyhow::Result<String> {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();

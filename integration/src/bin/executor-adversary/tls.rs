@@ -202,7 +202,7 @@ fn half_open(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((served < usize::from(CALLERS)).then(|| seen.clone()), seen))
 }
 
-/// Runs the same flood against a daemon with a small handshake limit.
+/// Control: with 16 handshake slots, the same flood keeps some callers from being served.
 fn half_open_control(_: Scale) -> anyhow::Result<String> {
     let (served, rate) = flooded("handshakes = 16")?;
     ensure!(served < usize::from(CALLERS), "all callers were served during {rate:.0} half-open handshakes a second");
@@ -296,6 +296,7 @@ fn removed(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "the connection was closed, and the container kept value 1 of 3"))
 }
 
+/// Control: a caller that stays in the configuration keeps its connection, and its container gets the newest value.
 fn removed_control(_: Scale) -> anyhow::Result<String> {
     let (is_connected, value) = guest(false)?;
     ensure!(is_connected && value == "3", "a caller that stays: connected {is_connected}, value {value:?}");
@@ -325,6 +326,7 @@ fn expired(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "the connection was closed"))
 }
 
+/// Control: a connection whose certificate is still valid answers at the same time.
 fn expired_control(_: Scale) -> anyhow::Result<String> {
     ensure!(after_end(false)?, "a connection with a valid certificate was closed, too");
     Ok("a connection whose certificate is valid answers at the same time".into())

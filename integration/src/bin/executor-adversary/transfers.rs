@@ -129,7 +129,7 @@ fn entries(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{entries} entries were refused by the end record")))
 }
 
-/// The same archive is unpacked if it has few entries.
+/// Control: the same archive with 10 entries is unpacked.
 fn entries_control(_: Scale) -> anyhow::Result<String> {
     let why = downloaded(zip_of(10, 10));
     ensure!(why.is_none(), "10 entries were not unpacked: {why:?}");
@@ -151,7 +151,8 @@ fn slow(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(beside_slow("", 2, PATIENCE_MS), "another container's download completed during five slow ones"))
 }
 
-/// Without a limit for each container, one container takes all slots.
+/// Control: without the limit for each container, five slow downloads of one container delay another container's
+/// download beyond its time limit.
 fn slow_control(_: Scale) -> anyhow::Result<String> {
     let why = beside_slow("at_once_per_container = 5\n", 5, CONTROL_MS);
     ensure!(why.as_ref().is_some_and(|why| why.contains("timeout")), "the other download did not wait: {why:?}");
@@ -171,7 +172,7 @@ fn key(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(beside_key("/b", PATIENCE_MS), "a download from another URL did not wait for the key"))
 }
 
-/// Downloads of the same artifact wait for each other.
+/// Control: a download from the same URL waits beyond its time limit for the download that holds the key.
 fn key_control(_: Scale) -> anyhow::Result<String> {
     let why = beside_key("/a", CONTROL_MS);
     ensure!(why.as_ref().is_some_and(|why| why.contains("timeout")), "the other download did not wait: {why:?}");

@@ -62,7 +62,7 @@ fn answers(socket: &Path) -> bool {
     asked.join().ok().flatten().is_some()
 }
 
-/// Makes the same call without silent connections, which must succeed at once, and without a daemon, which must fail.
+/// Control: a call without silent connections succeeds at once, and a call to a killed daemon fails.
 pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Daemon::start();
     ensure!(answers(&daemon.socket()), "a daemon without load does not answer");
@@ -162,7 +162,7 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((most > NESTED_MAX).then(|| reported.clone()), reported))
 }
 
-/// Sends the same number of bytes in one field. This costs memory, so the measurement must show an increase.
+/// Control: a request with the same number of bytes in one field increases the measured memory.
 pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let request = program("/bin/true", &[]).rootfs("nowhere").file("a", &vec![b'x'; 900_000]).encode_to_vec();
@@ -218,7 +218,7 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((cost > UNREAD_MAX).then(|| reported.clone()), reported))
 }
 
-/// Requests the same list with a client that reads it.
+/// Control: a client that reads receives the same list.
 pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list(20);
     let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
@@ -277,7 +277,7 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Runs all containers and processes with enough descriptors.
+/// Control: with 1,024 descriptors, every Run and every Exec succeeds.
 pub(crate) fn descriptors_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_descriptors(1024)?;
     let mut executed = Vec::new();
@@ -332,7 +332,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "it starts, refuses a container and deletes one"))
 }
 
-/// Runs a container on the same disk without the ballast file.
+/// Control: the disk is full, and after the ballast files are removed a container runs.
 pub(crate) fn full_disk_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = stopped_on_a_full_disk()?;
     let full = fs::write(daemon.setup().state_dir().join("more"), "x").is_err();

@@ -51,7 +51,7 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Finds the container's id, which is not secret, with the same search.
+/// Control: the search finds the container's id, which is not secret, in executord's memory.
 pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let mut client = CCore::connect(&daemon.socket())?;
@@ -178,7 +178,7 @@ fn with_password(daemon: &Daemon, verb: &str, name: &str, password: &str) -> Com
     command
 }
 
-/// Finds the password in memory while a layer is being transferred.
+/// Control: the search finds the password in executord's memory while a layer is being transferred.
 pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -215,7 +215,7 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// Finds the same bytes in the container's process, where they are expected.
+/// Control: the search finds a secret in the arguments of the container's process.
 pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let daemon: Daemon = Setup::default().start();
     let secret = Canary::random(3000)?;

@@ -188,8 +188,8 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// Calls List on one connection that does not read the responses. Some responses are sent and the others wait, because
-/// the memory for responses is exhausted.
+/// Control: if one connection calls List and does not read, executord sends some responses and delays the others,
+/// because the memory for responses is exhausted.
 fn flood_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list();
     let mut raw = connect(&daemon.socket(), ATTACKER, 0)?;
@@ -233,7 +233,7 @@ fn followers(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, reported))
 }
 
-/// Opens the streams as root, which may use the whole limit, and checks that the next stream is refused.
+/// Control: root can open the maximum number of streams, and the next stream is refused.
 fn followers_control(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon();
     let (_held, accepted) = open(&daemon, 0, 17, EVENTS)?;
@@ -296,7 +296,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Reads one stream: each reading makes one request to each shim. Two scrapes also make these requests.
+/// Control: each message of one stream of statistics causes one request to each shim, and the requests are counted.
 fn counters_control(_: Scale) -> anyhow::Result<String> {
     let (containers, readings) = (3, 5);
     let daemon = with_containers(containers)?;
@@ -372,7 +372,7 @@ fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then_some(fault), reported))
 }
 
-/// Scrapes without other clients, and without a daemon.
+/// Control: a scrape without other clients succeeds, and a scrape of a killed daemon fails.
 fn scrapers_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = daemon();
     let bytes = scrape(&daemon).map_err(anyhow::Error::msg)?;

@@ -82,7 +82,8 @@ pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{moved} moves during a removal: the directory next to the tree is unchanged")))
 }
 
-/// Removes the tree without moving a directory. The tree is removed, and the directory next to it remains.
+/// Control: a tree without a moved directory is removed, the directory next to it remains, and a directory can be moved
+/// during the removal.
 pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     let site = Site::new()?;
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
@@ -161,7 +162,7 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), tried.join("; ")))
 }
 
-/// Follows such a link with a program that may do so, and checks that the change of the file is detected.
+/// Control: a chown that follows the link changes the file, and the change is detected.
 pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Setup::default().start();
     daemon.terminate();

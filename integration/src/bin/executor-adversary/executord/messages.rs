@@ -134,7 +134,7 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("{refused} launches refused, {taken} accepted with a complete record")))
 }
 
-/// Launches a plan that cannot change, and checks that a damaged record is detected.
+/// Control: an unchanged plan is launched with an intact record, and a damaged record is detected.
 pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
@@ -192,7 +192,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Launches the same plan with one id. The launcher cleans up after the shim is killed.
+/// Control: a plan with one id is launched, and the launcher cleans up after its shim is killed.
 pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let plan = sealed(&serde_json::to_vec(&plan("real")?)?)?;
@@ -273,7 +273,7 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("made to wait {waited} times, stopped after {:.1} s at most", slowest.as_secs_f64())))
 }
 
-/// Stops a container whose shim was not attacked, which must succeed within [`IN_TIME`].
+/// Control: a container whose shim was not attacked stops within [`IN_TIME`].
 pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let shim = running(&launcher, "c")?;
@@ -323,7 +323,7 @@ pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
 }
 
-/// Gets the handle over a connection of root to the shim's own socket.
+/// Control: root gets the handle over a connection to the shim's own socket.
 pub(crate) fn handle_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let _shim = running(&launcher, "c")?;
