@@ -207,7 +207,7 @@ mod tests {
 
     /// However the input is split, all bytes except the sequence pass through, in order.
     #[test]
-    fn what_is_not_the_keys_goes_through() {
+    fn input_except_detach_keys_passes() {
         for (keys, input, through, detached) in [
             ("ctrl-p,ctrl-q", &b"a\x10b\x10\x10\x11c"[..], &b"a\x10b\x10"[..], true),
             ("ctrl-p,ctrl-q", b"\x11\x10", b"\x11", false),

@@ -243,7 +243,7 @@ out
     }
 
     #[test]
-    fn what_is_printed_is_compared() {
+    fn expected_output_matches_printed_lines() {
         let fits = |expected: &str, printed: &str| {
             let expected: Vec<String> = expected.lines().map(str::to_owned).collect();
             fits(&expected, &printed.lines().collect::<Vec<_>>())

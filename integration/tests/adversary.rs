@@ -33,7 +33,7 @@ fn no_attack_goes_through() {
 
 /// The control: if the control binaries, which wipe nothing, are attacked, the attacks are reported as successful.
 #[test]
-fn what_goes_through_is_reported() {
+fn successful_attack_is_reported() {
     let mut command = adversary(&["--filter", "secrets: of requests that are refused"]);
     let output = command.env("EXECUTOR_DIST", dist::control()).output().unwrap();
     let rows = rows(&output);

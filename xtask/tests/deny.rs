@@ -34,7 +34,7 @@ fn deny(dir: &Path, arguments: &[&str]) -> (Output, String) {
 }
 
 #[test]
-fn what_is_missing_is_built_once() {
+fn missing_cargo_deny_is_built_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let (left_out, notes) = deny(dir.path(), &["--offline", "--if-installed"]);

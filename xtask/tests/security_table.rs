@@ -69,13 +69,13 @@ fn every_test_in_table_exists() {
 
 /// The control: a missing test, a function that is not a test, and a missing file are reported.
 #[test]
-fn what_is_not_there_is_missed() {
+fn missing_tests_are_reported() {
     let own = "xtask/tests/security_table.rs";
     let row = |file: &str, names: &str| format!("| `no_column_but_the_last` | {names} in `{file}` {names} |");
-    assert_eq!(missing(&row(own, "`what_is_not_there_is_missed`")), [""; 0]);
-    let wrong = row(own, "`what_was_renamed`, `tests_in`");
-    assert_eq!(missing(&wrong), [format!("{own} what_was_renamed"), format!("{own} tests_in")]);
-    assert_eq!(missing(&row("no/such.rs", "`what_is_not_there_is_missed`")).len(), 1);
+    assert_eq!(missing(&row(own, "`missing_tests_are_reported`")), [""; 0]);
+    let wrong = row(own, "`renamed_test`, `tests_in`");
+    assert_eq!(missing(&wrong), [format!("{own} renamed_test"), format!("{own} tests_in")]);
+    assert_eq!(missing(&row("no/such.rs", "`missing_tests_are_reported`")).len(), 1);
 }
 
 /// Every row of a table of claims names a test, or a `cargo xtask` command as its proof.

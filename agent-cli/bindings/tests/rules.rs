@@ -428,7 +428,7 @@ fn a_directory_is_taken_as_it_is() {
 
 /// Metadata of a binding is not masked in a log. Credentials are masked, even if their names are names of metadata.
 #[test]
-fn what_is_public() {
+fn binding_metadata_is_public() {
     let public = |text: &str, profile| -> Vec<String> {
         let bindings = Builder::new().vcap_services(text.as_bytes(), profile).finish().unwrap();
         let public = bindings.into_files().into_iter().filter(|file| file.public);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_binding_is_refused() {
+    fn invalid_entries_are_refused() {
         type Make = fn(&Path);
         let make: [(&str, Make, &str); 4] = [
             ("a file at the root", |root| put(root, "README", b""), "is not a directory"),

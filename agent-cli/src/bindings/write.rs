@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_stays() {
+    fn foreign_files_are_not_overwritten() {
         let home = tempfile::tempdir().unwrap();
         let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         type Spoil<'a> = &'a dyn Fn(&Path);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn rotate_without_file_source_fails() {
         for (line, expected) in [(&[][..], "at least one --file"), (&["--file", "a=canary"], "cannot be given")] {
             let error = build(line).err().unwrap().to_string();
             assert!(error.contains(expected) && !error.contains("canary"), "{error}");

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template() {
+    fn invalid_template_fails() {
         for (text, why) in
             [("", "empty"), ("{{.ID", "is not closed"), ("{{.Nope}}", ".Addresses"), ("{{.Label x}}", "NAME")]
         {

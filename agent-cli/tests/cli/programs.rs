@@ -137,7 +137,7 @@ fn its_end_is_the_end() {
 }
 
 #[test]
-fn what_cannot_be_executed_is_reported() {
+fn unexecutable_program_is_reported() {
     let installed = Installed::with("agent-cli-broken", "");
     let broken = installed.own.path().join("agent-cli-broken");
     let mut text = std::fs::read(&broken).unwrap();

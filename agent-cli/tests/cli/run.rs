@@ -118,7 +118,7 @@ fn keep_keeps_and_detach_leaves_running() {
 
 /// If the same request is sent again, the command attaches to the existing container and does not delete it.
 #[test]
-fn what_was_there_before_stays() {
+fn existing_container_is_not_deleted() {
     let fake = Fake::with(|shared, id| {
         shared.log(id, LogStream::Stdout, b"hello\n");
         shared.complete(id, exited(5));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_source_error_has_name() {
         let table: [(&[&str], &str); 4] = [
             (&["x=@/nonexistent/pw"], "--file x: cannot read /nonexistent/pw"),
             (&["x=@env:NOPE"], "the environment has no NOPE"),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_changes_nothing() {
+    fn refused_reservation_changes_nothing() {
         let mut account = Account::new(Amount { memory_bytes: 10, pids: 5, containers: 2, disk_bytes: 7 });
         let (a, b, c) = ("a".parse().unwrap(), "b".parse().unwrap(), "c".parse().unwrap());
         account.reserve(&a, amount(6)).unwrap();

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_may_be_named() {
+    fn allowed_identity_names_pass() {
         let names = names(
             &["app:1", "space:2"],
             &["apps.internal", "a.b.apps.internal", "*.x.apps.internal"],

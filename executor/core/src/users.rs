@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn unknown_user_error_has_name() {
         assert_eq!(user("nobodyx"), Err(UnknownPrincipal::User("nobodyx".into())));
         assert_eq!(user("vcap:nogrp"), Err(UnknownPrincipal::Group("nogrp".into())));
         for unusable in ["high", "neg", "broken", "# comment"] {

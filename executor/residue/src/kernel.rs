@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_reported() {
+    fn unreadable_core_file_is_reported() {
         let needles = Needles::new().unwrap();
         let dir = tempfile::tempdir().unwrap();
         for (content, expected) in [(None, "CONFIG_PROC_KCORE"), (Some(vec![0; 100]), "not a 64-bit core file")] {

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_left_is_gone() {
+    fn scrub_stack_overwrites_earlier_frames() {
         let memory = File::open("/proc/self/mem").unwrap();
         for depth in [16, 64] {
             let mut bytes = vec![0; 1024];

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_is_not_taken() {
+    fn heartbeat_small_file_fails() {
         let small = MemFile::create("x", 8).unwrap();
         assert_eq!(Heartbeat::from_fd(small.into()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

@@ -53,7 +53,7 @@ mod tests {
 
     /// If a part consists mostly of holes, it is reported, regardless of its size and the position of its stored bytes.
     #[test]
-    fn what_is_mostly_holes_is_reported() {
+    fn sparse_part_is_reported() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         assert_eq!(excess(&file, 0..1 << 40, 100, 1 << 20).unwrap(), Some(1 << 20));

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_wiped_is_refused() {
+    fn unwipeable_file_is_refused() {
         let with = |seals| {
             let fd = memfd_create("x", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
             fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | seals).unwrap();

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_peer() {
+    fn peer_of_regular_file_fails() {
         assert!(credentials(tempfile::tempfile().unwrap()).is_err());
     }
 }

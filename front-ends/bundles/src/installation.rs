@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_undone() {
+    fn interrupted_install_is_undone() {
         let mut it = begun();
         it.repaired();
         assert_eq!((it.phase, it.current()), (Phase::Settled, None));

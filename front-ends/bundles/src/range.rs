@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_range() {
+    fn invalid_range_fails() {
         for bad in [
             "",
             " ",

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_yaml_reads_as_same_value() {
         let value = serde_json::json!({
             "plain": "quay.io/a/b:v1@sha256:00", "odd": ["yes", "0644", "1.0", "", " x", "a: b", "a #b", "- x", "null", "é\u{7}\n\"", "x:"],
             "nested": [[1, [2, []]], {"a": {"b": {}}, "c": null}, [{"x": [true]}, {}]], "a key: with": 1.5, "n": {"y": "n"},

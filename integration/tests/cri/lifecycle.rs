@@ -232,8 +232,8 @@ fn resources_change_while_running() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rules C15 and G7: the CPU manager of a kubelet sends the processors of every container, also unchanged ones and without
-/// other resources.
+/// Rules C15 and G7: the CPU manager of a kubelet sends the processors of every container, also unchanged ones and
+/// without other resources.
 #[test]
 fn processors_change_while_running() {
     let node = KubernetesNode::start();

@@ -87,7 +87,7 @@ fn concurrent_starts_start_one_process() {
 }
 
 #[test]
-fn what_is_stopped_never_starts() {
+fn stopped_held_container_never_starts() {
     both_ways(|daemon| {
         let before = daemon.footprint();
         let cursor = daemon.api.info().cursor;
@@ -195,7 +195,7 @@ fn a_tree_of_actions_waits() {
 }
 
 #[test]
-fn what_needs_a_process_is_refused() {
+fn held_container_refuses_process_calls() {
     let daemon = Daemon::start();
     daemon.api.started(held("c", SCRIPT));
     daemon.api.started(sleeper("running"));

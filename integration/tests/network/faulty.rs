@@ -64,7 +64,7 @@ fn faulty_plugin_is_named_and_rolled_back() {
 /// If the egress of a container cannot be closed, it is not started. Here a plugin has created a chain of that name
 /// without a hook.
 #[test]
-fn what_cannot_be_closed_does_not_run() {
+fn container_fails_if_egress_stays_open() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let nft = "nsenter --net=$CNI_NETNS nft 'add table inet executor-egress; add chain inet executor-egress output'";
     network.plugin("takes", &format!("[ $CNI_COMMAND = ADD ] && {nft} && echo '{{\"cniVersion\":\"1.0.0\"}}'; exit 0"));

@@ -55,7 +55,7 @@ fn container_has_hostname_hosts_and_resolvers() {
 /// If the path of such a file is a directory, or a link to another file, the root keeps it, and the container has a
 /// warning.
 #[test]
-fn what_cannot_be_replaced_stays() {
+fn directory_at_hosts_path_is_kept() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let daemon = network.daemon("");
     fs::create_dir(rootfs.path().join("etc/hosts")).unwrap();

@@ -127,7 +127,7 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
 
 /// The effect of a call that returned just before the kill is durable: a completion, a deletion, a stop.
 #[test]
-fn what_was_answered_is_remembered() {
+fn answered_calls_survive_kill() {
     let mut daemon = Daemon::start();
     for round in 0..4 {
         let [ended, gone, stopped] = ["ended", "gone", "stopped"].map(|name| format!("{name}{round}"));

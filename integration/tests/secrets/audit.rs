@@ -63,7 +63,7 @@ fn audit_finds_nothing_left() {
 }
 
 #[test]
-fn what_is_left_is_found_and_reported() {
+fn audit_reports_leftover_secrets() {
     let daemon = Setup::default().control().start();
     let ran = run(&daemon.socket(), &["audit", "--json"]);
     assert_eq!(ran.status, 1, "{ran:?}");
@@ -78,7 +78,7 @@ fn what_is_left_is_found_and_reported() {
 }
 
 #[test]
-fn what_an_audit_needs_is_reported() {
+fn audit_without_root_or_shell_fails() {
     let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();
     let refused = finish(command(Some(&daemon.socket()), &["audit"]).uid(4242).gid(60).spawn().unwrap());
     assert!(refused.status == 125 && refused.stderr.contains("sudo agent-cli audit"), "{refused:?}");

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_stays_out() {
+    fn unset_options_are_not_sent() {
         let request = build(&["--", "true"]).unwrap();
         let message = request.run().message().clone();
         assert_eq!(uuid::Uuid::parse_str(&message.id).unwrap().get_version_num(), 4);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_is_refused() {
+    fn invalid_options_fail() {
         let table: [(&[&str], &str); 9] = [
             (&["--secret-env", "A=hunter2", "--", "x"], "--secret-env A=...: the value itself cannot be given"),
             (&["--secret-arg", "hunter2", "--", "x"], "--secret-arg takes INDEX=@FILE"),

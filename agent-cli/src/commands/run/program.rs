@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_run() {
+    fn image_and_entrypoint_select_program() {
         let program = |image: Option<&str>, entrypoint: Option<&str>, command: &[&str]| {
             let mut args = ImageOfRun {
                 image: image.map(str::to_owned),

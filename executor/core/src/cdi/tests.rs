@@ -115,7 +115,7 @@ fn mounts_hide_no_secret_file() {
 }
 
 #[test]
-fn what_devices_bring_is_bounded() {
+fn device_edits_above_limit_fail() {
     let many = |list: Vec<String>| list.join(",");
     let nodes = many((0..97).map(|n| format!("{{\"path\": \"/dev/n{n}\"}}")).collect());
     let mounts = many((0..257).map(|n| format!("{{\"hostPath\": \"/a\", \"containerPath\": \"/m{n}\"}}")).collect());

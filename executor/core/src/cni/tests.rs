@@ -57,7 +57,7 @@ fn versions_that_are_spoken_here_remain() {
 }
 
 #[test]
-fn what_is_no_network_is_named() {
+fn invalid_network_configuration_fails() {
     let many = format!(r#"{{"cniVersion":"1.0.0","name":"x","plugins":[{}]}}"#, vec![r#"{"type":"a"}"#; 17].join(","));
     let table = [
         ("", "is not a JSON object"),

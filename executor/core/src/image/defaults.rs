@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_reported_at_once() {
+    fn invalid_configuration_reports_all_fields() {
         let bad = from_configuration(
             r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#,
         );

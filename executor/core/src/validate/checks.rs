@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together() {
+    fn conflicting_check_options_fail() {
         let second = Duration::from_secs(1);
         let late = Check { initial_delay: second * 60, ..tcp(1) };
         let of = |list: &str| {

@@ -445,7 +445,7 @@ async fn disconnected_caller_does_not_end_container() {
 /// Capacity is held until the shim has removed the container's resources, even if the daemon is killed. A deletion and
 /// a request that needs the capacity wait for the removal.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_removed_yet_is_counted() {
+async fn capacity_is_held_until_removal() {
     let mut node = Node::start().await;
     let total = info(&node).await.total.unwrap().memory_bytes;
     let whole = |id: &str| {

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_reported() {
+    fn invalid_public_key_fails() {
         let private = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         let damaged = VECTORS[0].0.replace("MFkw", "MFkx");
         let table = [

@@ -80,7 +80,7 @@ async fn docker_archive_supports_any_order_and_links() {
 }
 
 #[tokio::test]
-async fn what_an_archive_says_is_not_believed() {
+async fn invalid_archives_are_refused() {
     let good = config(&[b"lower"], arch());
     let strange = config(&[b"lower"], "s390x");
     let file = |text: &'static str| TestEntry::File(text.as_bytes());

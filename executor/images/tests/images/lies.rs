@@ -182,7 +182,7 @@ async fn more_than_is_taken() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_and_what_fails() {
+async fn pull_failures_have_error_kinds() {
     let fake = Fake::honest().await;
     let error = reported(&TestStore::new(), &fake).await;
     assert!(matches!(&*error, ImageError::NotFound { .. }), "{error}");

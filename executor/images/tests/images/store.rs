@@ -62,7 +62,7 @@ async fn digest_of_configuration_finds_image() {
 }
 
 #[tokio::test]
-async fn what_is_about_to_be_used_stays() {
+async fn image_in_use_is_not_removed() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
     let (place, reference) = (TestStore::new(), fake.reference(":1"));
@@ -113,7 +113,7 @@ async fn the_budget_is_kept() {
 
 /// After a crash, unfinished files, records without documents, and documents without records are ignored.
 #[tokio::test]
-async fn what_a_crash_leaves_counts_for_nothing() {
+async fn leftovers_of_crash_are_ignored() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
     fake.put_image("2", &[b"b"]);

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_limited_is_not_written() {
+    fn unlimited_resources_are_not_written() {
         assert!(of_version_1(&NONE, true, true).is_empty());
         assert!(of_version_2(&NONE).is_empty());
         let without_memory = Limits { swap_bytes: Some(-1), memory_reservation_bytes: 5, ..NONE };

@@ -109,7 +109,7 @@ fn parts_have_limits_of_their_own() {
 }
 
 #[test]
-fn what_files_of_a_cgroup_report() {
+fn cgroup_files_are_parsed() {
     let dir = tempfile::tempdir().unwrap();
     let v2 = Hierarchies::V2 { mount: dir.path().into() };
     let (kills, pids) = (|| v2.oom_kills(Path::new("")), || v2.pids(Path::new("")));

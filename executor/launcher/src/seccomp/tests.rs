@@ -270,7 +270,7 @@ fn multiplied(names: usize, conditions: usize) -> String {
 }
 
 #[test]
-fn what_is_no_profile_is_reported() {
+fn invalid_profile_fails() {
     let rule = |rule: &str| format!(r#"{{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{rule}]}}"#);
     let arg = |arg: &str| rule(&format!(r#"{{"names": ["read"], "action": "SCMP_ACT_ALLOW", "args": [{arg}]}}"#));
     let cases = [

@@ -84,7 +84,7 @@ fn checksums_are_compared() {
 }
 
 #[test]
-fn what_leads_out_is_refused() {
+fn entries_outside_directory_are_refused() {
     let regular = |path: &str| archive_of(EntryType::Regular, path, "", b"x");
     let table = [
         (regular("../x"), "leads out"),

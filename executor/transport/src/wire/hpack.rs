@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_fields_are_decoded() {
         let (mut decoder, mut block) = (Decoder::default(), Vec::new());
         put_no_table(&mut block);
         put_request(&mut block, "/17");

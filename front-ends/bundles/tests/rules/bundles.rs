@@ -460,7 +460,7 @@ fn a_csv_may_deploy_nothing() {
 }
 
 #[test]
-fn what_needs_an_api_server_is_reported() {
+fn objects_for_api_server_are_reported() {
     let what: Vec<String> = good(&[]).not_provided().into_iter().map(|it| it.what).collect();
     assert_eq!(
         what,

@@ -134,7 +134,7 @@ fn invalid_store_contents_are_refused() {
 
 /// If a record is unreadable or does not match its path, it is reported, and all other records are returned.
 #[test]
-fn what_cannot_be_read_hides_nothing_else() {
+fn unreadable_record_hides_no_others() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::new(home.path());
     let first = made(&store, None, "install", Status::Succeeded);

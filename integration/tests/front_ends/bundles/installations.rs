@@ -74,7 +74,7 @@ fn killed_upgrade_is_repaired_by_next_command() {
 
 /// I5: followers receive the events of every command that changes an installation.
 #[test]
-fn what_becomes_of_installations_is_reported() {
+fn followers_receive_installation_events() {
     let world = World::new();
     let (one, bad) = (world.plain("one", "first", true), world.plain("bad", "never", false));
     let mut follower = world.command("bundle", &["events", "--follow", "--json"]).spawn().unwrap();

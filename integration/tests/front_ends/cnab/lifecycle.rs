@@ -93,7 +93,7 @@ fn a_bundle_goes_through_its_life() {
 
 /// A name that is already installed cannot be installed again (rule 5).
 #[test]
-fn what_is_installed_is_not_installed_again() {
+fn installed_name_is_not_installed_again() {
     let world = World::new("true");
     let bundle = world.bundle(
         &json!({ "schemaVersion": "v1", "name": "x", "version": "1.0.0", "invocationImages": [{ "image": "x" }] }),

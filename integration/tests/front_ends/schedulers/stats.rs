@@ -42,7 +42,7 @@ fn worked(daemon: &Daemon, request: RunRequest) -> String {
 }
 
 #[test]
-fn what_a_container_has_used_is_counted() {
+fn container_usage_is_counted() {
     let daemon = Daemon::start();
     let mut request = sh(WORK).id("busy");
     request.limits.get_or_insert_default().cpu_millis = 500;

@@ -100,7 +100,7 @@ fn a_broken_connection_ends_alone() {
 }
 
 #[test]
-fn what_cannot_be_connected_is_refused() {
+fn connection_without_pod_or_policy_fails() {
     let daemon = open();
     serve(&daemon, "p", &[(7000, "/bin/cat")]);
     assert_eq!(code(connect(&daemon, "p", 0)).0, Code::InvalidArgument);

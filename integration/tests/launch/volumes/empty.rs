@@ -124,7 +124,7 @@ fn volumes_go_however_the_container_ends() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_empty_volumes_are_refused() {
     let daemon = Daemon::start();
     let script = || sh("true");
     let bad = [new("/a", DISK, 1), new("/b", MEMORY, 1), new("/c", 7, 0), super::read_only(new("/d", DISK, 0))];

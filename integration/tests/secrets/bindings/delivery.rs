@@ -52,7 +52,7 @@ fn text(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<&str, &str> {
 
 /// A container has exactly the files that `bindings show` prints, in every profile.
 #[test]
-fn what_is_shown_is_what_is_delivered() {
+fn shown_files_equal_delivered_files() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
     let socket = daemon.socket();
     for profile in ["cc", "rfc", "libcnb"] {
@@ -251,7 +251,7 @@ fn without_a_binding_the_root_is_there() {
 }
 
 #[test]
-fn what_is_wrong_starts_nothing() {
+fn invalid_bindings_start_no_container() {
     let (daemon, vcap) = (Daemon::start(), example());
     let socket = daemon.socket();
     let source = vcap.source();

@@ -16,7 +16,7 @@ const CONFIG: &str = "/root/.kube/config";
 /// If the image lacks the home directory of a secret file, the directory is created, and is writable as if the image
 /// had it.
 #[test]
-fn what_lies_around_a_file_stays_writable() {
+fn home_around_secret_file_stays_writable() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = rootfs.listing();
     let script = format!(

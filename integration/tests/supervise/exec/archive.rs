@@ -354,7 +354,7 @@ fn partial(pid: i32) -> usize {
 
 /// If any process is killed or interrupted during a copy, the partial copy is removed.
 #[test]
-fn what_is_not_whole_goes() {
+fn partial_copy_is_removed_after_interrupt() {
     let (mut daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
     let pid = integration::api::pid(&daemon.api.started(sleeper("c")));
     let mut header = tar::Header::new_gnu();

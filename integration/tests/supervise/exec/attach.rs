@@ -77,7 +77,7 @@ fn input_by_a_pipe() {
 }
 
 #[test]
-fn what_cannot_be_attached_to() {
+fn invalid_attach_is_refused() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     let start =

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn invalid_pattern_fails() {
         let long = format!("r.example/{}", "a".repeat(PATTERN_MAX));
         let bad = [
             "",

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_translated_is_reported_once() {
+    fn invalid_check_fields_are_reported_once() {
         let check = |kind| v1::Check { kind, ..v1::Check::default() };
         let http = v1::HttpCheck { port: 65_536, statuses: vec![200, 70_000], ..v1::HttpCheck::default() };
         let negative = Some(prost_types::Duration { seconds: -1, nanos: 0 });

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_translated_keeps_its_place() {
+    fn invalid_volumes_keep_their_indices() {
         let empty = |medium| Some(Source::Empty(v1::EmptyVolume { medium, ..Default::default() }));
         let mount = |source| VolumeMount { path: "/a".into(), source, ..Default::default() };
         let request = RunRequest { volumes: vec![mount(None), mount(empty(2)), mount(empty(1))], ..Default::default() };

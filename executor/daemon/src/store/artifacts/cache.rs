@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_whole_is_removed() {
+    async fn incomplete_artifacts_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["x.part", "without-mark", "without-artifact.json"] {
             fs::write(dir.path().join(name), "{}").unwrap();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_not_read() {
+    fn configuration_writable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.conf");
         fs::write(&path, single("a")).unwrap();

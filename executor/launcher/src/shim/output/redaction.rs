@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_masked_has_no_search() {
+    fn redactor_without_values_is_idle() {
         let mut none = Masking::none();
         assert_eq!(none.redactor().text("123456789"), "123456789");
         assert!(none.redactor().is_idle() && none.warnings().is_empty() && none.news().is_empty());

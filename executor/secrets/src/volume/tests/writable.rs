@@ -212,7 +212,7 @@ fn wipe_through_mounts_counts_files_once() {
 
 /// The token holder gets the content from the request, even if the file has changed.
 #[test]
-fn what_was_given_is_kept_beside() {
+fn original_content_is_kept_after_write() {
     let volume = writable_and_kept(16 * PAGE, &CONTENTS[..3]);
     open(&volume, "0/db/password").write_all_at(b"changed", 0).unwrap();
     let read = |stored: Stored| {
