@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_and_a_document_with_more() {
+    fn action_file_may_be_whole_document() {
         let alone =
             read_text("serial:\n  actions:\n  - run: {path: /bin/a, args: [x]}\n  - run: {path: /bin/b}\n").unwrap();
         let runs: Vec<&str> = alone.runs().iter().map(|run| &*run.path).collect();

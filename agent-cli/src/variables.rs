@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn as_docker_reads_it() {
+    fn env_file_is_parsed_like_docker() {
         let text = "\u{feff}A=1\n# B=2\n\n  C=3  \r\nD=\"x\" # y\nE=\nHERE\nMISSING\nF=a=b\n\t#G=1\nA=2";
         assert_eq!(parse(text.as_bytes()).unwrap(), "A=1;C=3  ;D=\"x\" # y;E=;HERE=there;F=a=b;A=2;");
         assert_eq!(parse(b"").unwrap(), "");

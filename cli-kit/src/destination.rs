@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cp_s_rules() {
+    fn cp_destination_follows_rules() {
         use TargetKind::{Directory, File, Nothing, Other};
         let at = |directory: &str, make, name: Option<&str>| {
             Some(Place { directory: directory.into(), make, name: name.map(OsString::from) })
@@ -170,7 +170,7 @@ mod tests {
 
     /// A path that is not below the prefix is rejected. A correct executord never sends such a path.
     #[test]
-    fn a_path_that_leads_elsewhere_is_none() {
+    fn path_outside_prefix_is_rejected() {
         let fine = [("/out/a", "a"), ("/out/a/b c", "a/b c"), ("/out/..a/...", "..a/..."), ("/out/\u{1b}", "\u{1b}")];
         for (path, expected) in fine {
             assert_eq!(below("/out", path).as_deref(), Some(Path::new(expected)));

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_sources() {
+    fn file_stdin_and_environment_are_sources() {
         let table = [
             ("db/password=@/tmp/pw", "db/password", Source::File("/tmp/pw".into())),
             ("a=b=@c=@d", "a=b", Source::File("c=@d".into())),

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_say_what_to_do() {
+    fn status_codes_have_advice() {
         let table = [
             (Code::AlreadyExists, "choose another --id"),
             (Code::PermissionDenied, "run web-1: because"),
@@ -196,7 +196,7 @@ mod tests {
 
     /// If a registry denies access, the message names the registry and its user, not the caller's uid.
     #[test]
-    fn a_registrys_refusal_is_not_executords() {
+    fn registry_denial_names_registry_and_user() {
         let why = "registry r.example refuses the user \"bob\" of the request access to image x: access denied (403)";
         let error = || refusal(Code::PermissionDenied, why, &[("rootfs", why, "ACCESS_DENIED")]);
         assert_eq!(reported(error()), format!("run web-1: {why}"));

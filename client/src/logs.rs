@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_passed_once() {
+    fn gap_and_entry_advance_position_once() {
         let mut place = Place::default();
         let gap = Some(LogGap { dropped_bytes: 100, dropped_entries: 3, log_bytes_max: 9, above_limits: false });
         assert!(place.pass(&StreamLogsResponse { gap, offset: 7, ..Default::default() }));

@@ -25,7 +25,10 @@ const PACKAGES: [&str; 6] =
 /// does not support.
 const NOT_RUN: [(&str, &str); 3] = [
     ("freed_memory_is_zeroed", "reads freed memory, to check that it was overwritten"),
-    ("scrub_stack_overwrites_earlier_frames", "inspects the stack below its frame, where the runtime does not put frames"),
+    (
+        "scrub_stack_overwrites_earlier_frames",
+        "inspects the stack below its frame, where the runtime does not put frames",
+    ),
     ("memory_is_locked_on_fault_if_permitted", "locks all memory, and the runtime's shadow is terabytes"),
 ];
 /// Compiler flags for the instrumentation.

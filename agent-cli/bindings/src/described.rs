@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_has_the_last_word() {
+    fn public_entries_are_listed_in_metadata() {
         let metadata = r#"{"metaDataProperties": [{"name": "type", "format": "text"}, {"name": "region", "format": "text"},
             {"name": "both", "format": "text"}],
             "credentialProperties": [{"name": "label", "format": "text"}, {"name": "both", "format": "text"}]}"#;

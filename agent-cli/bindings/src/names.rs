@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rule_holds_for_the_whole_value() {
+    fn invalid_binding_names_are_refused() {
         let long = "a".repeat(253);
         for name in ["a", "my-db.1", "0", "-", ".x", &long] {
             assert!(is_binding(name) && is_entry(name) && is_key(name), "{name}");

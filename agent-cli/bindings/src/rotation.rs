@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_reported_by_the_files() {
+    fn layout_is_derived_from_present_files() {
         let layout = |files: &[&'static str]| Present::below("/b", files.iter().copied()).layout();
         assert_eq!(layout(&[]), None);
         assert_eq!(layout(&["/b/token", "/b/x/token"]), None);

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_does_nothing_to_a_terminal() {
+    fn violation_escapes_control_characters_in_names() {
         let violation = Violation::BindingName("a\u{1b}[2J\nb\u{202e}".into());
         assert_eq!(
             Refused(vec![violation, Violation::FileName("ä".repeat(400))]).to_string(),

@@ -198,7 +198,7 @@ fn row_cc_omits_nil_and_empty_values() {
 }
 
 #[test]
-fn row_root() {
+fn default_root_and_variable() {
     let bindings = Builder::new().vcap_services(FULL.as_bytes(), Profile::Cc).finish().unwrap();
     assert_eq!((bindings.layout(), bindings.layout().variable()), (Layout::Directories, "SERVICE_BINDING_ROOT"));
     assert_eq!(executor_bindings::DEFAULT_ROOT, "/etc/cf-service-bindings");
@@ -206,7 +206,7 @@ fn row_root() {
 
 /// The example of libcnb's own test.
 #[test]
-fn libcnb_s_own_example() {
+fn libcnb_example_is_converted() {
     let text = json!({
         "elephantsql-provider": [{
             "name": "elephantsql-binding-c6c60", "label": "elephantsql-type", "plan": "turtle",
@@ -338,7 +338,7 @@ fn error_everything_is_reported_at_once() {
 }
 
 #[test]
-fn error_what_is_no_vcap_services() {
+fn error_invalid_vcap_services_document() {
     let table: [(&[u8], Violation); 6] = [
         (b"", Violation::Syntax { line: 1, column: 0 }),
         (b"{\n  \"l\": hunter2}", Violation::Syntax { line: 2, column: 8 }),
@@ -374,7 +374,7 @@ fn error_messages_hold_no_value() {
 }
 
 #[test]
-fn other_mode_one_file() {
+fn one_file_layout_keeps_document_unchanged() {
     let text = " { \"l\" : [ { \"name\" : \"Any NAME\", \"n\" : 1.50 } ] } ";
     let bindings = Bindings::one_file(text.as_bytes()).unwrap();
     assert_eq!((bindings.layout(), bindings.layout().variable()), (Layout::OneFile, "VCAP_SERVICES_FILE_PATH"));
@@ -393,7 +393,7 @@ fn other_mode_one_file() {
 }
 
 #[test]
-fn a_directory_is_taken_as_it_is() {
+fn binding_of_directory_keeps_all_entries() {
     let entry = |name: &str, content: &[u8]| (name.to_owned(), Zeroizing::new(content.to_vec()));
     let bindings = Builder::new()
         .vcap_services(one("a", json!({})).as_bytes(), Profile::Cc)
@@ -452,7 +452,7 @@ fn no_debug_shows_a_value() {
 
 /// Any input results in an error or in files that obey every rule. The input is a document with random changes.
 #[test]
-fn arbitrary_bytes_break_no_rule() {
+fn random_documents_fail_or_follow_rules() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;

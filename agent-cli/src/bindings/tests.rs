@@ -114,7 +114,7 @@ fn files_and_variable_are_placed() {
 
 /// The layouts exclude each other, and both exclude VCAP_SERVICES.
 #[test]
-fn vcap_services_is_not_set_beside_them() {
+fn binding_layouts_exclude_each_other() {
     let request = |env: Option<(&str, &str)>, secret: Option<(&str, &str)>| {
         let variables = |given: Option<(&str, &str)>| {
             let variable = |(name, value): (&str, &str)| EnvironmentVariable {
@@ -166,7 +166,7 @@ fn update_adds_changes_and_removes_files() {
 }
 
 #[test]
-fn an_update_keeps_to_the_layout() {
+fn update_requires_layout_of_container() {
     let one_file = || BindingArgs { vcap_file: true, ..args("@-") };
     let update = |args, container: &Container| {
         let updated = delivery(args, None).update(&UpdateFilesRequest::default(), container, "");

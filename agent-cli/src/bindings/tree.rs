@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_directories_and_kubernetes_ones() {
+    fn plain_and_kubernetes_directories_are_read() {
         let home = tempfile::tempdir().unwrap();
         let root = home.path();
         put(root, "plain/type", b"mysql");

@@ -6,12 +6,12 @@ fn parsed(line: &str) -> Result<Cli, clap::Error> {
 }
 
 #[test]
-fn the_definitions_are_sound() {
+fn command_line_definitions_are_consistent() {
     command().debug_assert();
 }
 
 #[test]
-fn lines_that_are_understood() {
+fn valid_command_lines_are_parsed() {
     for line in [
         "run -- true",
         "run debian:12",
@@ -125,7 +125,7 @@ fn lines_that_are_understood() {
 }
 
 #[test]
-fn lines_that_are_not() {
+fn invalid_command_lines_are_refused() {
     for line in [
         "",
         "run --registry-user u debian",

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_an_object_too() {
+    fn event_gap_is_json_object() {
         let gap = value(&Event::from(&v1::WatchEventsResponse { event: None, gap: true }));
         assert_eq!((&gap["kind"], &gap["gap"], &gap["cursor"]), (&json!("gap"), &json!(true), &Value::Null));
     }

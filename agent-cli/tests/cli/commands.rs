@@ -37,7 +37,7 @@ fn ps_lists_all_pages_hides_completed() {
 }
 
 #[test]
-fn inspect_wait_and_what_is_not_there() {
+fn inspect_and_wait_report_missing_containers() {
     let fake = with_three();
     let text = run(&fake, &["inspect", "c"]);
     assert!(text.out().starts_with("c  completed\n") && text.out().contains("ended by SIGKILL (9)"), "{}", text.out());
@@ -104,7 +104,7 @@ fn stop_waits_for_the_end() {
 /// A unique prefix is resolved, and a complete id takes precedence. For an ambiguous prefix, all matching ids are
 /// listed.
 #[test]
-fn ids_by_their_beginnings() {
+fn unique_id_prefix_selects_container() {
     let fake = Fake::start();
     for id in ["web", "web-1", "web-22", "job-1"] {
         fake.add(id, State::Running);
@@ -124,7 +124,7 @@ fn ids_by_their_beginnings() {
 }
 
 #[test]
-fn several_are_stopped_and_waited_for() {
+fn stop_and_wait_accept_several_ids() {
     let fake = with_three();
     let stopped = run(&fake, &["stop", "a", "b"]);
     assert_eq!((stopped.status, stopped.out().as_str(), stopped.err().as_str()), (Some(0), "", ""));
@@ -151,7 +151,7 @@ fn logs_with_times_and_the_last_lines() {
 }
 
 #[test]
-fn ps_as_a_template_says() {
+fn ps_format_uses_template() {
     let fake = with_three();
     assert_eq!(run(&fake, &["ps", "--format", "{{.ID}}={{.State}}"]).out(), "a=running\nb=running\n");
     let bad = run(&fake, &["ps", "--format", "{{.Nope}}"]);
@@ -169,7 +169,7 @@ fn signal_takes_names_and_numbers() {
 }
 
 #[test]
-fn rm_tries_every_one() {
+fn rm_continues_after_failed_removal() {
     let fake = with_three();
     let program = run(&fake, &["rm", "a", "c", "nope"]);
     assert_eq!((program.status, program.out().as_str()), (Some(125), "c\n"));
@@ -280,7 +280,7 @@ fn rotate_sends_files_and_prints_generation() {
 /// A single value is printed unchanged, and all values only with a flag. The token is read from a file and appears in
 /// no message.
 #[test]
-fn secrets_are_printed_as_asked_for() {
+fn secrets_prints_all_values_only_with_flag() {
     let fake = Fake::start();
     let dir = tempfile::tempdir().unwrap();
     let (right, wrong) = (dir.path().join("right"), dir.path().join("wrong"));

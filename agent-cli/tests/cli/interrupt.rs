@@ -58,7 +58,7 @@ fn sigterms_that_come_together_stop_once() {
 }
 
 #[test]
-fn twice_kills_and_output_keeps_flowing_meanwhile() {
+fn second_ctrl_c_kills_while_output_continues() {
     let fake = Fake::start();
     fake.shared.state().ignores_term = true;
     let mut child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
@@ -75,7 +75,7 @@ fn twice_kills_and_output_keeps_flowing_meanwhile() {
 }
 
 #[test]
-fn a_third_time_leaves_at_once() {
+fn third_ctrl_c_exits_immediately() {
     let mut fake = Fake::start();
     fake.shared.state().ignores_term = true;
     let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();

@@ -41,7 +41,7 @@ impl Installed {
 }
 
 #[test]
-fn its_own_directory_comes_before_path() {
+fn own_directory_is_searched_before_path() {
     let installed = Installed::with("agent-cli-greet", "echo own");
     script(&installed.path.path().join("agent-cli-greet"), "echo path");
     assert_eq!(installed.run(&["greet"]).out(), "own\n");
@@ -84,7 +84,7 @@ fn command_takes_precedence_over_external_program() {
 }
 
 #[test]
-fn arguments_reach_it_as_they_are() {
+fn external_program_receives_unchanged_arguments() {
     let installed = Installed::with("agent-cli-args", "for word; do printf '%s\\n' \"$word\"; done");
     let words: [&[u8]; 11] = [
         b"--",
@@ -126,7 +126,7 @@ fn global_flags_are_passed_in_environment() {
 }
 
 #[test]
-fn its_end_is_the_end() {
+fn external_program_exit_status_is_returned() {
     let installed = Installed::with("agent-cli-end", "echo said >&2; [ $1 = -KILL ] && kill $1 $$; exit $1");
     for status in ["0", "1", "42", "125", "255"] {
         let ended = installed.run(&["end", status]);

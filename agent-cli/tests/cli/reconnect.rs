@@ -54,7 +54,7 @@ fn interrupted_request_is_retried_with_same_id() {
 
 /// If executord closes a connection with GOAWAY between two calls or during a call, the command does not fail.
 #[test]
-fn a_goodbye_between_calls_is_not_noticed() {
+fn goaway_does_not_fail_command() {
     let mut fake = Fake::with(|shared, id| {
         shared.log(id, LogStream::Stdout, b"hello\n");
         shared.complete(id, exited(3));

@@ -99,7 +99,7 @@ fn possibly_missing_output_is_reported_once() {
 }
 
 #[test]
-fn keep_keeps_and_detach_leaves_running() {
+fn run_keep_and_detach_leave_container() {
     let fake = Fake::with(|shared, id| shared.complete(id, exited(4)));
     assert_eq!(run(&fake, &["run", "--keep", "--id", "kept", "--", "x"]).status, Some(4));
     assert!(fake.is_there("kept"));
@@ -295,7 +295,7 @@ fn a_slow_reader_gets_everything() {
 }
 
 #[test]
-fn usage_errors_are_ours() {
+fn usage_error_exits_125() {
     let fake = Fake::start();
     for args in [
         &["run"][..],

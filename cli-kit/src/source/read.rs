@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_come_as_they_are() {
+    fn source_bytes_are_read_unchanged() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"line\n\0\xff").unwrap();
         let arguments = [&format!("f=@{}", file.path().display()), "e=@env:TOKEN", "s=@-"];
@@ -223,7 +223,7 @@ mod tests {
 
     /// The limit applies to the sum of all files, and a file that reports a larger size is rejected before it is read.
     #[test]
-    fn the_bound_is_over_all_files() {
+    fn size_limit_applies_to_all_files() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(TOTAL_MAX as u64).unwrap();
         let name = format!("big=@{}", file.path().display());

@@ -214,7 +214,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn all_that_is_released_is_there_again(steps: Vec<(u8, u8, bool)>) {
+        fn released_capacity_is_available_again(steps: Vec<(u8, u8, bool)>) {
             let total = Amount { memory_bytes: 300, pids: 20, containers: 8, disk_bytes: 0 };
             let mut account = Account::new(total);
             for (who, memory, take) in &steps {

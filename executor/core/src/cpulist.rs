@@ -115,7 +115,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn the_missing_number_is_the_first(one: std::collections::BTreeSet<u8>, other: std::collections::BTreeSet<u8>) {
+        fn first_missing_cpu_is_lowest(one: std::collections::BTreeSet<u8>, other: std::collections::BTreeSet<u8>) {
             let list = |numbers: &std::collections::BTreeSet<u8>| -> Option<CpuList> {
                 let text = numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
                 text.parse().ok()

@@ -384,7 +384,7 @@ mod tests {
 
     /// All violations are reported at once, each with its field.
     #[test]
-    fn everything_else_is_refused_with_its_field() {
+    fn names_outside_settings_are_refused() {
         let names = names(
             &["app:1", "org:1", "app:1", "app:\n"],
             &["internal", "xapps.internal", "a..apps.internal", "A.apps.internal", "apps.internal."],

@@ -80,7 +80,7 @@ mod tests {
         /// For any sequence of reports, each state is reported at most once and in order: none after `completed`,
         /// `wiping` before `completed`, and `running` before any later state if the process was started.
         #[test]
-        fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40), started in 0usize..40) {
+        fn states_advance_in_order(reports in proptest::collection::vec(0usize..7, 0..40), started in 0usize..40) {
             let mut seen = vec![State::Reserved];
             for (at, report) in reports.into_iter().map(|i| State::ALL[i]).chain([State::Completed]).enumerate() {
                 let now = seen[seen.len() - 1];

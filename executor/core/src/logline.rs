@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_whole_or_not_there() {
+    fn incomplete_utf8_at_end_is_cut() {
         let table: [(&[u8], usize); 12] = [
             (b"", 0),
             (b"ab", 2),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_fork_marks_only_eagain() {
+    fn fork_eagain_is_process_shortage() {
         let forked = from_fork(io::Error::from_raw_os_error(11));
         assert_eq!((find(&forked), named(&forked.to_string())), (Some(Shortage::Processes), Some(Shortage::Processes)));
         assert_eq!(find(&from_fork(io::Error::from_raw_os_error(12))), Some(Shortage::Memory));

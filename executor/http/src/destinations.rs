@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_answered_comes_no_nearer() {
+    fn redirect_reaches_no_nearer_address() {
         let table = [
             (Reach::Public, "93.184.216.34", true),
             (Reach::Public, "10.1.2.3", false),

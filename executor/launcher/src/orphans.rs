@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_program_is_none() {
+    fn process_of_another_program_is_ignored() {
         assert!(!is_ours(std::process::id() as i32, Path::new("/run/executor")));
         assert!(parent(std::process::id() as i32).is_some());
     }

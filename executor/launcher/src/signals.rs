@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_signals_the_first_process_never_gets() {
+    fn signals_ignored_by_init_are_found() {
         let status = "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000002\nSigCgt:\t0000000000004000\n";
         for (signal, kept) in [(1, false), (2, false), (15, false), (3, true), (10, true), (64, true)] {
             assert_eq!(takes_no_notice(status, signal), kept, "{signal}");

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_have_what_the_file_has_not() {
+    fn helper_is_used_without_stored_credentials() {
         for (registry, helper) in [("helped.example", "pass"), ("stored.example", "desktop")] {
             assert_eq!(find_in_file(registry, "x"), Ok(Found::Helper(helper.into())), "{registry}");
         }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_repeats_a_value() {
+    fn credentials_are_hidden_in_messages() {
         const CANARY: &str = "canary-77c1";
         let reported = format!("{:?} {:?}", basic("u", CANARY), Credentials::RegistryToken(CANARY.to_owned().into()));
         assert!(reported.contains("[REDACTED]") && !reported.contains(CANARY), "{reported}");

@@ -288,7 +288,7 @@ mod tests {
 
     /// If another process writes to the file during a read, the reader's copy does not change.
     #[test]
-    fn a_reader_has_a_copy() {
+    fn reader_has_unchanging_copy() {
         let mut file = MemFile::create("test", 10_000).unwrap();
         file.fill(|bytes| bytes.fill(7)).unwrap();
         let other = std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());

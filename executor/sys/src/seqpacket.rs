@@ -331,7 +331,7 @@ mod tests {
 
     /// If a peer closes without reading its input, its last messages are still received.
     #[test]
-    fn last_words_are_heard() {
+    fn last_messages_of_closed_peer_arrive() {
         let (a, b) = Seqpacket::pair().unwrap();
         b.send(b"unread", &[]).unwrap();
         a.send(b"last words", &[]).unwrap();
@@ -343,7 +343,7 @@ mod tests {
 
     /// If a peer has a duplicate of the socket that it passed, it cannot make calls on this end block.
     #[test]
-    fn a_peer_makes_no_call_wait() {
+    fn peer_cannot_make_calls_block() {
         let (_a, b) = Seqpacket::pair().unwrap();
         let theirs = b.as_fd().try_clone_to_owned().unwrap();
         let passed = Seqpacket::from_peer(b.into()).unwrap();
@@ -359,7 +359,7 @@ mod tests {
 
     /// After a listener is closed, pending connections can be accepted, and new connections are refused at once.
     #[test]
-    fn who_came_before_the_end_is_taken() {
+    fn pending_connection_is_accepted_after_close() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = SeqpacketListener::bind(&path).unwrap();

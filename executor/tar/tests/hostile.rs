@@ -170,7 +170,7 @@ fn entry_is_returned_as_written() {
 
 /// Only a file has content, and bytes after the end of an archive are not part of it.
 #[test]
-fn archive_ends_where_it_says() {
+fn bytes_after_archive_end_are_ignored() {
     let one = file("a", b"x");
     let table = [
         ("no end", one.clone(), 1),

@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_their_files() {
+    fn installation_names_are_escaped_in_files() {
         for (name, file) in [
             ("my-app.1_x", "my-app.1_x"),
             ("../../etc", "%2E.%2F..%2Fetc"),

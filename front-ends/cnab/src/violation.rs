@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_are_kept_than_anybody_reads() {
+    fn violations_are_limited_and_counted() {
         let mut all = Violations::default();
         for index in 0..VIOLATIONS_MAX + 7 {
             all.add(format!("/{index}"), 24, "is wrong");

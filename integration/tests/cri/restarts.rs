@@ -173,7 +173,7 @@ impl Drop for Freezer {
 /// At the start, containers without a record are deleted, and containers that executord does not have get an unknown
 /// exit status.
 #[test]
-fn the_daemon_wins_at_the_start() {
+fn records_are_reconciled_at_start() {
     let mut node = KubernetesNode::start();
     let before = node.daemon.footprint();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();

@@ -53,7 +53,7 @@ fn with_files(files: &[(&str, usize)]) -> RunRequest {
 }
 
 #[test]
-fn files_that_cannot_be() {
+fn invalid_files_are_refused() {
     use Code::InvalidArgument;
     let daemon = Daemon::start();
     let first = "action.run.volume_mounted_files[0].path";
@@ -91,7 +91,7 @@ fn files_that_cannot_be() {
 
 /// Files of 1 MiB in total are accepted, and one more byte is refused, as in a BBS.
 #[test]
-fn a_mebibyte_and_one() {
+fn one_byte_beyond_mebibyte_is_refused() {
     let daemon = Daemon::start();
     let words = ["1048577 bytes", "at most 1048576", "large", "1048481"];
     let one_too_many = with_files(&[("large", 1_048_481), ("small", 96)]);

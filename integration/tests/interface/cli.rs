@@ -313,7 +313,7 @@ fn name_in_use_is_refused() {
 
 /// If several commands use the same name at the same moment, one of them gets it.
 #[test]
-fn one_of_many_gets_the_name() {
+fn concurrent_runs_share_no_name() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     let line = ["run", "--keep", "--name", "one", "--rootfs", "host", "sh", "-c", "echo ran"];

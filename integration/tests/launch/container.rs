@@ -25,7 +25,7 @@ fn namespace(pid: i32, kind: &str) -> PathBuf {
 }
 
 #[test]
-fn namespaces_are_its_own() {
+fn container_has_own_namespaces() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\n").start();
     let host = std::process::id() as i32;
     let one = pid(&daemon.api.started(sleeper("one")));
@@ -45,7 +45,7 @@ fn namespaces_are_its_own() {
 
 /// Root has few capabilities in its container, other users have none, and no process gains any.
 #[test]
-fn capabilities_are_few() {
+fn container_capabilities_are_limited() {
     const SHORT_LIST: u64 = 0x4fb; // chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
     let daemon = Daemon::start();
     for (id, user, held) in [("root", "root", SHORT_LIST), ("vcap", "vcap", 0), ("other", "4711:4711", 0)] {
@@ -281,7 +281,7 @@ fn workdir_missing_is_created() {
 }
 
 #[test]
-fn workdir_that_cannot_be_is_reported() {
+fn invalid_workdir_is_reported() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     std::os::unix::fs::symlink("/nowhere", rootfs.path().join("dangling")).unwrap();
     std::os::unix::fs::symlink("/proc/1/root", rootfs.path().join("magic")).unwrap();

@@ -61,7 +61,7 @@ fn values_reach_processes_as_bytes() {
 }
 
 #[test]
-fn values_with_faults_are_refused() {
+fn invalid_environment_values_are_refused() {
     let daemon = Daemon::start();
     let mut two = variable("TWO", b"canary\xff");
     two.value = "canary".into();

@@ -126,7 +126,7 @@ fn stopped_held_container_never_starts() {
 
 /// The container is held while executord, the launcher, or both are killed and started again.
 #[test]
-fn it_waits_across_restarts() {
+fn held_container_survives_restarts() {
     let mut daemon = Daemon::start();
     daemon.api.started(held("c", SCRIPT));
     daemon.kill();

@@ -93,7 +93,7 @@ fn burst_of_launches_continues_during_removals() {
 
 /// Containers that exit at the same time report their own exit codes and output.
 #[test]
-fn quick_ones_do_not_mix() {
+fn simultaneous_exits_keep_own_results() {
     let rootfs = Rootfs::busybox();
     let daemon = warmed_up(&rootfs);
     let before = daemon.footprint();

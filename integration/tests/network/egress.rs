@@ -406,7 +406,7 @@ fn rules_outlive_executord_and_its_launcher() {
 
 /// Invalid rules are refused with their field, at a start and at an update, and change nothing.
 #[test]
-fn rules_that_cannot_be_are_refused() {
+fn invalid_egress_rules_are_refused() {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");

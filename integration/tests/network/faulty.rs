@@ -151,7 +151,7 @@ fn plugin_sees_only_host_and_its_inputs() {
 
 /// Programs and configurations that other users than root can write are not used.
 #[test]
-fn only_what_root_wrote_is_run() {
+fn files_writable_by_others_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     network.plugin("open", "echo '{}'");

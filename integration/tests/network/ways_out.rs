@@ -67,7 +67,7 @@ fn the_shim_is_killed() {
 }
 
 #[test]
-fn everything_is_killed_and_started_again() {
+fn network_is_removed_after_all_are_killed() {
     let (network, rootfs) = network();
     let mut daemon = network.daemon("");
     daemon.api.started(published("swept", &rootfs));

@@ -206,7 +206,7 @@ fn secrets_in_memory(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> 
 }
 
 #[test]
-fn taken_in_from_layouts_and_archives() {
+fn images_are_imported_from_layouts_and_archives() {
     let image = Image::build();
     let daemon = Daemon::start();
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);

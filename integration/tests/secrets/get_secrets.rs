@@ -100,7 +100,7 @@ fn a_container_reads_its_own_secrets() {
 /// Root, the control plane, the token of another container and a token after its container's exit are all refused, with
 /// the same message.
 #[test]
-fn no_other_is_answered() {
+fn other_callers_are_refused_secrets() {
     let daemon = Daemon::start();
     let (main, runtime) = (daemon.socket(), socket(&daemon));
     let one = token(pid(&daemon.api.started(secret("one", FOREVER))));

@@ -77,7 +77,7 @@ fn the_operator_can_forbid_it() {
 /// An executed process has PATH, HOME and the requested variables. It has no variables of the container's own process,
 /// because these may be secrets.
 #[test]
-fn its_environment_is_its_own() {
+fn exec_environment_excludes_container_variables() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let main = sh("echo main=$SECRET,$OPEN; sleep 100000").id("c").rootfs(&rootfs.reference());
     daemon.api.started(main.env("OPEN", "seen").secret_env("SECRET", "canary-0123456789"));

@@ -236,7 +236,7 @@ fn seed() -> u64 {
 /// Whatever calls are made and whatever processes are killed, earlier responses stay valid, each container is completed
 /// at most once, and its secrets are wiped. Nothing is left after all containers are deleted.
 #[test]
-fn any_history_keeps_what_was_promised() {
+fn random_histories_keep_earlier_responses_valid() {
     let seed = seed();
     eprintln!("again with {SEED}={seed}");
     let node = Supervised::start();

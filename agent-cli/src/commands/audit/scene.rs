@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_of_a_lock() {
+    fn process_holding_file_lock_is_found() {
         let locks = "1: POSIX  ADVISORY  WRITE 7 00:1b:11 0 EOF\n2: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF\n";
         assert_eq!(lock_in(locks, 4711), Some(815));
         assert_eq!(lock_in(locks, 711), None);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_of_a_socket() {
+    fn listening_process_of_socket_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         assert_eq!(peer(&path), None);

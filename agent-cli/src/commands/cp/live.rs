@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cp_s_rules_in_a_container() {
+    fn cp_destination_in_container_follows_rules() {
         let home = tempfile::tempdir().unwrap();
         let (file, directory) = (home.path().join("f"), home.path().join("d"));
         std::fs::write(&file, "").unwrap();

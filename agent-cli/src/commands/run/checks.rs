@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_as_they_are_written() {
+    fn check_options_are_parsed() {
         let http = check("http:8080/health?a=b,status=204,status=200,header=Host: example.com,interval=5s,unhealthy=2");
         let expected = HttpCheck {
             port: 8080,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn dockers_flags() {
+    fn docker_health_flags_become_exec_check() {
         let args = CheckArgs {
             health_cmd: Some("true".into()),
             health_interval: Some(Duration::from_secs(5)),

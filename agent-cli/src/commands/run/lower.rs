@@ -340,7 +340,7 @@ mod tests {
     /// Words after the image or the program are its arguments. Without an image and `--rootfs`, `--` must precede the
     /// program.
     #[test]
-    fn words_of_a_command() {
+    fn words_after_image_are_arguments() {
         let table: [(&[&str], &str); 8] = [
             (&["debian", "sh", "-c", "x", "--rm"], "docker://debian  sh -c x --rm"),
             (&["--rm", "-e", "A=1", "debian", "--", "sh", "-c"], "docker://debian  sh -c"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_docker_has() {
+    fn docker_flag_names_are_accepted() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# x\nA=1\nB=2\nTOKEN\n").unwrap();
         let path = file.path().to_str().unwrap();

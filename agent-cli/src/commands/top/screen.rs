@@ -298,7 +298,7 @@ mod tests {
 
     /// At every terminal size, no line is too wide and the number of lines is not too large.
     #[test]
-    fn it_fits_every_size() {
+    fn screen_fits_every_terminal_size() {
         let mut screen = screen();
         screen.say("a message".into());
         for style in [Style::PLAIN, Style::COLOURED] {

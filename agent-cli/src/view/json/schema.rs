@@ -233,7 +233,7 @@ fn keys_have_the_names_of_the_interface() {
 
 /// The type of an ending has a single definition, used in events and in containers.
 #[test]
-fn a_definition_stands_once() {
+fn schema_defines_shared_type_once() {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let ending = generator.subschema_for::<Ending>();
     assert_eq!(ending.to_value(), json!({ "$ref": "#/$defs/Ending" }));

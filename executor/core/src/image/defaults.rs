@@ -239,7 +239,7 @@ mod tests {
 
     /// Entrypoint, Cmd and the request's path and arguments give the same command as in Docker.
     #[test]
-    fn the_command_is_dockers() {
+    fn entrypoint_and_cmd_combine_like_docker() {
         // Entrypoint, cmd, path and args, with the expected command and shift.
         type CommandRow<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a [&'a str], Option<(&'a [&'a str], i64)>);
         let table: [CommandRow<'_>; 9] = [

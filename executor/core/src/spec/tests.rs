@@ -209,7 +209,7 @@ fn a_privileged_container_has_nothing_hidden() {
 }
 
 #[test]
-fn a_device_is_everybodys() {
+fn device_node_mode_follows_permissions() {
     let node = |permissions: &str| DeviceNode {
         is_in_place: false,
         path: "/dev/x".into(),

@@ -101,7 +101,7 @@ fn exact_file_size_limit_names_largest_file() {
 
 /// The launcher accepts a request at the daemon's size limit: it counts relative paths as requested.
 #[test]
-fn both_sides_weigh_files_alike() {
+fn launcher_accepts_files_at_daemon_limit() {
     let policy = Policy::default();
     let plan = validate(&Draft { files: vec![file("large", 1 << 20)], ..draft() }, &policy).unwrap();
     recheck(&plan, &policy).unwrap();

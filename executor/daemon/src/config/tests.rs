@@ -129,7 +129,7 @@ fn an_empty_file_is_the_defaults() {
 }
 
 #[test]
-fn images_are_from_where_the_file_says() {
+fn image_settings_are_read() {
     let text = "state_dir = '/a'\n[images]\ninsecure_registries = ['R.example:80']\nbytes_budget = 5\nca_file = '/c'\n";
     let images = load(text, &[]).unwrap().images;
     assert_eq!((&*images.dir, images.bytes_budget), (Path::new("/a/images"), 5));

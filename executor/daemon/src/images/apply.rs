@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_goes_over_the_image() {
+    fn request_overrides_image_defaults() {
         let variable = |name: &str| EnvironmentVariable {
             name: name.into(),
             value: "request".into(),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_alone_and_the_request_alone() {
+    fn image_or_request_alone_selects_program() {
         let run = filled(RunAction::default(), &defaults()).action.unwrap().run.unwrap();
         assert_eq!((&*run.path, run.args), ("/entry", strings(&["", "-x", "c"])));
         let own = RunAction { path: "/own".into(), dir: "/".into(), ..Default::default() };

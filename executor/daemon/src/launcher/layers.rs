@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_become_bytes() {
+    fn hex_digits_become_bytes() {
         assert_eq!(hex_bytes("00ff1a"), [0, 255, 0x1a]);
     }
 }

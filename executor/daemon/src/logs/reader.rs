@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_when_they_are_whole() {
+    fn reader_returns_only_complete_lines() {
         let mut log = writer();
         let mut reader = log.reader();
         assert!(all(&mut reader).is_empty(), "no file yet");

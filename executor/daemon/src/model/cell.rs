@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_any_number_one_waits() {
+    fn single_worker_has_one_waiter() {
         let turns = SingleWorker::default();
         let mut context = Context::from_waker(Waker::noop());
         let Poll::Ready(Some(working)) = pin!(turns.next()).poll(&mut context) else { panic!("the first one works") };

@@ -128,7 +128,7 @@ mod tests {
 
     /// If a client puts special characters into a container label, they do not end the label's value.
     #[test]
-    fn no_value_of_a_label_ends_it() {
+    fn label_values_are_escaped() {
         let mut families = Families::default();
         let label = |value: &str| vec![("label_a".into(), Cow::Owned(value.to_owned()))];
         let series = ["plain", "quote\"} 1\nforged 1", "back\\slash"].map(|value| (label(value), 1_u64));

@@ -194,7 +194,7 @@ fn found(node: &Node, secrets: &[(&str, &[u8])]) -> Vec<String> {
 /// its uid.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to act as another user"]
-async fn strangers_are_denied() {
+async fn caller_outside_group_is_denied() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
     const SOCKET: &str = "EXECUTORD_TEST_SOCKET";
@@ -212,7 +212,7 @@ async fn strangers_are_denied() {
     let ask = |uid, gid| {
         let mut again = std::process::Command::new("/proc/self/exe");
         again
-            .args(["--include-ignored", "--exact", "connections::strangers_are_denied", "--nocapture"])
+            .args(["--include-ignored", "--exact", "connections::caller_outside_group_is_denied", "--nocapture"])
             .env(SOCKET, node.socket());
         let output = again.current_dir("/").uid(uid).gid(gid).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()

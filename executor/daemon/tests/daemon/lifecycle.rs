@@ -82,7 +82,7 @@ async fn reports_in_any_order_are_one_life() {
 /// If a process exits at once, it is still reported as running, although its shim has finished before the first report
 /// is read.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_life_is_a_whole_one() {
+async fn short_run_is_reported_as_running() {
     let node = Node::start().await;
     let mut client = node.client().await;
     for round in 0..20 {
@@ -243,7 +243,7 @@ async fn a_request_waits_for_the_first_greeting() {
 
 /// If a process exited before its start was reported, it counts as having run. If a process never started, it does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_reports_of_the_beginning() {
+async fn exit_before_start_report_counts_as_run() {
     let node = Node::start().await;
     let mut client = node.client().await;
     for (id, began) in [("brief", true), ("never", false)] {

@@ -184,7 +184,7 @@ async fn cursors_never_go_back() {
 /// If a daemon stops, its containers keep running. If an ephemeral daemon stops, it stops its containers and its
 /// launcher.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_daemon() {
+async fn only_ephemeral_daemon_stops_its_containers() {
     let mut node = Node::start().await;
     let (shim, _) = node.run(request("a")).await;
     let waiting = tokio::spawn({

@@ -63,7 +63,7 @@ async fn log_is_followed_across_rotations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_follow_at_once() {
+async fn many_clients_follow_one_log() {
     let node = Node::start().await;
     let (shim, _) = node.run(request("a")).await;
     let mut following = Vec::new();

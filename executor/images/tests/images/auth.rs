@@ -63,7 +63,7 @@ fn unauthorized(error: &Arc<ImageError>) -> bool {
 }
 
 #[tokio::test]
-async fn a_password() {
+async fn registry_requires_correct_password() {
     let fake = basic().await;
     let (place, reference) = (TestStore::new(), fake.reference(":1"));
     let reported = place.pull(&reference).await.unwrap_err();
@@ -86,7 +86,7 @@ async fn a_password() {
 }
 
 #[tokio::test]
-async fn a_token() {
+async fn password_reaches_only_token_service() {
     for (anonymous, shown) in [(true, None), (false, credentials(PASSWORD))] {
         let (fake, service) = bearer(anonymous).await;
         TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
@@ -118,7 +118,7 @@ async fn refresh_and_registry_tokens_are_used() {
 
 /// If a registry redirects a request, its target gets no credentials.
 #[tokio::test]
-async fn a_redirect_takes_no_credentials_along() {
+async fn redirect_target_gets_no_credentials() {
     let store = Fake::start(|_| Some(Reply::ok(b"a"))).await;
     let (to, layer) = (format!("http://{}/blob", store.address), sha256(b"a"));
     let fake = Fake::start(move |asked| match authorization(asked) == Some(BASIC) {
@@ -152,7 +152,7 @@ async fn a_redirect_cannot_ask_for_credentials() {
 
 /// If a registry names a token service that it may not name, the service is not contacted.
 #[tokio::test]
-async fn a_token_service_of_elsewhere() {
+async fn untrusted_token_service_is_not_contacted() {
     for realm in ["http://169.254.169.254/token", "http://10.1.2.3/token", "ftp://127.0.0.1/x", "http://a:b@127.0.0.1/"]
     {
         let challenge = format!("Bearer realm=\"{realm}\"");
@@ -164,7 +164,7 @@ async fn a_token_service_of_elsewhere() {
 
 /// If a registry responds with 403, the error reports this and does not ask for credentials.
 #[tokio::test]
-async fn an_access_that_is_denied() {
+async fn denied_access_is_reported() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;
     for (shown, who) in [(None, "a caller without credentials"), (credentials(PASSWORD), "the user ")] {
         let error = TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap_err();
@@ -175,7 +175,7 @@ async fn an_access_that_is_denied() {
 }
 
 #[tokio::test]
-async fn the_operators_file() {
+async fn docker_config_file_supplies_credentials() {
     let fake = basic().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");

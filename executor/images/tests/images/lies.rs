@@ -33,7 +33,7 @@ fn is_kept(place: &TestStore) -> bool {
 
 /// The control: if the same registry sends correct responses, the image is accepted.
 #[tokio::test]
-async fn the_truth_is_believed() {
+async fn correct_layer_is_accepted() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
     let place = TestStore::new();
     place.pull(&fake.reference(":1")).await.unwrap();
@@ -61,7 +61,7 @@ async fn wrong_declared_digest_is_refused() {
 }
 
 #[tokio::test]
-async fn another_content() {
+async fn layer_with_changed_content_is_refused() {
     let mut other = LAYER.to_vec();
     other[4999] = 8;
     let fake = with_layer(move |_| Reply::ok(other.clone())).await;
@@ -75,7 +75,7 @@ async fn another_content() {
 }
 
 #[tokio::test]
-async fn an_early_end() {
+async fn truncated_layer_is_refused() {
     let fake = with_layer(|_| Reply { body: Content::Cut(LAYER[..1000].to_vec(), 5000), ..Reply::ok("") }).await;
     let place = TestStore::new();
     let error = reported(&place, &fake).await;
@@ -87,7 +87,7 @@ async fn an_early_end() {
 }
 
 #[tokio::test]
-async fn no_end() {
+async fn longer_or_endless_layer_is_refused() {
     for longer in [true, false] {
         let fake = with_layer(move |_| {
             let body = if longer { Content::Whole([LAYER, b"x"].concat()) } else { Content::Endless };
@@ -102,7 +102,7 @@ async fn no_end() {
 }
 
 #[tokio::test]
-async fn documents_have_an_end_too() {
+async fn endless_documents_are_refused() {
     for what in ["/manifests/", "/blobs/"] {
         let fake = Fake::start(move |asked| {
             asked.path.contains(what).then(|| Reply { body: Content::Endless, ..Reply::ok("") })
@@ -115,7 +115,7 @@ async fn documents_have_an_end_too() {
 }
 
 #[tokio::test]
-async fn a_manifest_by_digest_is_that_one() {
+async fn manifest_with_wrong_digest_is_refused() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
     let other = sha256(b"another");
@@ -126,7 +126,7 @@ async fn a_manifest_by_digest_is_that_one() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_elsewhere() {
+async fn redirect_is_limited_by_reach() {
     // A redirect to a host that is as near as the registry is followed (such as a blob store next to it).
     let store = Fake::honest().await;
     store.put("/signed?x=y", "application/octet-stream", LAYER);
@@ -153,7 +153,7 @@ async fn a_redirect_to_elsewhere() {
 }
 
 #[tokio::test]
-async fn too_slow() {
+async fn slow_layer_download_fails() {
     // 1,000 bytes per half second are required. The registry sends 20 bytes per second, or nothing.
     for body in [Some(Duration::from_millis(50)), None] {
         let fake = with_layer(move |_| {
@@ -173,7 +173,7 @@ async fn too_slow() {
 }
 
 #[tokio::test]
-async fn more_than_is_taken() {
+async fn image_above_size_limit_is_refused() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
     let place = TestStore::with(|settings| settings.image_bytes_max = 5004);
     let error = reported(&place, &fake).await;

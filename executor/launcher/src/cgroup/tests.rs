@@ -33,7 +33,7 @@ fn hierarchies_are_found_among_the_mounts() {
 }
 
 #[test]
-fn the_room_that_a_limit_leaves() {
+fn memory_room_includes_file_cache() {
     let dir = tempfile::tempdir().unwrap();
     let v2 = Hierarchies::V2 { mount: dir.path().into() };
     let v1 = Hierarchies::at(&[dir.path().into()]);
@@ -70,7 +70,7 @@ fn swap_limit_is_written_if_supported() {
 }
 
 #[test]
-fn parts_have_limits_of_their_own() {
+fn child_cgroups_have_own_limits() {
     let dir = tempfile::tempdir().unwrap();
     let of = |mount: &str| dir.path().join(mount);
     let v1 = Hierarchies::at(&[of("memory"), of("pids")]);

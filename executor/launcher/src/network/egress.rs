@@ -211,7 +211,7 @@ mod tests {
 
     /// The host's addresses are rejected before their network is allowed, and all other packets are rejected last.
     #[test]
-    fn the_host_is_no_peer() {
+    fn host_addresses_are_rejected_before_network() {
         let own = [address("10.1.0.5", 16)];
         let hosts = ["192.0.2.1", "10.1.0.1"].map(|ip| ip.parse().unwrap()).to_vec();
         let near: Vec<IpAddr> = own_addresses(hosts, &own).collect();

@@ -184,7 +184,7 @@ fn some_calls_depend_on_their_arguments() {
 
 /// A capability allows its calls and no others.
 #[test]
-fn a_capability_opens_what_belongs_to_it() {
+fn capability_allows_only_its_calls() {
     let plain = Filter::compile(&held(&[])).unwrap();
     for (capability, calls) in allowed::BY_CAPABILITY {
         let with = Filter::compile(&held(&[capability])).unwrap();
@@ -249,7 +249,7 @@ fn a_profile_of_the_requests_own() {
 }
 
 #[test]
-fn a_list_of_what_is_forbidden() {
+fn denylist_profile_denies_listed_calls() {
     let text = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
         {"names": ["chmod", "fchmodat"], "action": "SCMP_ACT_ERRNO"}, {"names": ["uname"], "action": "SCMP_ACT_LOG"}]}"#;
     let (filter, _) = profile(text, &held(&[])).unwrap();
@@ -303,7 +303,7 @@ fn a_profile_may_allow_asynchronous_io() {
 }
 
 #[test]
-fn which_filter_a_container_gets() {
+fn filter_depends_on_isolation_and_capabilities() {
     let default = Arc::new(Filter::compile(&held(&[])).unwrap());
     let of = |isolation: Isolation, names: &[&'static str]| {
         Filter::from_request(&default, &isolation, &held(names)).unwrap().0

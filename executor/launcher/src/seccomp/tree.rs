@@ -113,7 +113,7 @@ mod tests {
 
     /// For every number including the boundaries, the tree returns the same action as seccompiler's program.
     #[test]
-    fn the_tree_answers_as_the_list_does() {
+    fn tree_filter_equals_seccompiler_filter() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         let actions = || (SeccompAction::Errno(1), SeccompAction::Allow);
         let of_zero = |call: i64| {

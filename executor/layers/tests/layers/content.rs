@@ -188,7 +188,7 @@ fn a_blob_is_a_file() {
 }
 
 #[test]
-fn kinds_that_no_one_knows_are_refused() {
+fn unknown_entry_types_are_refused() {
     for kind in [b'V', b'M', b'D', b'X', b'9', 0xff] {
         let layer = Layer::new().raw(EntryType::new(kind), "x", "", 0o644, b"").bytes();
         let error = Sandbox::new().unpack(&[], &layer).unwrap_err();

@@ -66,7 +66,7 @@ fn every_archive_limit_is_enforced() {
 
 /// Holes in a file count for its size, although they use no bytes in the archive and few on disk.
 #[test]
-fn holes_count() {
+fn holes_count_towards_file_size() {
     let mut sparse = header(EntryType::GNUSparse, 0o644, 0);
     sparse.as_gnu_mut().unwrap().set_real_size(1 << 30);
     sparse.as_mut_bytes()[0] = b's';
@@ -100,7 +100,7 @@ fn a_blob_does_not_grow_without_bound() {
 
 /// If an archive has too many extension headers before an entry, it is refused.
 #[test]
-fn descriptions_come_to_an_end() {
+fn too_many_extension_headers_are_refused() {
     let layer = (0..100).fold(Layer::new(), |layer, _| layer.records(&[("comment", b"x")])).file("f", "").bytes();
     let error = Sandbox::new().unpack(&[], &layer).unwrap_err();
     assert!(error.to_string().contains("9 extension headers before an entry; at most 8"), "{error}");

@@ -20,7 +20,7 @@ fn refused(result: &Result<(), UnpackError>, why: &str) {
 }
 
 #[test]
-fn two_dots_do_not_lead_out() {
+fn dotdot_names_stay_inside_layer() {
     let up = |_: &Sandbox| vec![Layer::new().file("../../outside/file", "x").bytes()];
     refused(&attack(up).0, "`../../outside/file` leads out of the layer");
     let from_below = |_: &Sandbox| vec![Layer::new().dir("a/", 0o755).file("a/../../../outside/file", "x").bytes()];

@@ -7,7 +7,7 @@ use executor_layers::{DiffId, Store, UnpackError};
 use crate::harness::{Layer, Sandbox, diff_id};
 
 #[test]
-fn two_at_once_make_one_layer() {
+fn concurrent_unpacks_make_one_layer() {
     let sandbox = Sandbox::new();
     let archive = (0..200).fold(Layer::new(), |layer, index| layer.file(&format!("f{index}"), "x")).bytes();
     std::thread::scope(|scope| {
@@ -49,7 +49,7 @@ fn layer_requires_its_parent_layers() {
 
 /// Only root can access the directories of the store, regardless of the content of layers.
 #[test]
-fn no_other_looks_into_the_store() {
+fn store_directories_are_private_to_root() {
     use std::os::unix::fs::MetadataExt;
     let sandbox = Sandbox::new();
     sandbox.unpack(&[], &Layer::new().dir(".", 0o777).file("f", "x").bytes()).unwrap();

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_reported_shapes() {
+    fn library_receives_placeholders_of_content() {
         let mut request = Vec::new();
         hpack::put_request(&mut request, "/1");
         let opened = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &request);
@@ -451,7 +451,7 @@ mod tests {
 
     /// A malformed request ends its stream with an empty header block; trailers are ignored.
     #[test]
-    fn malformed_requests_stay_so() {
+    fn malformed_request_becomes_empty_header_block() {
         let empty = |flags| frame_of(kind::HEADERS, flags, 1, &[]);
         for (name, value) in
             [("Upper", &b"x"[..]), ("connection", b"close"), (":path", b"/"), ("x", b"a\nb"), ("te", b"x")]

@@ -201,7 +201,7 @@ mod tests {
 
     /// The library's placeholders are replaced by header blocks and bodies, regardless of how writes are split.
     #[test]
-    fn contents_are_put_in() {
+    fn placeholders_are_replaced_by_contents() {
         let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());
         let said = [
             frame_of(kind::SETTINGS, 0, 0, &[0; 6]),

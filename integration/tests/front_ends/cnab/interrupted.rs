@@ -139,7 +139,7 @@ fn ctrl_c_cancels_and_outputs_are_kept() {
 
 /// Without executord, the last recorded state is shown and marked as such.
 #[test]
-fn without_executord_it_says_so() {
+fn show_without_executord_marks_recorded_state() {
     let mut world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let mut child = started(&world, &bundle);

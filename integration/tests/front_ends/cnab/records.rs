@@ -124,7 +124,7 @@ fn outputs_become_parameters() {
 /// A bundle gets the host's own Docker socket if the operator and the user allow it; a bundle that does not require the
 /// socket runs without it (rule 50).
 #[test]
-fn docker_is_there_where_both_allow_it() {
+fn docker_socket_requires_operator_and_user() {
     const REPORT: &str =
         "[ -S /var/run/docker.sock ] && stat -c %i /var/run/docker.sock || echo none; id -u; cat /proc/self/uid_map";
     let bundle = |required: bool| {

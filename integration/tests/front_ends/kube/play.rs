@@ -249,7 +249,7 @@ fn refusals_of_executord_precede_every_start() {
 
 /// P61: the pods of a Deployment are replaced one after the other. Pods that are no longer in any file are removed.
 #[test]
-fn deployments_and_what_is_no_longer_there() {
+fn deployment_pods_are_replaced_and_removed() {
     let world = KubeFixture::new();
     let deployment = |replicas: u32, word: &str| {
         format!(

@@ -25,7 +25,7 @@ fn printed(daemon: &Daemon, id: &str) -> String {
 }
 
 #[test]
-fn a_process_has_it_when_asked_for() {
+fn exec_gets_environment_if_requested() {
     let daemon = Daemon::start();
     let request = sleeper("c").env("OPEN", "seen").env("TZ", "a").secret_env("PW", SECRET).user("1000:1000");
     daemon.api.started(keeping(request));
@@ -67,7 +67,7 @@ fn container_without_kept_environment_reports_it() {
 
 /// If requested, the program of a check gets the environment. The control, without the option, never becomes ready.
 #[test]
-fn checks_have_it_when_asked_for() {
+fn check_gets_environment_if_requested() {
     let daemon = Daemon::start();
     for (id, asked) in [("with", true), ("without", false)] {
         let probe = ExecCheck {
@@ -121,7 +121,7 @@ fn tree_exec_uses_environment_of_first_process() {
 /// The environment survives a kill of executord, the launcher or the shim. The remaining processes wipe it when the
 /// container exits.
 #[test]
-fn it_outlives_executord_and_the_launcher() {
+fn kept_environment_survives_kills() {
     let mut daemon = Daemon::start();
     daemon.api.started(keeping(sleeper("c").env("OPEN", "seen").secret_env("PW", SECRET)));
     let restart = |daemon: &mut Daemon, with_launcher: bool| {
@@ -152,7 +152,7 @@ fn it_outlives_executord_and_the_launcher() {
 
 /// No process of the container can access the stored environment, whatever its user is.
 #[test]
-fn the_container_does_not_see_it() {
+fn container_cannot_read_stored_environment() {
     let daemon = Daemon::start();
     let look = "ls -A /dev/executor-steps; cat /dev/executor-steps/* 2>/dev/null; \
                 umount /dev/executor-steps 2>/dev/null && echo unmounted; ls -A /dev/executor-steps; echo done";

@@ -21,7 +21,7 @@ fn sorted(text: &str) -> Vec<u32> {
 /// Groups given by number or by name apply to the container's process and to executed processes, for every user. The
 /// control is a container without groups.
 #[test]
-fn every_process_has_them() {
+fn groups_apply_to_every_process() {
     let daemon = Daemon::start();
     for (id, groups, expected) in [("with", &["4242", "vcap"][..], vec![1, 1000, 4242]), ("without", &[], vec![1])] {
         let request = with_groups(sh("id -G; sleep 100000").id(id).user("1:1"), groups);
@@ -40,7 +40,7 @@ fn every_process_has_them() {
 }
 
 #[test]
-fn the_processes_of_a_tree_have_them() {
+fn groups_apply_to_steps_of_tree() {
     let daemon = Daemon::start();
     let run = |user: &str| Action {
         run: Some(RunAction {

@@ -106,7 +106,7 @@ fn log_tail_replaces_message_after_failure() {
 
 /// Whatever a container puts at the path, the shim reads only the file that it created itself, and follows no link.
 #[test]
-fn a_container_cannot_lead_it_elsewhere() {
+fn message_file_links_are_not_followed() {
     let daemon = Daemon::start();
     for (id, path) in [("dev", LOG), ("tmp", "/tmp/message")] {
         let script = format!(
@@ -155,7 +155,7 @@ fn steps_of_tree_share_message_file() {
 
 /// If a container's shim was killed, the container has no termination message, but its exit is known.
 #[test]
-fn a_lost_shim_takes_it_along() {
+fn killed_shim_loses_termination_message() {
     let daemon = Daemon::start();
     daemon.api.started(with_message(sh(&format!("echo x >{LOG}; echo up; sleep 100000")).id("c"), ""));
     wait::until("the process is up", || daemon.api.logs_so_far("c").contains("up").then_some(()));

@@ -156,7 +156,7 @@ fn counters_outlive_executord_and_the_shim() {
 }
 
 #[test]
-fn the_command_line_shows_them() {
+fn stats_command_shows_counters() {
     let daemon = Daemon::start();
     worked(&daemon, sh(WORK).id("web-1"));
     let text = cli::run(&daemon.socket(), &["stats", "--no-stream", "web"]);

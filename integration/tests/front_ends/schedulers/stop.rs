@@ -58,7 +58,7 @@ fn a_later_stop_sends_no_signal() {
 }
 
 #[test]
-fn every_process_of_a_tree_gets_it() {
+fn stop_signal_reaches_every_step() {
     let daemon = Daemon::start();
     let run = || Action {
         run: Some(RunAction { path: "/bin/sh".into(), args: vec!["-c".into(), TRAPS.into()], ..RunAction::default() }),

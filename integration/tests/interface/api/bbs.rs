@@ -113,7 +113,7 @@ fn bbs_run_action_runs_unchanged() {
 /// File contents up to the limit of a BBS (`volumeMountedFilesMaxAllowedSize`) are accepted, in files of any number and
 /// name; one more byte is refused.
 #[test]
-fn as_many_bytes_as_a_bbs_takes() {
+fn files_up_to_bbs_limit_are_accepted() {
     let daemon = Daemon::start();
     let action = |sizes: &[usize]| {
         let file = |(number, size): (usize, &usize)| {

@@ -64,7 +64,7 @@ fn output_is_byte_exact() {
 
 /// Output arrives while the process runs. The stream ends when the container exits.
 #[test]
-fn follow_goes_along() {
+fn follow_streams_until_exit() {
     let daemon = Daemon::start();
     let script = "trap 'echo again' USR1; trap 'exit 0' TERM; printf prompt; while :; do sleep 0.05; done";
     daemon.api.started(sh(script).id("along"));

@@ -67,7 +67,7 @@ fn a_request_that_breaks_off_leaves_nothing() {
 
 /// The control: if the allocator overwrites nothing, the secrets are found.
 #[test]
-fn without_the_wipe_it_is_found() {
+fn control_without_wipe_finds_tls_secret() {
     let tls = TlsDaemon::new(Setup::default().control(), "", "");
     let client = tls.connect(&tls.operator()).unwrap();
     let found = SIZES.map(|size| {

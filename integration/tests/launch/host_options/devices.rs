@@ -111,7 +111,7 @@ fn executed_processes_and_steps_have_it() {
 
 /// The maximum number of devices with paths of maximum depth fits into the container's /dev.
 #[test]
-fn there_is_room_for_all() {
+fn maximum_number_of_devices_fits() {
     let nodes = Nodes::new();
     let devices: Vec<_> = (0..24).map(|n| device("fuse", &format!("/dev/{n}/a/b/fuse"), "")).collect();
     let count = RunRequest { terminal: true, ..sh("ls /dev/*/a/b/fuse | wc -l").id("all") }.file("a", b"12345678");
@@ -120,7 +120,7 @@ fn there_is_room_for_all() {
 
 /// Unlisted devices, permissions that the list does not grant, and paths outside of /dev are all refused at once.
 #[test]
-fn only_what_the_list_has() {
+fn unlisted_devices_are_refused() {
     let nodes = Nodes::new();
     let daemon = nodes.daemon();
     let asked = [

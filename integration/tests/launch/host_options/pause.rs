@@ -128,7 +128,7 @@ fn a_pause_survives_executord() {
 /// Checks are suspended while a container is paused. The control: if the server is stopped without a pause, the
 /// container is killed as unhealthy.
 #[test]
-fn checks_rest_during_a_pause() {
+fn checks_are_suspended_during_pause() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let served = |id: &str| {
         let script = "mkdir /tmp/www; echo yes > /tmp/www/live; exec busybox httpd -f -p 8080 -h /tmp/www";
@@ -161,7 +161,7 @@ fn checks_rest_during_a_pause() {
 /// During a pause the time limit of a step is suspended, and the next step does not start. The control: a step with the
 /// same limit that starts later times out earlier.
 #[test]
-fn trees_stand_still_during_a_pause() {
+fn steps_are_suspended_during_pause() {
     let daemon = Daemon::start();
     let limited = |id: &str| {
         let run = |script: &str| Action { run: Some(sh(script).action.unwrap().run.unwrap()), ..Action::default() };

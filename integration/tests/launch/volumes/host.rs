@@ -35,7 +35,7 @@ fn shared_host_volume_has_container_user_ownership() {
 /// privileged container that remounts it. The control: on a writable volume the same write succeeds, and a privileged
 /// container can mount.
 #[test]
-fn read_only_holds() {
+fn read_only_volumes_cannot_be_written() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     fs::write(lent.path("deps/lib"), "library\n").unwrap();
     let daemon = lent.daemon("[policy]\nallow_privileged = true\n");
@@ -82,7 +82,7 @@ fn executed_processes_have_the_volumes() {
 
 /// An unknown volume name is refused with the list of known names. If the directory is missing, the error names it.
 #[test]
-fn names_that_are_not_there() {
+fn unknown_volume_name_is_refused() {
     let lent = Lent::new();
     let daemon = lent.daemon("");
     let (code, violations) = refused(&daemon, with(&[named("share", "/a")], sh("true")));

@@ -177,7 +177,7 @@ fn refused_run(raw: &mut RawClient, secret: &Canary, piece: usize) {
 
 /// Failed calls leave no secret, although the client keeps its connection and acknowledges nothing.
 #[test]
-fn after_what_was_refused() {
+fn after_refused_calls() {
     let daemon = Daemon::start();
     for (name, send) in WAYS {
         let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());

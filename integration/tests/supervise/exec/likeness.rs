@@ -72,7 +72,7 @@ fn compare(what: &str, init: i32, executed: i32) {
 
 /// Processes executed as the container's own user equal the first process, in containers of several kinds.
 #[test]
-fn it_is_as_the_containers_own_process() {
+fn exec_equals_first_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let add = |add: &[&str], drop: &[&str]| {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
@@ -100,7 +100,7 @@ fn it_is_as_the_containers_own_process() {
 /// A process executed as another user has that user's groups from the container's files, and none of root's
 /// capabilities.
 #[test]
-fn another_user_is_that_user() {
+fn exec_as_user_has_users_groups() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     std::fs::write(rootfs.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nann:x:77:78::/home/ann:/bin/sh\n")
         .unwrap();
@@ -120,7 +120,7 @@ fn another_user_is_that_user() {
 
 /// An executed process has three descriptors, which are pipes or a terminal, and no open host file.
 #[test]
-fn it_has_no_descriptor_of_ours() {
+fn exec_has_only_three_descriptors() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     for (stdin, terminal) in [(false, false), (true, false), (false, true)] {

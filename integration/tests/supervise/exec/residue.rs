@@ -92,7 +92,7 @@ fn values_are_in_the_process_alone() {
 
 /// The control: all values are found if nothing is overwritten.
 #[test]
-fn where_nothing_is_overwritten_they_are_found() {
+fn control_without_wipe_finds_exec_values() {
     let report = Given::by(Setup::default().control()).ours();
     for label in ["argument", "printed", "typed", "variable"] {
         assert!(report.hits.iter().any(|hit| hit.label == label), "{label}: {report}");

@@ -123,7 +123,7 @@ fn everything_wrong_is_reported_at_once() {
 proptest! {
     /// Parsing a printed reference returns the same reference.
     #[test]
-    fn printed_is_parsed_again(text in "(docker://|oci:|oci-archive:|docker-archive:|)[a-zA-Z0-9./:@_\\[\\]-]{0,40}") {
+    fn printed_reference_parses(text in "(docker://|oci:|oci-archive:|docker-archive:|)[a-zA-Z0-9./:@_\\[\\]-]{0,40}") {
         if let Ok(reference) = ImageReference::parse_short(&text) {
             prop_assert_eq!(&reference.to_string().parse::<ImageReference>().unwrap(), &reference);
         }
@@ -131,7 +131,7 @@ proptest! {
 
     /// A reference built from the grammar is accepted and split into the same parts.
     #[test]
-    fn the_grammar_is_accepted(
+    fn references_built_from_grammar_are_parsed(
         host in "[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?\\.[a-z]{2,5}(:[1-9][0-9]{0,3})?",
         path in "[a-z0-9]{1,8}((\\.|_|__|-{1,3})[a-z0-9]{1,4}){0,2}(/[a-z0-9]{1,8}){0,3}",
         tag in proptest::option::of("[A-Za-z0-9_][A-Za-z0-9._-]{0,20}"),
@@ -151,7 +151,7 @@ proptest! {
 
     /// No input causes a panic, and an accepted path contains no `..`.
     #[test]
-    fn anything_is_judged(text in "\\PC{0,200}") {
+    fn random_reference_never_panics(text in "\\PC{0,200}") {
         if let Ok(reference) = ImageReference::parse_short(&text)
             && let Some((path, _)) = reference.file()
         {

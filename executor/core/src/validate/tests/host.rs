@@ -26,7 +26,7 @@ fn with(change: impl Fn(&mut PlannedImage)) -> Draft<'static> {
 
 /// The launcher enforces the policy for images, too: a compromised daemon cannot run a forbidden image.
 #[test]
-fn an_image_is_judged_on_both_sides() {
+fn launcher_enforces_image_policy() {
     let allowing = |patterns: &[&str]| {
         let allow = Some(patterns.iter().map(|text| (*text).to_owned()).collect());
         let images = ImagePolicy::new(&ImageRules { allow, ..ImageRules::default() }, false).unwrap();
@@ -130,7 +130,7 @@ fn names_of_capabilities_are_known_ones() {
 }
 
 #[test]
-fn a_network_has_what_belongs_to_it() {
+fn network_options_are_validated_by_network() {
     let port =
         |host_port, container_port| PublishedPort { host_ip: None, host_port, container_port, protocol: Protocol::Tcp };
     let connectivity = Connectivity {
@@ -200,7 +200,7 @@ fn limits_of_disk_and_weights_are_bounded() {
 /// Without egress, no capability may bypass the filter. With egress, or without a network, such capabilities are
 /// allowed.
 #[test]
-fn without_egress_nothing_may_undo_that() {
+fn capabilities_cannot_bypass_closed_egress() {
     let policy = Policy {
         allow_egress: true,
         allow_privileged: true,

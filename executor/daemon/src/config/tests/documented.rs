@@ -225,7 +225,7 @@ fn defaults_are_reported() {
 }
 
 #[test]
-fn bounds_are_those_that_hold() {
+fn documented_bounds_are_enforced() {
     let number = |value: &str| value.parse::<u64>().is_ok() || serde_json::from_str::<Bytes>(value).is_ok();
     let keys = example(EXAMPLE).into_iter().filter(|(_, shown)| number(&shown.value));
     for (key, Shown { text, .. }) in keys {

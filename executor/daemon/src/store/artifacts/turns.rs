@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn places_of_idle_containers_are_forgotten() {
+    async fn slots_of_idle_containers_are_removed() {
         let turns = TransferSlots::new(3, 2);
         drop(now(&turns, "gone").await);
         let _turn = now(&turns, "here").await;

@@ -112,7 +112,7 @@ mod tests {
 
     /// If no event was lost, numbers continue without a gap. The ledger has reserved the cursors below 10,000.
     #[test]
-    fn numbers_go_on_when_nothing_was_lost() {
+    fn cursors_continue_if_nothing_was_lost() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, first) = open(dir.path(), 1, None);
         assert_eq!(first, 10_000, "no file");

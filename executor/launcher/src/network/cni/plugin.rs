@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_an_object() {
+    fn plugin_answer_must_be_json_object() {
         assert_eq!(object(b"{\"a\": 1}").unwrap(), json!({"a": 1}));
         for answer in ["", "[]", "null", "{", "{} {}"] {
             let fault = object(answer.as_bytes()).unwrap_err().to_string();

@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_are_judged_by_what_there_is() {
+    fn invalid_updates_are_refused_against_record() {
         let one = || update(&["db/password"], &[]);
         let stale = FileUpdate { base_generation: 2, ..one() };
         let nothing = FileUpdate { base_generation: 3, files: record().plan.files, changed: Vec::new() };

@@ -234,7 +234,7 @@ fn failed_swap_is_rolled_back() {
 }
 
 #[test]
-fn all_files_may_go_and_come_again() {
+fn removed_files_can_be_added_again() {
     let (volume, _) = filled();
     for (number, change) in [(2, directory(&[], &[])), (3, directory(&[], &[(0, "a/b")]))] {
         let changes = [change];

@@ -173,7 +173,7 @@ fn awaited_reader_receives_all_output() {
 
 /// If a daemon exits, output in flight is lost, and its client resumes after the last byte that it received.
 #[test]
-fn a_client_goes_on_where_it_was() {
+fn client_resumes_after_last_received_byte() {
     let mut attached = Attached::default();
     let first = client(&mut attached, &RESUMABLE).unwrap();
     let (mut written, mut got) = (0, Vec::new());

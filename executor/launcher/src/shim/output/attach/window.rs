@@ -120,7 +120,7 @@ mod tests {
 
     /// Regardless of how output was pushed, reading from any kept position returns all output after it.
     #[test]
-    fn from_every_place_the_rest_is_read() {
+    fn window_returns_output_after_any_position() {
         let (mut window, mut all) = (Window::default(), Vec::new());
         for round in 0..200usize {
             let mark = if round % 3 == 0 { FromShim::Stderr } else { FromShim::Stdout };
