@@ -77,7 +77,7 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn patience_ends_after_its_time_of_silence() {
+    async fn patience_ends_after_time_limit() {
         let begun = Instant::now();
         let mut patience = Patience::new(LONGEST);
         let mut attempts = 0;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn patience_starts_anew_when_executord_was_heard() {
+    async fn patience_restarts_after_reset() {
         let mut patience = Patience::new(LONGEST);
         for _ in 0..100 {
             assert!(patience.pause().await);

@@ -39,7 +39,7 @@ const BOTH_WAYS: [(&str, &str); 5] = [
 const ONE_WAY: [&str; 4] = [
     "installation_is_repaired",
     "kill_during_fetch_or_renewal",
-    "a_secret_that_stays_is_found",
+    "control_without_wipe_leaves_secrets",
     "pod_outlives_each_killed_process",
 ];
 

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn binding_tree_size_is_limited() {
         let home = tempfile::tempdir().unwrap();
         put(home.path(), "db/type", b"mysql");
         put(home.path(), "db/big", b"");

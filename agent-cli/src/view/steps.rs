@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_drawn_by_its_paths() {
+    fn steps_are_drawn_as_tree() {
         let step = |path: &str, kind: &str| Step { path: path.into(), kind: kind.into(), ..Step::default() };
         let steps = [
             step("setup", "run"),

@@ -132,7 +132,7 @@ fn a_program_uses_the_private_executord() {
 }
 
 #[test]
-fn an_executord_that_ends_early_is_quoted() {
+fn early_executord_error_is_printed() {
     if !geteuid().is_root() {
         return;
     }

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn oddities_that_catalogs_are_judged_by() {
+    fn unusual_ranges_are_parsed() {
         assert!(has("! 1.0.0", "1.0.0"), "an operator of one byte before a space is passed over");
         assert!(has(">=1.0.0-xyz", "1.0.0-xyz") && Range::parse("1.0.0-xyz").is_err());
         assert!(Range::parse(">1.0.0-next").is_err() && has("<1.0.0-next", "1.0.0-a"));

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p6_names_are_judged_by_every_byte() {
+    fn p6_invalid_names_are_refused() {
         let (long, longest) = ("a".repeat(64), "a".repeat(253));
         for (text, label, subdomain) in [
             ("a", true, true),

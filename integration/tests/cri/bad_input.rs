@@ -251,7 +251,7 @@ fn swapped_paths_never_give_another() {
 /// Rule C35: clients of exec and attach that stop reading delay neither the container nor other clients. The other
 /// clients receive the whole output.
 #[test]
-fn slow_clients_hold_up_none() {
+fn slow_clients_do_not_block_others() {
     let node = KubernetesNode::start();
     let sandbox = node.run_sandbox(&node.sandbox("a")).unwrap();
     let print = "busybox yes 123456789012345678901234567890123456789012345678901234567890123 | busybox head -c 8388608";

@@ -85,7 +85,7 @@ fn names_are_free_after_errors() {
 
 /// Rule C5: stopping and removing missing objects succeeds, and their status is NOT_FOUND.
 #[test]
-fn missing_objects_are_gone() {
+fn stop_of_missing_object_succeeds() {
     let node = KubernetesNode::start();
     for id in ["", "0123456789abcdef"] {
         node.stop_sandbox(id).unwrap();

@@ -222,7 +222,7 @@ fn bytes(message: &impl prost::Message) -> Vec<u8> {
 /// Rule C55: without a rule no reference is allowed. A rule has namespaces, a provider and paths, and applies without a
 /// restart. The rules of executord also apply.
 #[test]
-fn rules_decide_which_references_exist() {
+fn references_require_rules() {
     let shelf = Shelf::new();
     fs::create_dir(shelf.path().join("app")).unwrap();
     for name in ["app/key", "other"] {

@@ -19,7 +19,7 @@ fn run_sh(daemon: &Daemon, options: &[&str], script: &str) -> CliOutput {
 }
 
 #[test]
-fn exit_statuses_are_the_process_s() {
+fn exit_status_is_that_of_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let reference = rootfs.reference();
@@ -82,7 +82,7 @@ fn a_signal_is_128_and_its_number() {
 }
 
 #[test]
-fn output_is_the_process_s_own() {
+fn output_is_unchanged_on_each_stream() {
     let daemon = Daemon::start();
     let ran = run_sh(&daemon, &["--env", "A=b c"], "echo out; echo err >&2; printf \"$A\"");
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "out\nb c", "err\n"));
@@ -196,7 +196,7 @@ fn the_other_commands() {
 
 /// Docker's options work as expected, with the smallest allowed limits.
 #[test]
-fn words_that_people_know() {
+fn docker_options_work() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     let started =
@@ -262,7 +262,7 @@ fn docker_words_select_and_format() {
 }
 
 #[test]
-fn logs_until_a_time() {
+fn logs_end_at_requested_time() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     let script = "echo first; read line; echo second";
@@ -398,7 +398,7 @@ impl Private {
 const LONG: &str = "trap 'exit 6' TERM; echo up; while :; do sleep 0.05; done";
 
 #[test]
-fn local_leaves_nothing() {
+fn local_run_leaves_nothing() {
     let arguments = ["run", "--user", "vcap", "--file", "a=@env:SECRET", "--", "sh", "-c", LONG];
     let mut child = command(None, &arguments).env("SECRET", "canary").spawn().unwrap();
     let private = Private::from_child(&mut child);
@@ -416,7 +416,7 @@ fn local_leaves_nothing() {
 
 /// If the agent-cli of a private daemon is killed, the daemon notices this and removes everything.
 #[test]
-fn local_leaves_nothing_when_it_is_killed() {
+fn killed_local_run_leaves_nothing() {
     let stubborn = "trap '' TERM; echo up; while :; do sleep 0.05; done";
     let arguments = ["run", "--grace", "1h", "--file", "a=@env:HOME", "--", "sh", "-c", stubborn];
     let mut child = command(None, &arguments).spawn().unwrap();

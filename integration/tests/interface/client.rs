@@ -133,7 +133,7 @@ fn all_streams_continue_across_restart() {
 
 /// If executord does not come back, a client returns an error after its timeout.
 #[test]
-fn patience_ends() {
+fn client_gives_up_after_patience() {
     let mut daemon = Daemon::start();
     let api = daemon.api.clone();
     let client = api.client().with_patience(Duration::from_millis(200));

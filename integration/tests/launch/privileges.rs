@@ -29,7 +29,7 @@ fn capabilities(add: &[&str], drop: &[&str]) -> Option<Capabilities> {
 
 /// Dropped capabilities are absent and added capabilities are present, also for other users than root.
 #[test]
-fn capabilities_are_as_asked() {
+fn requested_capabilities_are_applied() {
     let daemon = Daemon::start();
     let held = |request: RunRequest| printed(&daemon, request);
     let status = || sh("grep -E 'Cap(Eff|Bnd|Amb)' /proc/self/status");
@@ -70,7 +70,7 @@ fn low_ports_are_for_any_user() {
 /// Kernel settings apply only to the container. Each tmpfs has the requested size and counts against the container's
 /// memory.
 #[test]
-fn surroundings_are_as_asked() {
+fn sysctls_and_tmpfs_apply_to_container() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let hosts_own = std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap();
     let script = "cat /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/shmmni /proc/sys/fs/mqueue/msg_max

@@ -124,7 +124,7 @@ fn secret_values_reach_no_response_or_file() {
 
 /// A request with different secrets is a different request. An empty list equals an unset list.
 #[test]
-fn other_secrets_are_never_the_same_container() {
+fn request_with_different_secrets_is_different() {
     let mut daemon = Daemon::start();
     let base = || program("/bin/sh", &["-c", "sleep 100000", ""]).id("same");
     let secret = || base().secret_env("A", "1").secret_arg(2, "x").runtime_token("t");
@@ -162,7 +162,7 @@ fn other_secrets_are_never_the_same_container() {
 
 /// agent-cli reads values from files and strips one newline. The values are masked in the output.
 #[test]
-fn agent_cli_takes_them_from_files() {
+fn agent_cli_reads_secret_inputs_from_files() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let home = daemon.setup().home();
@@ -187,7 +187,7 @@ fn agent_cli_takes_them_from_files() {
 /// The files and stored inputs of a container are wiped in each case: the container was stopped, its shim was killed,
 /// shim and launcher were killed, or executord was killed as well.
 #[test]
-fn inputs_are_wiped_whichever_is_left() {
+fn inputs_are_wiped_after_any_kill() {
     let mut daemon = Daemon::start();
     let secret = |id: &str| {
         let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id(id).file("f", b"12345");

@@ -159,7 +159,7 @@ fn unconfined_containers_have_no_filter() {
 /// Files and directories of the request are masked or read-only, also for root and for executed processes. Without the
 /// default lists, none is.
 #[test]
-fn system_paths_are_as_asked() {
+fn requested_system_paths_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(OPEN).start(), Rootfs::busybox());
     for name in ["masked", "fixed"] {
         fs::create_dir(rootfs.path().join(name)).unwrap();

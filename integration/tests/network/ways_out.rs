@@ -118,7 +118,7 @@ fn killed_shim_during_plugin_is_cleaned_up() {
 
 /// After a reboot, plugins are called without a network namespace and release their state on disk.
 #[test]
-fn the_machine_was_started_again() {
+fn network_is_released_after_reboot() {
     let network = Network::new();
     let rootfs = Rootfs::busybox();
     let note = "[ $CNI_COMMAND = ADD ] && sed 's/.*\"prevResult\":\\({.*}\\),\"type.*/\\1/'; exit 0";

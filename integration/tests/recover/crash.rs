@@ -107,7 +107,7 @@ fn installation_is_repaired_after_any_kill() {
 
 /// The control: control binaries, which wipe nothing, leave secrets that the search finds.
 #[test]
-fn a_secret_that_stays_is_found() {
+fn control_without_wipe_leaves_secrets() {
     let mut command = executor_crash();
     command.env("EXECUTOR_DIST", dist::control()).args(["--target", "executord", "--at", "20"]);
     let output = command.output().unwrap();

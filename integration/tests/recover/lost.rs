@@ -209,7 +209,7 @@ fn terminated_shim_stops_its_container_first() {
 /// files were not overwritten. After a power loss the run directory (a tmpfs) is gone and the boot id has changed; the
 /// test removes the directory and changes the boot id in the record.
 #[test]
-fn a_machine_that_stopped_is_reported() {
+fn power_loss_is_reported_as_host_stopped() {
     let mut launcher = Launcher::start(&[]);
     let _shim = start(&launcher, "boot");
     let record = launcher.record("boot").unwrap();
@@ -308,7 +308,7 @@ fn frozen_shim_is_killed() {
 /// A shim is killed after its process has exited, but before the shim has read the last output. This output is lost:
 /// the exit code is known, and the log and the result report missing output. After a normal exit nothing is reported.
 #[test]
-fn output_that_no_one_took_is_reported() {
+fn output_lost_with_shim_is_reported() {
     const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";
     let launcher = Launcher::start(&[]);
     let script = "trap 'echo last; exit 3' TERM; echo up; while :; do sleep 0.05; done";

@@ -239,7 +239,7 @@ fn the_runtime_socket_serves_nothing_else() {
 /// If containers open many connections, calls of the control plane and calls of other users on the runtime socket are
 /// not blocked. Idle connections are closed.
 #[test]
-fn many_connections_starve_no_one() {
+fn many_connections_block_no_other_client() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));
@@ -330,7 +330,7 @@ impl Stubborn {
 /// client keeps its connection and acknowledges nothing. A client that does not read its response is disconnected after
 /// a while. The control: an unread response is found in memory.
 #[test]
-fn the_daemon_keeps_nothing_of_an_answer() {
+fn daemon_wipes_secrets_response() {
     const METHOD: &str = "/executor.v1.Executor/GetSecrets";
     let daemon = Daemon::start();
     let mut needles = Needles::new().unwrap();
@@ -423,7 +423,7 @@ fn nothing_is_left_of_what_was_answered() {
 
 /// Only GetSecrets uses the authorization header. On calls of the control plane it has no effect.
 #[test]
-fn a_token_opens_nothing_else() {
+fn token_gives_access_to_get_secrets_only() {
     let daemon = Daemon::start();
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));
     let api = Api::connect(&socket(&daemon)).unwrap();

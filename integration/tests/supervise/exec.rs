@@ -67,7 +67,7 @@ fn invalid_requests_are_refused_by_field() {
 }
 
 #[test]
-fn the_operator_can_forbid_it() {
+fn exec_without_allow_exec_is_refused() {
     let daemon = Setup::default().config("[policy]\nallow_exec = false\n").start();
     daemon.api.started(sleeper("c"));
     let reported = executed(&daemon.api, script("c", "true")).err().unwrap();

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn input_kinds_round_trip_by_name() {
         assert!(Kind::ALL.into_iter().all(|kind| Kind::from_name(kind.name()) == Some(kind)));
         assert_eq!(Kind::from_name("x"), None);
     }

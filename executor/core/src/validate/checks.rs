@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_executed_where_exec_is_allowed() {
+    fn exec_check_requires_allow_exec() {
         let exec = || with(Probe::Exec(ExecProbe { path: "/a".into(), ..ExecProbe::default() }));
         let asked = || draft(Checks { readiness: vec![exec()], ..Checks::default() });
         assert!(validate(&asked(), &Policy::default()).is_ok());

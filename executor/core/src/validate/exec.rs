@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_can_forbid_it() {
+    fn exec_requires_allow_exec() {
         let policy = Policy { allow_exec: false, ..Policy::default() };
         assert!(exec_user("", &policy).is_err() && exec_user("0", &policy).is_err());
         assert_eq!(exec_user("", &Policy::default()), Ok(None));

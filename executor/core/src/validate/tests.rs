@@ -28,7 +28,7 @@ fn a_minimal_request_gets_the_defaults() {
 
 /// Each invalid path of a file is refused with one violation.
 #[test]
-fn paths_of_files() {
+fn invalid_file_paths_are_refused() {
     let refused = [
         "",
         ".",
@@ -68,7 +68,7 @@ fn paths_of_files() {
 }
 
 #[test]
-fn files_against_one_another() {
+fn conflicting_file_paths_are_refused() {
     let two = |a, b| validate(&Draft { files: vec![file(a, 1), file(b, 1)], ..draft() }, &Policy::default());
     assert!(two("a", "a").unwrap_err()[0].description.contains("also the path"));
     assert!(two("a", "/etc/cf-service-bindings/a").is_err(), "the same path, once relative");
@@ -217,7 +217,7 @@ fn a_forged_plan_is_refused() {
 
 /// A name that is both public and secret is an error; a secret argument fills an empty slot.
 #[test]
-fn secret_inputs_and_public_ones() {
+fn input_cannot_be_public_and_secret() {
     let good = Draft {
         args: vec!["-p", "", ""],
         secret_args: vec![(2, "canary"), (1, "")],

@@ -153,7 +153,7 @@ mod tests {
     use crate::validate::{DraftStep, recheck, validate};
 
     #[test]
-    fn urls_are_judged_without_being_reported() {
+    fn invalid_url_is_refused_without_its_text() {
         for good in [
             "http://a/b",
             "https://user:pw@host.example:8443/x?sig=secret#f",
@@ -222,7 +222,7 @@ mod tests {
     const ID: &str = "action.serial.actions[0]";
 
     #[test]
-    fn a_plan_comes_back_from_its_recheck() {
+    fn rechecked_plan_is_unchanged() {
         let policy = Policy { allow_host_rootfs: true, ..Policy::default() };
         let sum = "ABCDEF00112233445566778899aabbcc";
         let asked = DraftTransfer { checksum: ("md5", sum), cache_key: "key", user: "1:2", ..download(ID) };

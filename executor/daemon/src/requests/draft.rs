@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_one_action_and_by_name() {
+    fn request_requires_exactly_one_action() {
         let first = |action: Option<Action>| {
             let request = RunRequest { action, ..Default::default() };
             let (_, violations) = from_request(&request);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn platforms_that_run_here() {
+    fn host_platforms_are_accepted() {
         let here = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
         let runs = |text: &str| platform("platform", text).is_ok();
         for text in ["", "linux", here, &format!("linux/{here}"), &format!("Linux/{}", std::env::consts::ARCH)] {

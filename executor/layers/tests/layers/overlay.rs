@@ -183,7 +183,7 @@ fn hard_links_work_within_and_across_layers() {
 }
 
 #[test]
-fn marks_are_those_of_the_archive() {
+fn entry_attributes_come_from_archive() {
     let sandbox = Sandbox::new();
     let capability = b"\x01\x00\x00\x02\x0a\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
     let records: [(&str, &[u8]); 4] = [

@@ -152,7 +152,7 @@ fn b7_every_owned_definition_is_there() {
 }
 
 #[test]
-fn b8_a_definition_more_is_a_warning() {
+fn b8_extra_definition_is_warning() {
     let more = CRD.replace("backups", "restores").replace("Backup", "Restore");
     let warnings = good(&[("manifests/restores.crd.yaml", &more)]).warnings;
     assert!(
@@ -422,7 +422,7 @@ fn empty_directory_below_manifests_is_refused() {
 }
 
 #[test]
-fn the_csv_is_judged() {
+fn invalid_csv_fields_are_refused() {
     for (from, to) in [
         ("name: demo.v1.0.0", "name: Demo_v1"),
         ("  displayName: Demo\n", ""),

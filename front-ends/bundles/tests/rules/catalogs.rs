@@ -277,7 +277,7 @@ fn all_faults_are_reported_with_their_places() {
 }
 
 #[test]
-fn json_is_judged_like_yaml() {
+fn json_catalog_equals_yaml_catalog() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &[("catalog.yaml", GOOD)]);
     let read = load(dir.path(), true).unwrap();

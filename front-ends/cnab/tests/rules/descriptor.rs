@@ -20,7 +20,7 @@ fn parameter(destination: Value) -> Value {
 }
 
 #[test]
-fn rule_24_what_a_bundle_must_have() {
+fn rule_24_required_fields_are_checked() {
     bundle(json!({}));
     for field in ["schemaVersion", "name", "version", "invocationImages"] {
         let mut value = small(json!({}));

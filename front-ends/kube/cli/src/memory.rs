@@ -249,7 +249,7 @@ mod tests {
 
     /// If a secret changes, the stored digests detect the change, and the file contains no value.
     #[tokio::test]
-    async fn p13_digests_are_kept_and_no_values() {
+    async fn p13_memory_has_digests_without_values() {
         let dir = tempfile::tempdir().unwrap();
         let never = || panic!("nobody has it");
         let mut memory = Memory::open_in(dir.path(), "p", never).await.unwrap();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn p29_why_a_container_does_not_run() {
+    fn p29_state_has_reason() {
         let state = |container: Container| shown(&[container]).containers[0].state.clone();
         let ended = |code| container("main", State::Completed, code);
         assert_eq!(state(ended(Some(0))), "Completed");

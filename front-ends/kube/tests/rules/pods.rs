@@ -176,7 +176,7 @@ fn p36_a_probe_s_own_grace() {
 }
 
 #[test]
-fn p38_p39_what_probes_cannot_be() {
+fn p38_p39_invalid_probes_are_refused() {
     for (probe, begins) in [
         ("livenessProbe: {httpGet: {port: 1, scheme: http}}", "P38 spec.containers[0].livenessProbe.httpGet.scheme"),
         (
@@ -306,7 +306,7 @@ fn p51_scores() {
 }
 
 #[test]
-fn p52_what_is_not_given() {
+fn p52_unsupported_resources_are_reported() {
     for (container, spec, begins) in [
         ("resources: {limits: {nvidia.com/gpu: 1}}", "", "P52 spec.containers[0].resources.limits['nvidia.com/gpu']"),
         ("resources: {requests: {cpus: 1}}", "", "P52 spec.containers[0].resources.requests['cpus']"),

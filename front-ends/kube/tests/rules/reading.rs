@@ -201,7 +201,7 @@ fn p9_no_message_has_a_value() {
 
 /// If a few lines require too many pods or too much memory, they are refused.
 #[test]
-fn p5_what_is_made_is_bounded() {
+fn p5_pods_and_memory_are_limited() {
     let deployment = |name: &str, replicas: u32, pod: &str| {
         format!(
             "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{a: b}}}}\n  template: {{metadata: {{labels: {{a: b}}}}, spec: {{{pod}}}}}\n"

@@ -76,7 +76,7 @@ fn p54_projected_sources_and_paths_are_validated() {
 /// If a mounted Secret changes, its files change but the pod's digest does not. If a variable changes, the pod's digest
 /// or a keyed digest changes.
 #[test]
-fn p55_p64_what_changes_a_pod() {
+fn p55_p64_changed_variable_changes_digest() {
     let text = mounted("", "secret: {secretName: s}") + SECRET;
     let digest = |text: &str| plan(text).pods[0].digest.clone();
     let (key, other) = ([7; 32], [8; 32]);

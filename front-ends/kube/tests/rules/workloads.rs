@@ -180,7 +180,7 @@ fn p62_unsupported_cron_job_fields_are_reported() {
 }
 
 #[test]
-fn p63_what_is_not_run_is_named() {
+fn p63_unsupported_kinds_are_named() {
     for kind in [
         "Service",
         "Ingress",

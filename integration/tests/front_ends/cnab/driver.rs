@@ -90,7 +90,7 @@ mkdir -p /cnab/app/outputs/sub; echo 1 > /cnab/app/outputs/a; echo 2 > /cnab/app
 exit 0";
 
 #[test]
-fn handles_names_the_types_and_nothing_else() {
+fn handles_prints_only_image_types() {
     let world = World::new(TOOL);
     let ran = finish(Caller::new().command(&world).arg("--handles").stdin(Stdio::null()).spawn().expect("it starts"));
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "docker,oci\n", ""));
@@ -113,7 +113,7 @@ fn an_operation_is_carried_out() {
 }
 
 #[test]
-fn a_failure_is_the_run_tools_own() {
+fn failed_run_tool_status_is_returned() {
     let world = World::new(TOOL);
     let caller = Caller::new();
     let ran = caller.run(&world, &operation("fail"));

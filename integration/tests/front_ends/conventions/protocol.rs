@@ -141,7 +141,7 @@ fn rule_14_explain_shows_changes_without_secrets() {
 /// Objects without a template are printed unchanged and in order; templates in lists and in objects of other kinds are
 /// decorated.
 #[test]
-fn every_kind_with_a_template_is_decorated() {
+fn objects_with_templates_are_decorated() {
     let world = World::start();
     world.register(&[("greeter", "hello", "")]);
     let pod = json!({"spec": {"containers": [{"name": "app", "image": world.image("2")}]}});

@@ -15,7 +15,7 @@ fn cut_off(world: &KubeFixture, arguments: &[&str], id: &str, kind: Kind) {
 }
 
 #[test]
-fn the_next_play_finishes_what_was_begun() {
+fn next_play_finishes_interrupted_play() {
     let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let image = world.image();

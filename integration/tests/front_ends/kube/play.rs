@@ -115,7 +115,7 @@ fn nothing_is_left_of_a_secret() {
 
 /// P31, P32: the preStop hook runs in the container, and main containers stop before sidecars.
 #[test]
-fn hooks_and_the_order_of_the_stop() {
+fn prestop_runs_and_sidecars_stop_last() {
     let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     world.play_ok(&path);

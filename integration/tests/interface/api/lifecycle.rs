@@ -80,7 +80,7 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
 
 /// All kinds of exit can be distinguished: exit code, signal, memory limit, and each reason of a failed start.
 #[test]
-fn every_end_is_distinguished() {
+fn every_kind_of_exit_is_reported() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let busybox = rootfs.reference();
     let code = |script: &str| exit(&daemon.api.run_to_end(sh(script)));

@@ -76,7 +76,7 @@ fn archive(path: &Path, content: &[u8]) {
 }
 
 #[test]
-fn every_way_names_the_executord() {
+fn address_from_flags_environment_or_context() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
     let path = |path: &Path| path.to_str().unwrap().to_owned();

@@ -58,7 +58,7 @@ async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientCon
 }
 
 #[test]
-fn strangers_block_no_one() {
+fn unauthenticated_clients_block_no_caller() {
     let setup = Setup::default();
     let metrics = metrics::table(&setup);
     let tls = TlsDaemon::new(setup, &metrics, "handshakes = 32\nhandshake_seconds = 5\n");

@@ -15,7 +15,7 @@ fn refusal(error: &Error) -> (Option<Code>, String) {
 }
 
 #[test]
-fn calls_that_do_not_fit_are_refused() {
+fn invalid_pod_calls_are_refused() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     create(&daemon, &asked("p"));

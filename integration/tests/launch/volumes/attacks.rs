@@ -19,7 +19,7 @@ use super::{Lent, below, named, names, new, refused, said, with};
 /// Links that a container creates in a shared volume do not lead a later container out of the volume, neither by a
 /// sub-path nor by a mount in the volume. The control: without links the same paths are mounted.
 #[test]
-fn planted_links_lead_nowhere() {
+fn planted_links_stay_inside_volume() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let daemon = lent.daemon("");
     let run = |script: &str| sh(script).rootfs(&rootfs.reference());
@@ -57,7 +57,7 @@ fn planted_links_lead_nowhere() {
 /// If the image has a link at a mount point or at a directory above it, the mount is refused. If the operator's path
 /// contains a link, which an attacker may have created, the mount is refused as well.
 #[test]
-fn links_in_the_place_of_directories() {
+fn volume_mount_point_links_are_refused() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let daemon = lent.daemon("");
     rootfs.replace_by_link("srv", "/etc");
@@ -115,7 +115,7 @@ fn host_users_cannot_reach_setuid_programs() {
 /// A mount that would hide another mount, secret files, or files of the executor is refused. A secret file in an empty
 /// volume is mounted over the volume.
 #[test]
-fn volumes_hide_nothing() {
+fn volumes_that_hide_files_are_refused() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let daemon = lent.daemon("");
     let run = || sh("cat /app/conf/key; ls /app").rootfs(&rootfs.reference()).unmasked();

@@ -43,7 +43,7 @@ fn empty_volume_is_new_and_user_owned() {
 /// A write beyond the limit of a volume fails for every user, data within the limit is written, and other volumes are
 /// not full. The control: without any limit, a volume accepts all of the data.
 #[test]
-fn limits_hold() {
+fn volume_limits_are_enforced() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
     let rootfs = Rootfs::busybox();
     let before = daemon.footprint();

@@ -248,7 +248,7 @@ fn as_many_volumes_as_allowed_are_mounted() {
 /// CRI rule C24: a link is followed only with `follow_links`. The entry for the path of its destination then applies.
 /// Links in a sub-path are never followed.
 #[test]
-fn links_are_judged_where_they_lead() {
+fn link_requires_entry_for_destination() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
     let (shared, deps) = (lent.path("shared"), lent.path("deps"));
     fs::create_dir(shared.join("dir")).unwrap();

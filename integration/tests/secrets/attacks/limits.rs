@@ -34,7 +34,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
 const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
 
 #[test]
-fn the_hosts_resources_are_not_used_up() {
+fn container_cannot_exhaust_host_resources() {
     let daemon = daemon();
     let facts = json!({"amount": MEMORY / 2 * 3, "processes": 100, "files": NOFILE, "terminals": TERMINALS_MAX + 1});
     let limits = Limits { memory_bytes: MEMORY, pids: 50, ..Limits::default() };

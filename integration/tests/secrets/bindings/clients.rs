@@ -189,7 +189,7 @@ fn node_clients_read_bindings_around_rotation() {
 /// `--bind` delivers the `.metadata` of a binding in SAP's format. The reader needs it to distinguish credentials from
 /// descriptions, and masking needs it, too.
 #[test]
-fn metadata_reaches_the_reader_that_needs_it() {
+fn binding_metadata_is_delivered() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().unwrap();
     let binding = dir.path().join("a-db");

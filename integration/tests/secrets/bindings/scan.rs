@@ -37,7 +37,7 @@ fn in_text(needles: &Needles, texts: &[&str]) -> Report {
 }
 
 #[test]
-fn nothing_is_printed_unasked() {
+fn bindings_are_printed_only_with_flag() {
     let mut needles = Needles::new().unwrap();
     let vcap = vcap(&mut needles, "value");
     let dir = TempDir::new().unwrap();
@@ -81,7 +81,7 @@ fn in_files(needles: &Needles, daemon: &Daemon) -> Report {
 }
 
 #[test]
-fn nothing_shows_in_processes_and_files() {
+fn processes_and_files_hide_bindings() {
     let daemon = Daemon::start();
     let mut needles = Needles::new().unwrap();
     let (old, new) = (vcap(&mut needles, "old"), vcap(&mut needles, "new"));

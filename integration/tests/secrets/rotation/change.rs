@@ -107,7 +107,7 @@ fn a_signal_comes_after_the_swap() {
 
 /// Current values are masked in the output, even if updates were refused or delayed before.
 #[test]
-fn values_in_force_are_masked() {
+fn current_values_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(MANY).start(), Rootfs::busybox());
     let script = format!("trap 'cat {ROOT}/a; echo done' USR1; echo up; while :; do sleep 0.02; done");
     let first = sh(&script).id("m").memory(16 << 20).rootfs(&rootfs.reference()).file("a", b"canary-generation-0000\n");

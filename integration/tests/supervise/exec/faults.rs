@@ -86,7 +86,7 @@ fn detached_process_continues_without_client() {
 }
 
 #[test]
-fn the_end_of_the_container_ends_it() {
+fn container_exit_kills_exec() {
     let daemon = sleeping("c");
     let (process, all) = stubborn(&daemon, false);
     daemon.api.stop("c", Some(0)).unwrap();

@@ -97,7 +97,7 @@ fn a_shell_is_used_as_by_hand() {
 
 /// All output that a process writes before its exit is delivered, whatever its size is.
 #[test]
-fn nothing_of_its_output_is_lost() {
+fn terminal_output_is_complete() {
     let daemon = sleeping("c");
     for text in ["seq 1 20000", "seq 1 20000 | tr '\\n' ' '"] {
         let expected = executed(&daemon.api, script("c", text)).unwrap().text();

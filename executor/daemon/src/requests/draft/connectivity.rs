@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_port_and_address_is_judged() {
+    fn invalid_ports_and_addresses_are_reported() {
         let port = |host_ip: &str, host_port, container_port, protocol| PortMapping {
             host_ip: host_ip.into(),
             host_port,
