@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_programs() {
+    fn invalid_program_names_are_ignored() {
         for name in ["cnab", "k8s", "7z", "a-b"] {
             assert_eq!(file_name(name), Some(format!("agent-cli-{name}")));
         }

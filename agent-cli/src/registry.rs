@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registries_of_references() {
+    fn registry_of_reference_is_found() {
         let table = [
             ("debian:12", Some(("docker.io", "library/debian"))),
             ("docker://a/b@sha256:00", Some(("docker.io", "a/b"))),

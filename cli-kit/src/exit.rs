@@ -79,7 +79,7 @@ mod tests {
     use executor_client::v1::Failure;
 
     #[test]
-    fn statuses() {
+    fn result_determines_exit_status() {
         use exit_status::Status::{Code, Signal};
         let exit = |status| Ending { exit: Some(ExitStatus { status: Some(status) }), ..Default::default() };
         let failure = |kind: failure::Kind, errno| Ending {

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_statuses() {
+    fn failure_determines_exit_status() {
         assert_eq!(Failure::Usage(String::new()).exit_status(), 125);
         assert_eq!(Failure::ClosedPipe.exit_status(), 141);
         assert_eq!(Failure::Interrupted(2).exit_status(), 130);

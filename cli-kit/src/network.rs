@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks() {
+    fn network_names_are_parsed() {
         let of = |text: &str| text.parse::<Chosen>();
         let cni = |name: &str| Ok(Chosen::Cni(name.into()));
         assert_eq!((of("none"), of("host")), (Ok(Chosen::None), Ok(Chosen::Host)));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers() {
+    fn signal_names_and_numbers_are_parsed() {
         let table = [
             ("TERM", 15),
             ("SIGTERM", 15),

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_by_name() {
+    fn detach_keys_are_parsed() {
         let keys = |text: &str| DetachKeys::parse(text).map(|keys| keys.keys);
         assert_eq!(keys("ctrl-p,ctrl-q"), Ok(vec![16, 17]));
         assert_eq!(keys("Ctrl-A,d"), Ok(vec![1, b'd']));

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates() {
+    fn rates_are_parsed() {
         for (text, number) in [("0", 0), ("none", -1), ("-1", -1), ("16K", 16 << 10), ("100", 100)] {
             assert_eq!(rate(text), Ok(number), "{text}");
         }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed() {
         let good = [
             ("1", 1),
             ("67108864", 64 << 20),

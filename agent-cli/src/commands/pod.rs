@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn volumes() {
+    fn pod_volumes_are_parsed() {
         assert_eq!(volume("a"), Ok(PodVolume { name: "a".into(), empty: Some(EmptyVolume::default()) }));
         let empty = EmptyVolume { medium: 1, size_bytes: 1 << 20, mode: Some(0o700), gid: None };
         assert_eq!(volume("b:medium=memory,size=1m,mode=700"), Ok(PodVolume { name: "b".into(), empty: Some(empty) }));

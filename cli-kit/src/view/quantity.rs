@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_printed_with_unit() {
         let table = [
             (0, "0 bytes"),
             (1, "1 byte"),

@@ -156,7 +156,7 @@ mod tests {
 
     /// Lines of given sizes at given times get the expected decisions.
     #[test]
-    fn limits_by_table() {
+    fn log_limits_drop_excess_entries() {
         /// Name, limits of bytes and lines, times and lengths of entries, and the expected decisions.
         type LimitRow = (&'static str, Option<u64>, Option<u64>, &'static [(u64, usize)], &'static str);
         let table: [LimitRow; 9] = [

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_both_versions() {
+    fn memory_usage_is_parsed_in_both_versions() {
         let v2 = MemoryUsage::from_v2(100, "anon 40\nfile 50\nkernel 10\ninactive_file 30\nfile_mapped 5\n");
         let expected =
             MemoryUsage { usage: 100, rss: 40, cache: 50, kernel: Some(10), working_set: 70, ..MemoryUsage::default() };

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_of_pages() {
+    fn page_flags_determine_owner() {
         let table = [(None, "unknown"), (Some(0), "unowned"), (Some(1 << 10), "free"), (Some(1 << 7), "slab")];
         for (flags, expected) in
             table.into_iter().chain([(Some(1 << 12 | 1 << 5), "anonymous"), (Some(1 << 5), "file")])

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn names() {
+    fn invalid_installation_names_are_refused() {
         assert!(["a", "demo-1", "0"].iter().all(|name| check_name(name).is_ok()));
         assert!(["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(41)].iter().all(|name| check_name(name).is_err()));
     }

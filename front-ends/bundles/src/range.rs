@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn documented_ranges() {
+    fn documented_ranges_select_versions() {
         let table = [
             (">1.0.0 <2.0.0", "1.1.1 1.8.7", "1.0.0 2.0.0"),
             (">1.0.0 <3.0.0 !2.0.3-beta.2", "2.0.3 1.0.1 2.0.3-beta.1", "2.0.3-beta.2"),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards() {
+    fn wildcards_become_bounds() {
         let table = [
             (">=1.2.x", ">=1.2.0"),
             ("<=1.2.x", "<1.3.0"),

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn dependency_ranges_select_versions() {
         let table = [
             ("1.2.3", "1.2.3", true),
             ("1.2.3", "1.2.4", false),

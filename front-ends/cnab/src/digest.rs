@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_by_algorithm() {
+    fn digest_is_split_by_algorithm() {
         let digest = sha256(b"abc");
         assert_eq!(hex_of_sha256(&digest), Some(&*sha256_hex(b"abc")));
         let long = format!("sha512:{}", "0".repeat(128));

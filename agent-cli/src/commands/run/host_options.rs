@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_swap_together() {
+    fn memory_swap_includes_memory() {
         assert_eq!((memory_swap("-1"), memory_swap("2m")), (Ok(MemorySwap::Unlimited), Ok(MemorySwap::Total(2 << 20))));
         assert!(memory_swap("-2").is_err() && memory_swap("x").is_err());
         assert_eq!((MemorySwap::Total(5).beyond(3).unwrap(), MemorySwap::Total(3).beyond(3).unwrap()), (2, 0));

@@ -124,7 +124,7 @@ mod tests {
     use executor_cli_kit::network::written;
 
     #[test]
-    fn ports() {
+    fn published_ports_are_parsed() {
         let table = [
             ("8080:80", "8080:80/tcp"),
             ("127.0.0.1:53:5353/udp", "127.0.0.1:53:5353/udp"),

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_in_memory() {
+    fn tmpfs_options_are_parsed() {
         let one = tmpfs("/run//x/:rw,noexec,nosuid,size=64k,mode=0700,uid=5,gid=6,exec").unwrap();
         assert_eq!(
             (&*one.path, one.size_bytes, one.mode, one.uid, one.gid, one.exec),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_settings() {
+    fn added_hosts_and_sysctls_are_parsed() {
         let line = |text: &str| host(text).map(|host| format!("{} {}", host.name, host.address));
         assert_eq!(line("db:10.0.0.1").as_deref(), Ok("db 10.0.0.1"));
         assert_eq!([line("db:::1"), line("db=[::1]"), line("db:[::1]")], [(); 3].map(|()| Ok("db ::1".to_owned())));

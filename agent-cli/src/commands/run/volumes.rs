@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms() {
+    fn short_volume_forms_are_parsed() {
         assert_eq!(volume("cache:/var//cache/"), Ok(for_host("cache", "/var/cache", "", false)));
         assert_eq!(volume("/srv/a:/b:ro"), Ok(for_host("/srv/a", "/b", "", true)));
         let new = VolumeMount {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn long_forms() {
+    fn long_volume_forms_are_parsed() {
         let of = |text| mount(text).unwrap();
         let cache = for_host("cache", "/c", "a/b", true);
         assert_eq!(of("type=volume,src=cache,dst=/c,ro,volume-subpath=a/b"), Mounted::Volume(cache.clone()));

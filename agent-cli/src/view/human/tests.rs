@@ -40,7 +40,7 @@ fn endings() {
 }
 
 #[test]
-fn the_table_of_ps() {
+fn ps_table_has_expected_columns() {
     let running = Container {
         id: "web-1".into(),
         state: State::Running.into(),

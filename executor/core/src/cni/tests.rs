@@ -205,7 +205,7 @@ fn plugin_errors_are_reported_in_one_line() {
 }
 
 #[test]
-fn versions_of_a_plugin() {
+fn supported_plugin_versions_are_parsed() {
     let answer = json!({"cniVersion": "1.0.0", "supportedVersions": ["0.1.0", "0.4.0", "1.0.0"]});
     assert_eq!(supported_versions(&answer).unwrap(), [Version::V0_4_0, Version::V1_0_0]);
     assert!(supported_versions(&json!({"supportedVersions": 1})).is_err());

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_number_and_by_name() {
+    fn signals_are_parsed_by_number_and_name() {
         let table = [
             ("15", Some(15)),
             ("SIGTERM", Some(15)),

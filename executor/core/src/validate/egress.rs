@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_by_table() {
+    fn egress_rules_are_validated() {
         use EgressProtocol::{All, Icmp, Icmpv6, Tcp, Udp};
         let range =
             |first: &str, last: &str| AddressRange { first: first.parse().unwrap(), last: last.parse().unwrap() };

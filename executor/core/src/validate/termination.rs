@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_a_message() {
+    fn invalid_message_paths_are_refused() {
         let faults = |path: &str| {
             let mut report = Report::default();
             let files = [PlannedFile::private("/run/s/key", 1, "f[0]")];

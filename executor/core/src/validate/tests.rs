@@ -159,7 +159,7 @@ fn all_violations_are_reported_without_secrets() {
 }
 
 #[test]
-fn users() {
+fn user_names_and_ids_are_parsed() {
     let parse = |text| parse_user(text).map(|user| user.to_string());
     for good in ["root", "0", "vcap", "1000:1000", "www-data:adm", "svc$", "0:0", "4294967294"] {
         assert_eq!(parse(good).unwrap(), good);

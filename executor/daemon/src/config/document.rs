@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_of_keys_by_table() {
+    fn line_of_key_is_found() {
         let text = "user = 'a'\n[policy]\n\ndefault_pids = 5\ndefault_memory_bytes = []\n[[volumes]]\nname = 'a'\npath = 1\n\
                     [[volumes]]\nname = 'b'\npath = '/c'\n";
         let (document, file, errors) = Document::read(Path::new("FILE"), text).unwrap();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn challenges_of_all_kinds() {
+    fn authentication_challenges_are_parsed() {
         let token = bearer("https://auth.example/token", "r.example");
         let table: [(&str, Vec<Challenge>); 19] = [
             ("Basic realm=\"x\"", vec![Challenge::Basic]),

@@ -66,7 +66,7 @@ fn every_compression_gives_the_same_tree() {
 
 /// Archives that GNU tar creates are unpacked correctly: GNU and pax formats, with long names and sparse files.
 #[test]
-fn archives_of_gnu_tar() {
+fn gnu_tar_archives_are_unpacked() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     let long = "long-name/".repeat(25);
@@ -169,7 +169,7 @@ fn layer_with_wrong_digest_is_refused() {
 }
 
 #[test]
-fn media_types_of_layers() {
+fn media_type_determines_compression() {
     let parse = |text: &str| text.parse::<Compression>();
     assert_eq!(parse("application/vnd.oci.image.layer.v1.tar").unwrap(), Compression::None);
     assert_eq!(parse("application/vnd.oci.image.layer.v1.tar+zstd").unwrap(), Compression::Zstd);

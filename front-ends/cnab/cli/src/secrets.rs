@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_in_paths() {
+    fn variables_in_paths_are_expanded() {
         let variable = |name: &str| (name == "HOME").then(|| "/root".to_owned());
         let table = [
             ("/plain", Ok("/plain")),

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers() {
+    fn unknown_call_is_named_by_number() {
         assert_eq!(name(libc::SYS_renameat), "renameat");
         assert_eq!(name(9999), "call 9999");
     }
