@@ -81,6 +81,7 @@ fn concurrent_starts_start_one_process() {
             assert_eq!(call.join().unwrap().unwrap().state(), State::Running);
         }
     });
+    wait::until("it prints", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     assert_eq!(daemon.api.output("c").text().matches("up\n").count(), 1);

@@ -126,7 +126,7 @@ fn shared_user_is_no_caller() {
     let refused = info(&daemon, NOBODY);
     assert!(refused.status == 125 && refused.stderr.contains("does not serve uid 65534"), "{refused:?}");
     assert_eq!(info(&daemon, 0).status, 0, "the control");
-    assert!(daemon.setup().logged().contains("other programs may share"));
+    assert!(daemon.setup().logged().contains("which other programs may also use"));
 }
 
 /// /proc/PID/exe of the executor's processes cannot be written from inside a container (CVE-2019-5736).
