@@ -55,7 +55,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Parses `host[:port]` or `[address][:port]`.
+    /// Parses `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`. Without a valid port, uses 443 if `secure` is true,
+    /// otherwise 80.
     pub fn new(registry: &str, secure: bool) -> Self {
         let default = if secure { 443 } else { 80 };
         let colon = registry.rfind(':').filter(|at| !registry[*at..].contains(']'));

@@ -171,8 +171,8 @@ impl Pod {
         }
     }
 
-    /// Returns a detached mount of a pod's volume, or of a directory in it. A missing directory is created, as by the
-    /// kubelet: it belongs to the pod's root and gets the mode of the volume's root.
+    /// Returns a detached mount of a pod's volume, or of a directory in the volume. Creates missing directories like
+    /// the kubelet: owned by UID 0 of the pod's user namespace, with the mode of the volume's root directory.
     ///
     /// # Errors
     /// Returns `NotADirectory`, `ELOOP` or `EXDEV` if the path does not lead to a directory in the volume. Returns an

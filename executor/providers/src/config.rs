@@ -130,7 +130,7 @@ pub struct ProviderConfig {
     pub(crate) key_file: Option<PathBuf>,
 }
 
-/// An invalid value in the table.
+/// An invalid value in the table `secret_providers`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
     pub key: &'static str,

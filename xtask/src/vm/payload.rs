@@ -1,8 +1,9 @@
-//! Creates the payload of the machine, a separate read-only disk with the package, the programs, the checks, and the
-//! integration tests to run.
+//! Creates the payload of the virtual machine: a read-only disk with the package, the programs, the checks, and the
+//! integration tests.
 //!
-//! `integration/vm/tests` lists these tests; each line has a module of an executable. A check can name more
-//! executables, and programs of `integration/engines`.
+//! Each line of `integration/vm/tests` begins with EXECUTABLE/MODULE, or with EXECUTABLE if the module has the same
+//! name. Checks name further test executables in lines `# tests: NAME...`, and programs of `integration/engines` in
+//! lines `# programs: NAME...`.
 
 use std::collections::BTreeSet;
 use std::fs;

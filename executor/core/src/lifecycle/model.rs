@@ -7,7 +7,7 @@
 
 use super::{State, advance};
 
-/// A step of the model.
+/// An event of a random sequence: progress of a process, a client's request, a crash or a restart.
 #[derive(Clone, Copy, Debug)]
 enum ModelStep {
     /// The shim takes its next step.

@@ -87,7 +87,7 @@ impl Subscription {
         self.changed.mark_unchanged();
     }
 
-    /// Waits for an unseen change.
+    /// Waits for a change that is not marked as seen, and marks it as seen.
     pub async fn changed(&mut self) {
         // The wait cannot fail: the sender exists as long as a subscription exists.
         let _ = self.changed.changed().await;

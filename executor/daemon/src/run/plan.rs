@@ -63,7 +63,7 @@ pub(super) fn with_volumes_of(
     Ok(Plan { volumes: before.volumes, ..plan })
 }
 
-/// Replaces the placeholders by the resolved images of a plan's volumes, in order.
+/// Replaces the image placeholders in a plan's volumes with `images`, in order, and checks the plan again.
 pub(super) fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy) -> Result<Plan, ApiError> {
     let places = plan.volumes.iter_mut().filter_map(|volume| match &mut volume.source {
         VolumeSource::Image(place) => Some(place),

@@ -130,8 +130,8 @@ async fn abandoned_pull_ends_and_keeps_data() {
     place.is_whole().await;
 }
 
-/// If a layer is slow, pulls of other images that share layers with its image are not delayed. (Two pulls that hold
-/// each other's lower layers would otherwise wait for each other forever.)
+/// A pull that waits for a slow layer does not block a pull of another image that shares a fetched layer. Otherwise two
+/// pulls that wait for each other's lower layers would deadlock.
 #[tokio::test]
 async fn a_slow_layer_delays_no_other_image() {
     let (slow, shared) = (layer(), b"shared".to_vec());

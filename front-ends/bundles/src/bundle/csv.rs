@@ -287,8 +287,8 @@ fn annotations(
     }
 }
 
-/// Parses a version leniently, as Go programs parse CSVs. It may have a leading `v`, surrounding spaces or leading
-/// zeros, and its last numbers may be missing.
+/// Parses the version of a ClusterServiceVersion leniently, as operator-framework/api does. The version may have a
+/// leading `v`, surrounding spaces or leading zeros, and its last numbers may be missing.
 fn tolerant(text: &str) -> Option<Version> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);

@@ -15,7 +15,7 @@ use rcgen::{CertificateParams, DnType, date_time_ymd};
 
 const CALLS: usize = 10_000;
 const LANES: usize = 8;
-/// Number of calls on one connection. Then a new connection is made.
+/// Number of calls after which a lane opens a new connection. Every second call uses the lane's first connection.
 const EACH: usize = 25;
 
 /// Subject of the certificate that the daemon presents.

@@ -135,8 +135,8 @@ impl HostPathVolume<'_> {
         Ok(again)
     }
 
-    /// Opens a path without links, beneath the directory of the operator's entry that contains it. The path of an entry
-    /// may also be a file.
+    /// Finds the entry of `policy.host_paths` that contains the path, and opens the path beneath the entry's directory
+    /// without following links. An entry that is a file contains only itself.
     fn beneath(&self, root: BorrowedFd<'_>, path: &Path) -> Result<Opened<'_>, NotMounted> {
         let rule = host_path_rule(path, &self.host.policy).map_err(|why| {
             let why = match path == self.asked.path {

@@ -1,7 +1,7 @@
-//! Pauses a container: stops all its processes until they are resumed.
+//! Pauses a container: suspends all its processes with SIGSTOP until the container is resumed.
 //!
-//! During a pause the timers of a tree of actions do not advance, and no step starts. A stop of the container resumes
-//! the processes first, so that they can exit gracefully.
+//! During a pause the timers of a tree of actions do not advance, and no step starts. The call Stop resumes the
+//! processes before it stops the container, so that they can exit gracefully.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::Ready;
 
-/// Time limit for stopping a container's processes.
+/// Time limit for suspending a container's processes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A pause in progress.
@@ -25,7 +25,7 @@ pub(crate) struct Paused {
 }
 
 impl Ready {
-    /// Stops the container's processes, unless they are already paused.
+    /// Suspends the container's processes, unless they are already suspended.
     pub(crate) fn pause(&mut self, host: &Host) -> Result<(), Refused> {
         if self.paused.is_some() {
             return Ok(());
