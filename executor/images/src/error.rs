@@ -79,7 +79,8 @@ pub enum ImageError {
     },
     /// A secure connection to the registry cannot be established.
     #[error(
-        "{what}: {origin}: {why} (trusted certificates: images.ca_file; registries without encryption: images.insecure_registries)"
+        "{what}: cannot connect securely to {origin}: {why} (trusted certificates: images.ca_file; \
+         registries without encryption: images.insecure_registries)"
     )]
     Untrusted {
         /// Requested object.

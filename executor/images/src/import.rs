@@ -84,7 +84,7 @@ impl Section {
                     what,
                     is: self.size,
                     most,
-                    unit: "bytes (the limit depends on its stored bytes)",
+                    unit: "bytes (the limit grows with the bytes that are stored on disk)",
                 })
             }
         }

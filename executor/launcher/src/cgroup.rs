@@ -389,7 +389,8 @@ impl Hierarchies {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
+                let why = format!("processes {others:?} of the container did not exit after SIGKILL");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
             others.into_iter().for_each(kill);
             std::thread::sleep(Duration::from_millis(1)); // there is no notification, so this polls
@@ -404,9 +405,14 @@ impl Hierarchies {
     pub(crate) fn kill_all(&self, path: &Path, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
         for dir in self.dirs(path) {
-            while !pids_in(dir.clone()).is_empty() {
+            loop {
+                let pids = pids_in(dir.clone());
+                if pids.is_empty() {
+                    break;
+                }
                 if Instant::now() >= deadline {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
+                    let why = format!("processes {pids:?} of the container did not exit after SIGKILL");
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 empty(&dir);
             }

@@ -109,7 +109,7 @@ impl Archive {
         }
         // Reading a hole costs as much as reading highly compressed bytes, so it has the same limit.
         if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
-            let what = "bytes in the sparse blob (the limit depends on its stored bytes)";
+            let what = "bytes in the sparse blob (the limit grows with the bytes that are stored on disk)";
             return Err(UnpackError::limit(b"", what, length, most));
         }
         let most_by_ratio = length.saturating_mul(limits.ratio).saturating_add(limits.free);

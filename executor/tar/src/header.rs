@@ -89,7 +89,7 @@ impl Header<'_> {
     }
 
     fn damaged(&self, what: &str) -> TarError {
-        TarError::damaged(&self.path(), format!("its {what} is not a number"))
+        TarError::damaged(&self.path(), format!("the {what} in the header is not a number"))
     }
 }
 

@@ -204,7 +204,8 @@ impl<R: Read> Reader<R> {
         self.pieces.reverse();
         self.sparse = is_sparse;
         let id = |value: Option<u64>, field: Result<u64, TarError>| {
-            u32::try_from(value.map_or(field, Ok)?).map_err(|_| damaged("an owner or group of more than 32 bits"))
+            u32::try_from(value.map_or(field, Ok)?)
+                .map_err(|_| damaged("the owner or group id does not fit into 32 bits"))
         };
         let (uid, gid) = (id(records.uid, header.uid())?, id(records.gid, header.gid())?);
         let mtime = records.mtime.map_or_else(|| header.mtime(), Ok)?;

@@ -239,7 +239,7 @@ async fn sparse_layer_is_refused_before_read() {
         assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
         if holes {
             assert!(
-                matches!(&*error, ImageError::TooLarge { .. }) && error.to_string().contains("stored bytes"),
+                matches!(&*error, ImageError::TooLarge { .. }) && error.to_string().contains("stored on disk"),
                 "{error}"
             );
         } else {
@@ -262,7 +262,7 @@ async fn sparse_layer_is_refused_before_read() {
     let place = TestStore::with(|settings| settings.image_bytes_max = 1 << 40);
     let reference = format!("docker-archive:{}", file.path().display()).parse().unwrap();
     let error = place.pull(&reference).await.unwrap_err();
-    assert!(error.to_string().contains("stored bytes"), "{error}");
+    assert!(error.to_string().contains("stored on disk"), "{error}");
 }
 
 fn reference(dir: &Path, name: &str) -> ImageReference {

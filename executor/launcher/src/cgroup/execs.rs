@@ -109,7 +109,7 @@ impl ExecCgroup {
         let deadline = Instant::now() + patience;
         while !pids_in(self.dir.clone()).is_empty() {
             if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "an executed process cannot be killed"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "an executed process did not exit after SIGKILL"));
             }
             self.kill();
             std::thread::sleep(Duration::from_millis(1)); // there is no notification, so this polls

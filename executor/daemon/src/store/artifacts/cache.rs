@@ -160,7 +160,7 @@ impl Cache {
             Some(part) => self.put(&path, &part.0, entry),
         };
         if let Err(error) = kept {
-            tracing::warn!(%error, "cannot add a download to the cache");
+            tracing::warn!(%error, digest, "cannot add the download to the cache, or mark it as used");
         }
     }
 

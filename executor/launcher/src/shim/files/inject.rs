@@ -215,7 +215,8 @@ impl Injection<'_> {
                 .map_err(|(path, error)| HelperFailure(format!("device {}", path.display()), error))?;
         }
         for mount in self.late {
-            place_late(mount).map_err(|error| HelperFailure(format!("mount at {}", mount.path.display()), error))?;
+            place_late(mount)
+                .map_err(|error| HelperFailure(format!("cannot mount at {}", mount.path.display()), error))?;
         }
         if let Some(steps) = &views.steps {
             show_in_dev(STEPS_DIR, steps)?;
@@ -226,12 +227,12 @@ impl Injection<'_> {
         show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner_at)?;
         if let (Some(view), Some(Placing { point, .. })) = (message, &self.message) {
             place_view(point, view.as_fd(), Some(owner))
-                .map_err(|error| HelperFailure(format!("mount at {}", point.target.display()), error))?;
+                .map_err(|error| HelperFailure(format!("cannot mount at {}", point.target.display()), error))?;
         }
         if !runtime.is_empty() {
             open_dir(Path::new("/"))
                 .and_then(|root| runtime::place(root.as_fd(), &runtime))
-                .map_err(|error| HelperFailure(format!("mount at {RUNTIME_DIR}"), error))?;
+                .map_err(|error| HelperFailure(format!("cannot mount at {RUNTIME_DIR}"), error))?;
         }
         Ok(token)
     }
@@ -389,7 +390,7 @@ pub(crate) fn show(
     }
     for (mount, view) in mounts.iter().zip(views) {
         place_view(mount, view.as_fd(), owner(&mount.target))
-            .map_err(|error| HelperFailure(format!("mount at {}", mount.target.display()), error))?;
+            .map_err(|error| HelperFailure(format!("cannot mount at {}", mount.target.display()), error))?;
     }
     Ok(())
 }
@@ -407,7 +408,7 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
         }
         Ok(())
     };
-    show().map_err(|error| HelperFailure(format!("mount at {path}"), error))
+    show().map_err(|error| HelperFailure(format!("cannot mount at {path}"), error))
 }
 
 /// Mounts a shared /dev/shm over the container's own.

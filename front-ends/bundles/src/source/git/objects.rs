@@ -91,7 +91,7 @@ impl Objects {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Running::spawn(command, &Limits::READ)?;
         let (Some(to), Some(from)) = (process.child.stdin.take(), process.child.stdout.take()) else {
-            return Err(SourceError::Git("git cat-file has no pipes".to_owned()));
+            return Err(SourceError::Git("git cat-file was started without pipes".to_owned()));
         };
         Ok(Self { process, to, from: BufReader::new(from), digits })
     }
