@@ -1,4 +1,4 @@
-//! A provider of secrets: a directory.
+//! Directory of a secret provider of type `directory`, for tests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! Recognizes shortages of host resources in system errors. They are reported to callers as RESOURCE_EXHAUSTED.
+//! Recognizes system errors that report a shortage of host resources. Callers get RESOURCE_EXHAUSTED for a shortage.
 
 use std::error::Error;
 use std::fmt;

@@ -229,8 +229,8 @@ fn sys(writable: bool) -> Result<Mount, OciSpecError> {
     mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable { "rw" } else { "ro" }])
 }
 
-/// Returns the mount of the container's own cgroup. The mounts of a view determine themselves whether they are
-/// writable.
+/// Returns the mount of the container's own cgroup. With a view, the mount is read-only, and the mounts below the view
+/// keep their own options.
 fn cgroup(view: Option<&Path>, is_writable: bool) -> Result<Mount, OciSpecError> {
     let flags = ["nosuid", "noexec", "nodev", if is_writable && view.is_none() { "rw" } else { "ro" }];
     match view {

@@ -32,7 +32,7 @@ impl Watcher {
     }
 }
 
-/// Key of a running pull. It exists as long as the task of the pull. Dropping it drops the credentials.
+/// Key of a running pull. The task of the pull owns the key, and drops the credentials with it.
 pub(crate) struct Pull {
     pub(crate) reference: ImageReference,
     pub(crate) credentials: Option<Arc<Credentials>>,

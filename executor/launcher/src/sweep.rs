@@ -182,8 +182,8 @@ fn stop_processes(
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     let kept: BTreeSet<i32> = living.iter().copied().chain(init.as_ref().map(|init| init.pid)).collect();
-    // If the shim was a child of this process, init is now, too. If init exited by itself, its status is still
-    // available.
+    // If the shim was a child of this process, init is now a child of this process, too. So the exit status of an init
+    // that exited before the kill is still available.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Content {
 pub struct Settled {
     /// Contents by name.
     pub outputs: BTreeMap<String, Content>,
-    /// Violations by missing outputs, and by contents that do not match their definition. Empty if the action failed.
+    /// Missing outputs, and contents that do not match their definition. Empty if the action failed.
     pub wrong: Violations,
 }
 

@@ -66,8 +66,8 @@ fn list(paths: &[&[&str]]) -> Option<PathList> {
     Some(PathList { paths: paths.concat().into_iter().map(str::to_owned).collect() })
 }
 
-/// With new privileges, a set-user-id program of the root file system becomes root, with the capabilities of the
-/// container's root. The container's own process has no more privileges than without.
+/// With `allow_new_privileges`, a set-user-id program of the root file system becomes root, with the capabilities of
+/// the container's root. The option does not add privileges to the container's own process.
 #[test]
 fn set_user_id_programs_gain_privileges() {
     let (daemon, rootfs) = (Setup::default().config(OPEN).start(), with_set_user_id());

@@ -39,7 +39,7 @@ const EVENTS: usize = 100;
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
 const ID: &str = "life-";
-/// Number of containers that the control of the figures creates.
+/// Number of running containers in the control, which checks that the figures rise.
 const CONTROLS: usize = 12;
 
 #[test]

@@ -83,7 +83,7 @@ pub(super) fn unmount(target: &Path) -> io::Result<()> {
     Err(Errno::BUSY.into())
 }
 
-/// Returns the place of a path. Links are followed, as for the mounts of a container.
+/// Returns the device and inode of a path, following symbolic links like a container's mounts.
 pub(super) fn locate(path: &Path) -> io::Result<Place> {
     let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(file)?;

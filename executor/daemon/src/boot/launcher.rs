@@ -90,8 +90,8 @@ pub(super) fn connect(
     }
 }
 
-/// Returns true if the launcher has exited, and false if it answers or does neither in time. A killed launcher accepts
-/// connections until the kernel has torn it down.
+/// Returns true if the launcher exits within `patience`. Returns false if it answers, or if neither happens in time. A
+/// killed launcher accepts connections until the kernel has torn it down.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
     // Use a second connection: on the first one, a late answer would be mistaken for the answer to the greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };

@@ -39,7 +39,7 @@ pub struct Drain {
     pub parallel: usize,
     /// Reason for the drain. It is reported to clients whose containers are refused.
     pub reason: String,
-    /// True after all containers have exited or were given up.
+    /// True after all containers have exited, or 30 s after the remaining containers were killed.
     pub done: bool,
 }
 

@@ -240,8 +240,8 @@ pub(crate) struct Fetches {
 /// Fetches all references in parallel.
 ///
 /// # Errors
-/// Returns an error if a reference cannot be fetched. It names each such reference with its field, target, provider and
-/// path.
+/// Returns an error if a reference cannot be fetched. The error lists each failed reference with its field, target,
+/// provider and path.
 pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> Result<Fetches, ApiError> {
     let Collected { asked, requester, .. } = collected;
     let wanted: Vec<FetchRequest> = asked

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Maximum number of connections.
 const MOST: usize = 64;
-/// Time to send a request, and again to read the response, before another connection may take the slot.
+/// Time for sending the request, and again for reading the response, after which the connection can lose its slot.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
 /// Owner of a connection.

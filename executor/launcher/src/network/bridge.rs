@@ -222,7 +222,7 @@ fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) 
     Ok(())
 }
 
-/// Leases addresses and writes the record of this name.
+/// Leases addresses and writes the attachment's record under `name`.
 fn lease(
     host: &Host,
     (name, boot_id): (&str, &str),

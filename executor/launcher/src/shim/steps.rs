@@ -137,7 +137,7 @@ impl RunningSteps {
         kills.chain(self.timers.iter().map(|(at, _)| *at)).min()
     }
 
-    /// Returns true if the start of a process was ordered and it does not execute its program yet.
+    /// Returns true if a process was ordered but has not executed its program yet.
     pub(super) fn is_starting(&self) -> bool {
         self.processes.values().any(|process| !process.runs)
     }

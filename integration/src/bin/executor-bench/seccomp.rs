@@ -52,7 +52,7 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Returns true if every given part is satisfied.
+    /// Returns true if every part that the condition contains is satisfied.
     fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }

@@ -47,7 +47,7 @@ fn published_ports_answer_on_every_address() {
     world.delete_all();
 }
 
-/// A server sees the address of a client in the outside world.
+/// A server sees the source address of a client outside the host.
 #[test]
 fn a_server_sees_its_clients_address() {
     let world = World::start();

@@ -30,7 +30,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
     (Unguarded::Host, &["terminals"]),
 ];
 
-/// Reasons for a failed attack. If memory is short, the kernel kills the process, so its exit is SIGKILL.
+/// Outcomes of a failed attack. SIGKILL is the outcome if the kernel's OOM killer ends the attacking process.
 const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
 
 #[test]

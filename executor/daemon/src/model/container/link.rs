@@ -45,7 +45,7 @@ impl ShimLink {
     /// Sends a call to the shim, and waits until the shim has executed it.
     ///
     /// # Errors
-    /// Returns the shim's refusal, or `None` if the shim is gone. In the latter case the container completes soon.
+    /// Returns the shim's refusal, or `None` if the shim has exited and the container is about to complete.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<ApiError>> {
         self.call_with_fds(call, &[]).await.map(drop).map_err(|refused| refused.map(ApiError::from))
     }
