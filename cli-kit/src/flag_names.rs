@@ -153,13 +153,13 @@ const WORDS: [(&str, &str); 5] = [
     ("user_namespace `host`", "--userns host"),
 ];
 
-/// Sanitizes a message of executord for the terminal, and replaces fields by their flags.
+/// Sanitizes a message of executord for the terminal, and replaces fields with their flags.
 pub(crate) fn in_words(text: &str) -> String {
     let text = WORDS.iter().fold(crate::text::plain(text), |text, (field, flag)| text.replace(field, flag));
     elements(&text)
 }
 
-/// Replaces names of list elements inside a sentence by their flags.
+/// Replaces names of list elements inside a sentence with their flags.
 fn elements(text: &str) -> String {
     const FILES: &str = "action.run.volume_mounted_files[";
     let mut parts = text.split(FILES);

@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(values, 0, "a warning names a value's name, and nothing else");
 }
 
-/// Replaces the bytes 1 to 4 of the written text by values and encodings of values.
+/// Replaces the bytes 1 to 4 of the written text with values and encodings of values.
 fn text(written: &[u8], values: &[&[u8]], forms: &[&[u8]]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut bytes = written.iter();

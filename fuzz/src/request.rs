@@ -1,6 +1,6 @@
 //! Target: decodes and validates a request from the network, and plans its container.
 //!
-//! Besides the rules for every plan, no output may depend on a secret: if every secret of the request is replaced by
+//! Besides the rules for every plan, no output may depend on a secret: if every secret of the request is replaced with
 //! another secret of the same length, the result, messages and debug output must be identical.
 
 use executor_core::validate::Policy;
@@ -42,7 +42,7 @@ fn policy(choice: u8) -> Policy {
     }
 }
 
-/// Replaces every secret by another of the same length. A NUL is kept: its presence may be reported.
+/// Replaces every secret with another of the same length. A NUL is kept: its presence may be reported.
 fn replace(request: &mut RunRequest) {
     let text = |secret: &mut String| *secret = secret.bytes().map(|byte| if byte == 0 { '\0' } else { 'x' }).collect();
     let content = |file: &mut File| file.content.fill(b'x');

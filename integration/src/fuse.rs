@@ -25,7 +25,7 @@ const ENOSYS: i32 = 38;
 /// Buffer size for a request in bytes; the kernel requires at least 8 KiB.
 const REQUEST: usize = 1 << 17;
 /// Polling interval for the release of held requests.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Requests that are held, that is, get no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl Server {
     fn serve(&mut self, ends: &AtomicBool) {
         let mut buffer = vec![0; REQUEST];
         while !ends.load(Ordering::SeqCst) {
-            let ready = poll(&mut [PollFd::new(&self.device.as_fd(), PollFlags::IN)], Some(&LOOK));
+            let ready = poll(&mut [PollFd::new(&self.device.as_fd(), PollFlags::IN)], Some(&POLL_INTERVAL));
             if ready.is_ok_and(|count| count > 0) {
                 let Ok(length) = self.device.read(&mut buffer) else { return };
                 let request = parse(&buffer[..length]);

@@ -43,7 +43,7 @@ impl Rootfs {
         format!("dir:{}", self.path().display())
     }
 
-    /// Replaces a directory by a symbolic link.
+    /// Replaces a directory with a symbolic link.
     pub fn replace_by_link(&self, name: &str, target: &str) {
         let path = self.path().join(name);
         fs::remove_dir(&path).expect("an empty directory");

@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// Number of processes per target
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: u32,
-    /// Afterwards, replace each target's stored corpus by the smallest set with the same coverage
+    /// Afterwards, replace each target's stored corpus with the smallest set with the same coverage
     #[arg(long)]
     minimise: bool,
 }

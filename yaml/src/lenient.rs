@@ -26,7 +26,7 @@ pub fn lenient<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) 
     }
 }
 
-/// Indents continuation lines more than their key or element, and replaces tabs within braces and brackets by spaces.
+/// Indents continuation lines more than their key or element, and replaces tabs within braces and brackets with spaces.
 /// The number of lines stays the same.
 fn mended(text: &str) -> Zeroizing<String> {
     // At most twice the text; reserved at once, so that no copy of a Secret stays in freed memory.

@@ -104,7 +104,7 @@ impl Template {
     }
 }
 
-/// Replaces `\t` and `\n` by a tab and a newline.
+/// Replaces `\t` and `\n` with a tab and a newline.
 fn unescaped(text: &str) -> String {
     text.replace("\\t", "\t").replace("\\n", "\n")
 }

@@ -101,7 +101,7 @@ impl Launcher {
 
     /// Waits, for a limited time, for the result of the first attempt to connect to the launcher after the daemon's
     /// start. The launcher may have started at the same time, or may be cleaning up containers.
-    pub(crate) async fn first_heard(&self) {
+    pub(crate) async fn wait_for_first_attempt(&self) {
         let mut connection = self.watch();
         let heard = connection.wait_for(|connection| !matches!(connection, Connection::First));
         let _ = tokio::time::timeout(FIRST_GREETING, heard).await; // session() returns the error

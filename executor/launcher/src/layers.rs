@@ -49,7 +49,6 @@ pub(crate) enum LayerWork {
     Measure(Vec<String>),
 }
 
-/// Destination of a reply.
 pub(crate) struct ReplyDestination {
     connection: Weak<Seqpacket>,
     sequence: u64,

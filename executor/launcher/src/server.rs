@@ -94,7 +94,6 @@ struct Server {
     /// Ranges of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
-    /// The warm pool.
     warm_pool: warm_pool::WarmPool,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,

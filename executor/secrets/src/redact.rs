@@ -1,7 +1,7 @@
 //! Masks secret values in a container's output.
 //!
 //! The input is the values with their names, and a stream of bytes. The output is the same bytes, but every occurrence
-//! of a value in any of the forms in `redact/forms.rs` is replaced by `[REDACTED:name]`.
+//! of a value in any of the forms in `redact/forms.rs` is replaced with `[REDACTED:name]`.
 //!
 //! - **Masked bytes**: every byte that belongs to an occurrence of any form, even if occurrences overlap. A run of
 //!   overlapping occurrences gets one marker, with the name of the longest form at its start. Adjacent occurrences get

@@ -13,7 +13,7 @@
 //! /files/0/..data -> ..gen1
 //! /inputs/values            variables and arguments, if the container may request them again (0600, root)
 //! ```
-//! This is the layout of Kubernetes' AtomicWriter, so one rename replaces a generation by a later one (see the module
+//! This is the layout of Kubernetes' AtomicWriter, so one rename replaces a generation with a later one (see the module
 //! `generation`). Unlike AtomicWriter, generations are stored outside the visible directory, which has only the
 //! container's files. A directory gets the least permissions with which the files below it are accessible. The two
 //! directories above the generations, which all users pass through, can be searched but not listed (0711).

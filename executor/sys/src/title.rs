@@ -26,7 +26,7 @@ pub fn locate() -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces the command line by one string, truncated to the length of the arguments. Does nothing if they were not
+/// Replaces the command line with one string, truncated to the length of the arguments. Does nothing if they were not
 /// located.
 pub fn set(title: &str) {
     if let Some((_, length)) = located() {

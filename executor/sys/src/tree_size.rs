@@ -14,7 +14,6 @@ const LINKED_MAX: usize = 65_536;
 /// Size of a block in `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
-/// Size of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeSize {
     /// Bytes on the disk.

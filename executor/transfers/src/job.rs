@@ -88,7 +88,6 @@ pub struct InspectJob {
     pub unpacked_bytes_max: u64,
 }
 
-/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileFormat {

@@ -11,7 +11,7 @@ use executor_sys::unread::unread;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Poll interval. Polling is needed because the kernel does not notify when the peer has read everything.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A second descriptor of a connection's socket, which keeps the socket open.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl LingeringSocket {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // fails if the client is gone
         let read = async {
             while unread(&self.0).is_ok_and(|bytes| bytes > 0) {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         let _ = timeout_at(deadline, read).await;
@@ -53,14 +53,14 @@ mod tests {
         let mut read = tokio::spawn(LingeringSocket::from_stream(&server).unwrap().until_read(deadline));
         drop(server);
         client.read_exact(&mut [0; 99]).await.unwrap();
-        assert!(tokio::time::timeout(3 * LOOK, &mut read).await.is_err());
+        assert!(tokio::time::timeout(3 * POLL_INTERVAL, &mut read).await.is_err());
         client.write_all(b"still here").await.unwrap();
         assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap(), 1);
         read.await.unwrap();
         assert!(client.write_all(b"closed").await.is_err());
         let (client, mut server) = UnixStream::pair().unwrap();
         server.write_all(&[1; 100]).await.unwrap();
-        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + LOOK).await; // never reads
+        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + POLL_INTERVAL).await; // never reads
         drop(client);
         LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // is gone
     }

@@ -239,19 +239,19 @@ async fn part(stream: &mut TcpStream) -> io::Result<()> {
 struct Log {
     begun: Option<Instant>,
     reported: u32,
-    untold: u64,
+    unreported: u64,
 }
 
 impl Log {
     fn refused(&mut self, address: Option<SocketAddr>, why: &str) {
         if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_INTERVAL) {
-            if self.untold > 0 {
-                tracing::warn!(clients = self.untold, "refused more clients over TCP");
+            if self.unreported > 0 {
+                tracing::warn!(clients = self.unreported, "refused more clients over TCP");
             }
-            *self = Self { begun: Some(Instant::now()), reported: 0, untold: 0 };
+            *self = Self { begun: Some(Instant::now()), reported: 0, unreported: 0 };
         }
         if self.reported >= LOGGED {
-            self.untold += 1;
+            self.unreported += 1;
             return;
         }
         self.reported += 1;

@@ -26,7 +26,7 @@ fn list(not_provided: &[NotProvided]) -> String {
     not_provided.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the objects of a bundle that can run here, with their namespace replaced by `namespace`. Objects that need
+/// Returns the objects of a bundle that can run here, with their namespace replaced with `namespace`. Objects that need
 /// an API server are skipped if `partial` is true.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Replaces values of secrets in a template before it is sent to conventions, and restores them afterwards (rule 14).
 //!
 //! Templates usually refer to secrets by name; conventions receive these references. But a template can also contain
-//! the value of a secret, for example in a variable or a command. Such a value is replaced by a placeholder. A
+//! the value of a secret, for example in a variable or a command. Such a value is replaced with a placeholder. A
 //! convention may move a placeholder only within its field: in another field, such as the name of an image, the value
 //! could be sent to another host.
 

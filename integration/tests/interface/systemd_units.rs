@@ -25,7 +25,8 @@ fn settings(unit: &str, name: &str) -> Vec<String> {
     values.flat_map(str::split_ascii_whitespace).map(str::to_owned).collect()
 }
 
-/// Copies the units and replaces their programs by existing programs, because `verify` checks that the programs exist.
+/// Copies the units and replaces their programs with existing programs, because `verify` checks that the programs
+/// exist.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for unit in UNITS {

@@ -55,7 +55,7 @@ fn code(page: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns the anchors of a page's headings, as mdBook names them: lower case, spaces replaced by hyphens, other
+/// Returns the anchors of a page's headings, as mdBook names them: lower case, spaces replaced with hyphens, other
 /// punctuation removed. If an anchor occurs again, a number is appended.
 pub(super) fn anchors(page: &str) -> Vec<String> {
     let (mut found, mut seen, mut in_code) = (Vec::new(), BTreeMap::new(), false);

@@ -91,7 +91,7 @@ impl Write for Queue {
     }
 }
 
-/// Unpacks an archive. The first component of each entry's path is replaced by the place's name, or removed if the
+/// Unpacks an archive. The first component of each entry's path is replaced with the place's name, or removed if the
 /// place has no name.
 pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure> {
     let damaged = |error: TarError| damaged(place, error);

@@ -153,7 +153,7 @@ impl HostArgs {
     }
 }
 
-/// Replaces host paths of devices by the names in executord's configuration.
+/// Replaces host paths of devices with the names in executord's configuration.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     if request.devices_mut().iter().all(|device| !device.name.starts_with('/')) {
         return Ok(());
@@ -162,8 +162,8 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
     request.devices_mut().iter_mut().try_for_each(|device| look_up(device, &info)).map_err(Failure::Usage)
 }
 
-/// Replaces a host path by the name of the operator's device with this path. If there is none, uses the path itself if
-/// it is in `policy.device_paths`.
+/// Replaces a host path with the name of the operator's device with this path. If there is none, uses the path itself
+/// if it is in `policy.device_paths`.
 fn look_up(device: &mut DeviceMount, info: &v1::InfoResponse) -> Result<(), String> {
     let known = &info.devices;
     if !device.name.starts_with('/') {

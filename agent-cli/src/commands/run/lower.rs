@@ -133,7 +133,7 @@ fn named(args: &RunArgs) -> Named {
     Named { doing, fields: id.map(|(flag, _)| ("id", flag)).into_iter().chain(image).collect() }
 }
 
-/// Replaces the program of a request by a tree of actions. The flags that apply to the program then apply to all
+/// Replaces the program of a request with a tree of actions. The flags that apply to the program then apply to all
 /// processes.
 fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     let run = request.action.take().and_then(|action| action.run).unwrap_or_default();

@@ -63,7 +63,7 @@ impl VolumeArgs {
     }
 }
 
-/// Replaces host paths of volumes by the names or paths that executord's configuration offers.
+/// Replaces host paths of volumes with the names or paths that executord's configuration offers.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     let named = request.volumes().iter().any(|volume| host_path(volume).is_some());
     if named {
@@ -96,8 +96,8 @@ fn host_path(volume: &VolumeMount) -> Option<&str> {
     }
 }
 
-/// Replaces a host path by the operator's volume that contains it. If no volume contains the path, uses the path itself
-/// if it is below one of `policy.host_paths`.
+/// Replaces a host path with the operator's volume that contains it. If no volume contains the path, uses the path
+/// itself if it is below one of `policy.host_paths`.
 fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> {
     let Some(path) = host_path(volume) else { return Ok(()) };
     let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());

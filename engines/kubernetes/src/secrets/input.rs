@@ -195,7 +195,7 @@ impl RequestSecrets {
         }
     }
 
-    /// Replaces the field names of executord's request in an error by the field names of the kubelet's request.
+    /// Replaces the field names of executord's request in an error with the field names of the kubelet's request.
     pub(crate) fn named(&self, error: Error) -> Error {
         match error {
             Error::Refused(mut refusal) => {

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::secrets::ContainerSecrets;
 
-/// Record of a sandbox.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct SandboxRecord {
@@ -59,7 +58,6 @@ impl SandboxRecord {
     }
 }
 
-/// Record of a container.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct ContainerRecord {

@@ -81,11 +81,11 @@ impl World {
 
     fn step(&mut self, step: ModelStep) {
         match step {
-            ModelStep::Shim if self.shim => self.shim_goes_on(),
+            ModelStep::Shim if self.shim => self.step_shim(),
             ModelStep::ProcessEnds if self.record >= State::Created => self.process = false,
             ModelStep::Stop if self.shim => self.stop = true,
             ModelStep::Launcher if self.launcher && !self.shim && self.run_dir => self.finish(),
-            ModelStep::Daemon if self.daemon => self.daemon_looks(),
+            ModelStep::Daemon if self.daemon => self.poll_state(),
             ModelStep::KillShim => self.shim = false,
             ModelStep::KillLauncher => self.launcher = false,
             ModelStep::KillDaemon => self.daemon = false,
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    fn shim_goes_on(&mut self) {
+    fn step_shim(&mut self) {
         match self.record {
             State::Initializing if !self.secrets => (self.secrets, self.process) = (true, true),
             State::Initializing => self.record = State::Created,
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    fn daemon_looks(&mut self) {
+    fn poll_state(&mut self) {
         let now = self.reported[self.reported.len() - 1];
         let seen = if self.exit_record { State::Completed } else { self.record.min(State::Wiping) };
         self.reported.extend(advance(now, seen, self.ran));

@@ -22,7 +22,7 @@ const SAVE: Duration = Duration::from_secs(1);
 /// Number of saves between two reports of drops.
 const REPORT: u32 = 10;
 /// Poll interval of a log whose directory cannot be watched.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts sending a container's output. `is_over` is true if the container completed under an earlier daemon.
 pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus, is_over: bool) {
@@ -235,6 +235,6 @@ async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
 async fn changed(changes: &mut Option<Subscription>) {
     match changes {
         Some(changes) => changes.changed().await,
-        None => tokio::time::sleep(LOOK).await,
+        None => tokio::time::sleep(POLL_INTERVAL).await,
     }
 }

@@ -19,10 +19,10 @@ use crate::config::Config;
 /// may take 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Poll interval: there is no notification when a socket starts to listen.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Time limit for a listening launcher to answer or exit.
-const DYING: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without an answer from a listening launcher after which executord logs that it waits.
 const SILENCE: Duration = Duration::from_millis(200);
 /// Longest answer to an unknown request, in bytes.
@@ -51,13 +51,13 @@ impl StartedLauncher {
     }
 }
 
-/// Calls `look` until it returns a value; `None` at the time limit.
-fn poll<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Calls `condition` until it returns a value; `None` at the time limit.
+fn poll<T>(patience: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + patience;
     loop {
-        match look() {
+        match condition() {
             None if Instant::now() > deadline => return None,
-            None => std::thread::sleep(LOOK),
+            None => std::thread::sleep(POLL_INTERVAL),
             found => return found,
         }
     }
@@ -78,7 +78,7 @@ pub(super) fn connect(
             tracing::warn!(socket = %socket.display(), %error, "cannot connect to the launcher, and cannot start one without root privileges");
             Ok((None, None))
         }
-        Ok(connection) if !root || !is_dying(&socket, DYING) => Ok((Some(connection), None)),
+        Ok(connection) if !root || !is_dying(&socket, EXIT_TIMEOUT) => Ok((Some(connection), None)),
         _ => {
             let program = program(config)?;
             let child = start(&program, config, account)?;

@@ -61,7 +61,7 @@ pub(crate) struct LogSink {
     waiting: AtomicU64,
     metrics: SinkMetrics,
     /// Dropped output that is not reported in the daemon's log yet.
-    untold: Mutex<Dropped>,
+    unreported: Mutex<Dropped>,
 }
 
 /// Message format of a target.
@@ -170,7 +170,7 @@ impl LogSinks {
                 followed: Mutex::default(),
                 waiting: AtomicU64::new(0),
                 metrics,
-                untold: Mutex::default(),
+                unreported: Mutex::default(),
             })
         };
         let journald = settings.journald.as_ref();
@@ -217,7 +217,7 @@ impl LogSinks {
     /// Logs the output that was dropped since the last call.
     pub(crate) fn report_drops(&self) {
         for target in &self.targets {
-            let Dropped { lines, bytes } = std::mem::take(&mut *locked(&target.untold));
+            let Dropped { lines, bytes } = std::mem::take(&mut *locked(&target.unreported));
             if lines > 0 || bytes > 0 {
                 tracing::warn!(to = target.name, lines, bytes, "dropped output of containers that could not be sent");
             }
@@ -302,7 +302,7 @@ impl LogSink {
     fn count_dropped(&self, dropped: Dropped) {
         self.metrics.dropped_lines.inc_by(dropped.lines);
         self.metrics.dropped_bytes.inc_by(dropped.bytes);
-        locked(&self.untold).add(dropped);
+        locked(&self.unreported).add(dropped);
     }
 }
 

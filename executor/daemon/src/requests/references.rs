@@ -1,4 +1,4 @@
-//! Secrets by reference: replaces the references of a request by values.
+//! Secrets by reference: replaces the references of a request with values.
 //!
 //! ```text
 //!  request ── collect, check ──> references ── fetch ──> values ── fill ──> request with values, as if sent with it

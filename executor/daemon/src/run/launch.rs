@@ -96,7 +96,7 @@ impl Drop for WipeGuard<'_> {
 
 /// Returns the key of request digests, which arrives with the launcher's first greeting.
 pub(super) async fn tag_key(node: &Node) -> Result<TagKey, ApiError> {
-    node.launcher.first_heard().await;
+    node.launcher.wait_for_first_attempt().await;
     node.launcher.tag_key().ok_or_else(|| {
         let none = || ApiError::new(Kind::Unavailable, "the launcher sent an invalid key for request digests");
         node.launcher.session().err().unwrap_or_else(none)

@@ -25,7 +25,7 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 
 /// Kind of a network. A container's record identifies its network by kind and name, because a new configuration can
-/// replace a network by a network of the other kind with the same name.
+/// replace a network with a network of the other kind with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Driver {
     Bridge,

@@ -38,7 +38,6 @@ const DETACH_AGAIN: Backoff = Backoff::new(DETACH_FIRST, Duration::from_secs(300
 /// Longest reply of a process, in bytes.
 const REPLY_MAX: usize = 8192;
 
-/// A task.
 pub(super) enum NetworkTask {
     /// List networks.
     List(ListNetworks),

@@ -66,7 +66,6 @@ pub(super) struct RunningSteps {
     oom_kills: BTreeMap<PathBuf, u64>,
 }
 
-/// A process of a step.
 struct StepProcess {
     /// Pid and pidfd, when the process is in the container.
     pid: Option<(i32, OwnedFd)>,
@@ -125,9 +124,9 @@ impl RunningSteps {
     }
 
     /// Records that the shim has reaped a child.
-    pub(super) fn taken(&mut self, pid: i32) {
+    pub(super) fn record_reaped(&mut self, pid: i32) {
         if let Some(starter) = &mut self.starter {
-            starter.taken(pid);
+            starter.record_reaped(pid);
         }
     }
 

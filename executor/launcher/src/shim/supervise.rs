@@ -190,7 +190,7 @@ fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
 pub(super) fn reap_children(ready: &mut Ready) {
     while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
         if let Some(steps) = &mut ready.steps {
-            steps.taken(pid);
+            steps.record_reaped(pid);
         }
     }
 }

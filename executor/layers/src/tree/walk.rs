@@ -36,7 +36,8 @@ struct ArchiveWalk {
 }
 
 impl Tree {
-    /// Walks to a directory. If `make` is true, creates missing directories, and replaces other entries by directories.
+    /// Walks to a directory. If `make` is true, creates missing directories, and replaces other entries with
+    /// directories.
     ///
     /// # Errors
     /// Returns an error if there are too many links, or if an I/O operation fails.

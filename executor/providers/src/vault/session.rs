@@ -14,7 +14,7 @@ use crate::config::Auth;
 use crate::{ErrorKind, FetchError, files};
 
 /// Interval at which a background task checks if the token must be renewed.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A valid token.
 pub(super) struct Session {
@@ -102,7 +102,7 @@ impl Vault {
     /// Renews the token before it expires, if there is one. Never returns.
     pub(crate) async fn run_renewal(&self) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
             let is_due = self.session.lock().await.as_ref().is_some_and(|session| session.is_due());
             if is_due && let Err(error) = self.session().await {
                 tracing::warn!(server = %self.origin, "cannot renew the token of a secret provider: {error}");

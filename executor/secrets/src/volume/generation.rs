@@ -1,5 +1,5 @@
-//! Replaces the files by a new generation: writes it next to the current one, swaps it in, and returns the old one for
-//! wiping.
+//! Replaces the files with a new generation: writes it next to the current one, swaps it in, and returns the old one
+//! for wiping.
 //!
 //! ```text
 //! /files/0/..gen1/db/user, ..gen1/db/password

@@ -36,7 +36,7 @@ const STALLED: Duration = Duration::from_secs(10);
 /// Bytes of responses that a client must read within [`STALLED`] to make progress: 16 KiB per second.
 pub(super) const PROGRESS: usize = 160 << 10;
 /// Interval of checks for stalled clients.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Kind of a call, by the space that its responses need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +256,7 @@ impl ConnectionBudget {
                 Full::Owner => self.owner.pressed.notify_waiters(),
                 Full::All => pressed.notify_waiters(),
             }
-            let _ = tokio::time::timeout(LOOK.min(deadline - now), room).await;
+            let _ = tokio::time::timeout(POLL_INTERVAL.min(deadline - now), room).await;
         }
     }
 
@@ -442,7 +442,7 @@ mod tests {
                 _ = stalled.stalled(|| (7, Instant::now())) => panic!("a client that makes progress"),
                 _ = foreign.stalled(|| (7, begun)), if waiting == 7 => panic!("a client of another owner"),
             }
-            assert!((STALLED..STALLED + 2 * LOOK).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+            assert!((STALLED..STALLED + 2 * POLL_INTERVAL).contains(&begun.elapsed()), "{:?}", begun.elapsed());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Parses the HTTP/2 library's frames for the socket, and replaces placeholders by header blocks and bodies.
+//! Parses the HTTP/2 library's frames for the socket, and replaces placeholders with header blocks and bodies.
 
 use std::collections::VecDeque;
 

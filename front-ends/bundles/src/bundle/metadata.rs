@@ -30,10 +30,7 @@ pub enum Dependency {
         rule: String,
     },
     /// The bundle requires a label of the cluster.
-    Label {
-        /// The label.
-        label: String,
-    },
+    Label { label: String },
 }
 
 impl fmt::Display for Dependency {

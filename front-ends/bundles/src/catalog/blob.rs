@@ -79,7 +79,6 @@ object! { top
     /// `olm.deprecations`.
     pub struct DeprecationsBlob {
         schema("schema"): String,
-        /// The package.
         package("package"): String,
         /// Deprecated objects.
         entries("entries"): Vec<DeprecationBlob>,
@@ -99,9 +98,7 @@ object! {
 object! {
     /// Reference to an object of a package.
     pub struct ReferenceBlob {
-        /// Schema.
         schema("schema"): String,
-        /// Name.
         name("name"): String,
     }
 }

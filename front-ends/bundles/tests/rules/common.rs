@@ -73,7 +73,7 @@ pub(crate) fn breaks(rule: &str, text: &str) -> Faults {
     faults
 }
 
-/// Returns [`GOOD`] with `from` replaced by `to`; `from` must occur.
+/// Returns [`GOOD`] with `from` replaced with `to`; `from` must occur.
 #[track_caller]
 pub(crate) fn with(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from}");

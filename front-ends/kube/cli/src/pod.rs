@@ -19,7 +19,7 @@ use crate::hooks;
 use crate::known::{Context, container_name, ended, failed, label, members, role};
 
 /// Poll interval for the state of a pod.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Minimum grace period after a preStop hook (P31).
 const GRACE_LEAST: Duration = Duration::from_secs(2);
 /// Grace period of a container if its own grace period is unknown.
@@ -93,7 +93,7 @@ async fn follow(
             match container.state() {
                 State::Completed => return Err(wrong(ended(&container)).into()),
                 _ if container.startup_passed => return Ok(container),
-                _ => sleep(LOOK).await,
+                _ => sleep(POLL_INTERVAL).await,
             }
         },
         _ => Ok(container),
@@ -122,7 +122,7 @@ pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> 
         if begun.elapsed() >= most {
             return Err(KubeError::NotReady { pod: shown(plan), waited: most, message: waiting.join("; ") }.into());
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -73,7 +73,7 @@ impl Repository {
         self.dir.path().join(".git/objects").join(&object[..2]).join(&object[2..])
     }
 
-    /// Replaces the content of an object by the content of another object.
+    /// Replaces the content of an object with the content of another object.
     fn replace(&self, object: &str, by: &str) -> anyhow::Result<()> {
         fs::remove_file(self.loose(object))?;
         fs::copy(self.loose(by), self.loose(object))?;

@@ -101,7 +101,7 @@ pub(crate) fn on_network(request: RunRequest) -> RunRequest {
     RunRequest { network: Network::Cni.into(), network_name: "bridge".into(), ports: vec![port], ..request }
 }
 
-/// Replaces every secret of a request by a reference. Files that an update would add exist from the start.
+/// Replaces every secret of a request with a reference. Files that an update would add exist from the start.
 fn by_reference(request: RunRequest) -> RunRequest {
     request.file("db/next", b"").action(|run| {
         for file in &mut run.volume_mounted_files {

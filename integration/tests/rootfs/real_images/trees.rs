@@ -132,7 +132,7 @@ fn each_change_is_reported(root: &Path, ours: &Tree) {
         ("usr/bin/stat", &|path| keeping_the_time(&at("usr/bin"), || fs::remove_file(at(path)).unwrap())),
         ("usr/bin/more-than-theirs", &|path| keeping_the_time(&at("usr/bin"), || fs::write(at(path), "").unwrap())),
         ("a/dangling-too", &|path| {
-            // This change replaces a hard link by a separate link with the same target.
+            // This change replaces a hard link with a separate link with the same target.
             let (first, target) = (at("a/dangling"), fs::read_link(at(path)).unwrap());
             keeping_the_time(&at("a"), || {
                 fs::remove_file(at(path)).unwrap();

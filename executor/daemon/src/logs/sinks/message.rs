@@ -69,7 +69,6 @@ impl Dropped {
     }
 }
 
-/// A partial line.
 #[derive(Debug)]
 struct PartialLine {
     stream: Stream,

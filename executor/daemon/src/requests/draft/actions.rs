@@ -263,7 +263,7 @@ impl<'a> ActionReader<'a, '_> {
     }
 }
 
-/// Returns the duration of a timeout; a negative duration is reported as a violation and replaced by a valid one.
+/// Returns the duration of a timeout; a negative duration is reported as a violation and replaced with a valid one.
 pub(super) fn timeout_of(path: &str, timeout: &TimeoutAction, violations: &mut Vec<Violation>) -> Duration {
     #[expect(deprecated, reason = "older clients of a BBS set it")]
     let nanos = timeout.deprecated_timeout_ns;

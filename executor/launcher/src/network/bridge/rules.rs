@@ -83,7 +83,7 @@ const TO6: &[Field] = &[Field::Ipv6Destination, Field::DestinationPort];
 const BY_ADDRESS4: &[Field] = &[Field::Ipv4Destination, Field::TransportProtocol, Field::DestinationPort];
 const BY_ADDRESS6: &[Field] = &[Field::Ipv6Destination, Field::TransportProtocol, Field::DestinationPort];
 
-/// Replaces the tables of a network by new ones, with the elements of the containers on it.
+/// Replaces the tables of a network with new ones, with the elements of the containers on it.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails; nothing is changed.

@@ -146,7 +146,6 @@ fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     Ok((MemFile::from_fd(list, PLAN_MAX).map_err(invalid)?, contents))
 }
 
-/// A validated update.
 struct ValidatedUpdate {
     update: FileUpdate,
     placed: PlacedUpdate,

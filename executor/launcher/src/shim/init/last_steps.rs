@@ -115,10 +115,10 @@ impl Init {
         })
     }
 
-    /// Returns the payload. Unless `come` already contains it, waits for the start message, which carries it.
-    fn receive(&self, come: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
+    /// Returns the payload. If `payload` is unset, waits for the start message, which carries the payload.
+    fn receive(&self, payload: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
         let failed = |error: io::Error| StartFailure::new("receive the payload", error);
-        let fd = match come {
+        let fd = match payload {
             Some(fd) => fd,
             None => {
                 let fd = self.await_start().map_err(failed)?.into_iter().next();

@@ -80,7 +80,7 @@ struct AttachedClient {
     /// Position of the next byte to send.
     next: u64,
     /// Number of missed bytes, if the client must be informed of them and of its position.
-    untold: Option<u64>,
+    unreported: Option<u64>,
     /// True after the client was informed of the end of the output.
     ended: bool,
     /// True after the client reported that it does not return.
@@ -99,12 +99,12 @@ impl AttachedClient {
     /// Sends available output until the socket is full.
     fn deliver(&mut self, window: &Window, over: bool) {
         if self.output && self.next < window.start() {
-            *self.untold.get_or_insert(0) += window.start() - self.next;
+            *self.unreported.get_or_insert(0) += window.start() - self.next;
             self.next = window.start();
         }
         while !self.broken {
-            let sent = if let Some(missed) = self.untold.filter(|_| self.output) {
-                self.socket.send(&position_packet(self.next, missed), &[]).map(|()| self.untold = None)
+            let sent = if let Some(missed) = self.unreported.filter(|_| self.output) {
+                self.socket.send(&position_packet(self.next, missed), &[]).map(|()| self.unreported = None)
             } else if let Some((packet, length)) = window.packet(self.next).filter(|_| self.output) {
                 self.socket.send(&packet, &[]).map(|()| self.next += length)
             } else if over && !self.ended {
@@ -121,7 +121,8 @@ impl AttachedClient {
     }
 
     fn wants_to_send(&self, window: &Window, over: bool) -> bool {
-        !self.broken && (self.output && (self.untold.is_some() || self.next < window.end())) || (over && !self.ended)
+        !self.broken && (self.output && (self.unreported.is_some() || self.next < window.end()))
+            || (over && !self.ended)
     }
 }
 
@@ -191,7 +192,7 @@ impl Attached {
             lossless,
             resumable: lossless && request.resumable,
             next,
-            untold: Some(0),
+            unreported: Some(0),
             ended: false,
             left: false,
             broken: false,

@@ -68,7 +68,7 @@ pub(crate) struct Log {
     limiter: Option<LogLimiter>,
     begun: Instant,
     /// True if output was dropped and no later line reports the position yet.
-    untold: bool,
+    unreported: bool,
 }
 
 /// Label of output in the log.
@@ -151,7 +151,7 @@ impl Log {
             usage: LogUsage::default(),
             limiter: LogLimiter::new(plan.logging.limits),
             begun: Instant::now(),
-            untold: false,
+            unreported: false,
         })
     }
 
@@ -448,13 +448,13 @@ impl Log {
             write(&notice, &mut lines);
             place.advance(&notice);
             write_place(time, place, Missing::Lost, &mut lines);
-            self.untold = false;
+            self.unreported = false;
         }
         let (before, mut kept, mut lines_kept) = (place, 0, 0);
         let since = self.begun.elapsed();
         let copy = &mut self.copy;
-        let mut put = |entry: &Entry<'_>, place: &mut LogPosition, untold: &mut bool, lines: &mut Vec<u8>| {
-            if std::mem::take(untold) {
+        let mut put = |entry: &Entry<'_>, place: &mut LogPosition, unreported: &mut bool, lines: &mut Vec<u8>| {
+            if std::mem::take(unreported) {
                 write_place(time, *place, Missing::AboveLimits, lines);
             }
             write(entry, lines);
@@ -469,17 +469,17 @@ impl Log {
             if let Decision::DropAndReport(words) = &decision {
                 let content = words.as_bytes();
                 let notice = Entry { time, stream: Stream::Executor, complete: true, source: "", content };
-                put(&notice, &mut place, &mut self.untold, &mut lines);
+                put(&notice, &mut place, &mut self.unreported, &mut lines);
             }
             if decision == Decision::Keep {
-                put(&entry, &mut place, &mut self.untold, &mut lines);
+                put(&entry, &mut place, &mut self.unreported, &mut lines);
                 kept += entry.output_bytes();
                 lines_kept += u64::from(stream != Stream::Executor);
             } else {
                 self.usage.limited_bytes += entry.output_bytes();
                 self.usage.overages += u64::from(decision != Decision::Drop);
                 place.advance(&entry);
-                self.untold = true;
+                self.unreported = true;
             }
         }
         match self.write(&lines) {
@@ -498,7 +498,7 @@ impl Log {
                 self.place.entries += place.entries - before.entries;
                 self.lost += kept;
                 self.usage.lost_bytes += kept;
-                self.untold = true;
+                self.unreported = true;
             }
         }
         self.write_copy();
@@ -518,7 +518,7 @@ impl Log {
 
     /// Writes the position of the end of the log if output was dropped before it.
     fn report_place(&mut self) {
-        if !std::mem::take(&mut self.untold) {
+        if !std::mem::take(&mut self.unreported) {
             return;
         }
         let mut line = Vec::new();

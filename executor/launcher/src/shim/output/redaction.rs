@@ -20,7 +20,6 @@ use zeroize::Zeroizing;
 /// Number of updates for which a replaced or removed value is still masked, because the process may still print it.
 const UPDATES: u64 = 8;
 
-/// The masked values.
 pub(crate) struct MaskedValues {
     mode: Redaction,
     /// Base directory of relative file paths.

@@ -114,7 +114,7 @@ pub(crate) fn last_bytes(masked: &[u8], planned: &TerminationMessage) -> String 
     // Do not start within a character.
     let torn = masked[from..].iter().take(3).take_while(|byte| from > 0 && (**byte & 0xc0) == 0x80).count();
     let mut text = String::from_utf8_lossy(&masked[from + torn..]).into_owned();
-    // Each invalid byte was replaced by three bytes.
+    // Each invalid byte was replaced with three bytes.
     let surplus = text.len().saturating_sub(most);
     text.drain(..text.ceil_char_boundary(surplus));
     text

@@ -141,7 +141,7 @@ fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
     }
 }
 
-/// Replaces any entry with this name by a new file. Fails if the entry is a directory.
+/// Replaces any entry with this name with a new file. Fails if the entry is a directory.
 fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -174,7 +174,7 @@ impl Starter {
     }
 
     /// Records that the shim has reaped a child.
-    pub(crate) fn taken(&mut self, pid: i32) {
+    pub(crate) fn record_reaped(&mut self, pid: i32) {
         self.is_taken |= self.pid == pid;
     }
 }

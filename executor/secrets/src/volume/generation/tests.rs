@@ -292,7 +292,8 @@ fn a_volume_grows() {
     rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
 }
 
-/// Visible directories are real directories. A rotation can replace a file by a directory and a directory by a file.
+/// Visible directories are real directories. A rotation can replace a file with a directory and a directory with a
+/// file.
 #[test]
 fn directories_are_real_and_change_kind() {
     let (volume, _) = filled();
