@@ -74,7 +74,8 @@ pub(crate) fn lay_out(
         return Ok((state.to_owned(), None));
     }
     let place = place(state);
-    make_dir(&place, 0o700, None).map_err(|error| failed("state directory", &error))?;
+    make_dir(&place, 0o700, None)
+        .map_err(|error| failed("cannot create a directory below the state directory", &error))?;
     let unheld = hold(policy, &place, state, (bytes, project), "limits.disk_bytes")?;
     Ok((place, unheld))
 }
@@ -92,7 +93,7 @@ pub(crate) fn lay_out_volume(
     index: usize,
     bytes: u64,
 ) -> Result<(OwnedFd, Option<String>), Refused> {
-    let system = |error: io::Error| failed("state directory", &error);
+    let system = |error: io::Error| failed("cannot create a volume below the state directory", &error);
     let all = if bytes == 0 { layer } else { state }.join(VOLUMES);
     ensure_dir(&all, 0o700).map_err(system)?;
     let place = all.join(index.to_string());
@@ -124,12 +125,12 @@ fn hold(
     (bytes, project): (u64, Option<u32>),
     field: &str,
 ) -> Result<Option<String>, Refused> {
-    let system = |error: io::Error| failed("state directory", &error);
+    let system = |error: io::Error| failed("cannot limit a directory below the state directory", &error);
     let dir = File::open(place).map_err(system)?;
     if let Some(project) = project.filter(|_| quota::enforces_projects(dir.as_fd())) {
         let limited = quota::set_project(dir.as_fd(), project)
             .and_then(|()| quota::limit_project(dir.as_fd(), project, bytes, inodes(bytes)));
-        return limited.map(|()| None).map_err(|error| failed("project quota", &error));
+        return limited.map(|()| None).map_err(|error| failed("cannot set the project quota", &error));
     }
     match image(state, bytes) {
         Ok(mount) => {
@@ -194,13 +195,13 @@ fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
-    let file = File::from(file.map_err(|error| words("file")(error.into()))?);
-    file.set_len(bytes).map_err(words("file"))?;
-    let device = LoopDevice::from_file(file.as_fd()).map_err(words("loop device"))?;
+    let file = File::from(file.map_err(|error| words("cannot create the image file")(error.into()))?);
+    file.set_len(bytes).map_err(words("cannot set the size of the image file"))?;
+    let device = LoopDevice::from_file(file.as_fd()).map_err(words("cannot set up a loop device"))?;
     let maker = MAKERS.iter().find(|path| Path::new(path).exists()).ok_or("mkfs.ext4 is not installed (e2fsprogs)")?;
     let mut command = Command::new(maker);
     command.args(MAKER_OPTIONS).arg(device.path()).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
-    let made = command.output().map_err(words("mkfs.ext4"))?;
+    let made = command.output().map_err(words("cannot run mkfs.ext4"))?;
     if !made.status.success() {
         let said = String::from_utf8_lossy(&made.stderr);
         let said: String = said.trim().chars().take(WORDS_MAX).collect();
@@ -209,5 +210,6 @@ fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     let source = device.path().to_string_lossy();
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     // `discard` returns removed blocks to the host. `noinit_itable` disables background initialization.
-    detached("ext4", &source, &[("discard", None), ("noinit_itable", None)], flags).map_err(words("ext4"))
+    detached("ext4", &source, &[("discard", None), ("noinit_itable", None)], flags)
+        .map_err(words("cannot mount the ext4 image"))
 }

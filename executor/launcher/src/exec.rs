@@ -82,7 +82,8 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline:
         Ok(signals) => signals,
         Err(error) => {
             log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
-            let _ = send(&order.session, ExecNews::Refused(failed("supervisor", &error)), &[]); // best effort
+            let refused = ExecNews::Refused(failed("cannot set up the supervisor", &error));
+            let _ = send(&order.session, refused, &[]); // best effort
             return 1;
         }
     };
@@ -157,11 +158,14 @@ fn try_to_start(
     let isolation = &target.record.plan.isolation;
     let held = capabilities::held(isolation, user.uid);
     let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings report this
-    let credentials = ExecTarget::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
+    let credentials =
+        ExecTarget::credentials(&user, &held).map_err(|error| failed("cannot determine the capabilities", &error))?;
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
     let secret_devices = match archive {
-        Some(_) => target.secret_devices().map_err(|error| failed("secret files", &error))?,
+        Some(_) => target
+            .secret_devices()
+            .map_err(|error| failed("cannot determine the devices of the secret files", &error))?,
         None => Vec::new(),
     };
     let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
@@ -169,16 +173,16 @@ fn try_to_start(
         Some(_) => Stdio::none(),
         None => Stdio::pipes(exec.stdin, owner),
     }
-    .map_err(internal("pipe"))?;
-    let (socket, theirs) = Seqpacket::pair().map_err(internal("socket"))?;
+    .map_err(internal("cannot create a pipe"))?;
+    let (socket, theirs) = Seqpacket::pair().map_err(internal("cannot create a socket"))?;
     let supervisor = std::process::id();
     // A copy starts no other processes.
     let made = archive.is_none().then(|| host.hierarchies.make_exec(&target.record.cgroup, supervisor)).transpose();
     let cgroup = made.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => not_running(id, "is ending"),
-        _ => failed("cgroup", &error),
+        _ => failed("cannot create a cgroup for the process", &error),
     })?;
-    let first = match process::fork().map_err(internal("fork"))? {
+    let first = match process::fork().map_err(internal("cannot fork"))? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
             let entrant = Entrant {
@@ -235,10 +239,10 @@ impl ExecHelper<'_> {
         if made.is_err() {
             process::kill(first);
         }
-        let ended = process::wait_for(first).map_err(internal("helper"))?;
+        let ended = process::wait_for(first).map_err(internal("cannot wait for the helper"))?;
         Ok(match made.map_err(|unheard| unheard.refused(id))? {
             Some((reported, _)) if let Some(pid) = made_pid(&reported) => {
-                ExecProcess { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
+                ExecProcess { pid, pidfd: process::pidfd(pid).map_err(internal("cannot open the process"))? }
             }
             Some((reported, _)) => return Err(not_entered(id, &StartFailure::decode(&reported)).into()),
             None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
@@ -359,7 +363,7 @@ impl ExecRecvError {
                 Reason::Internal,
                 format!("container {id}: the program was not executed within {} s", START_PATIENCE.as_secs()),
             ),
-            Self::Broken(error) => failed("helper", &error),
+            Self::Broken(error) => failed("cannot receive from the helper", &error),
         }
     }
 }

@@ -112,7 +112,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
         setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
         Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
     };
-    start().map_err(|error| failed("signer", &error))?;
+    start().map_err(|error| failed("cannot set up the signer", &error))?;
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
     executor_secrets::scrub_stack(); // reading and using the key left copies there

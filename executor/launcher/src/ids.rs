@@ -110,7 +110,7 @@ impl Ids {
                 );
                 Err(Refused::from_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
             }
-            Err(error) => Err(failed("user namespace", &error)),
+            Err(error) => Err(failed("cannot create a user namespace", &error)),
         }
     }
 
@@ -157,7 +157,7 @@ impl Ids {
                 );
                 Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)])
             }
-            _ => failed(&format!("`{about}`: id-mapped mount"), &error),
+            _ => failed(&format!("`{about}`: cannot create an id-mapped mount"), &error),
         })
     }
 }

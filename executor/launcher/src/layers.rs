@@ -166,11 +166,14 @@ impl Layers {
         if self.waiting.len() >= WAITING_MAX {
             return Err(too_many());
         }
-        if let Some(id) = user_of(host, &request.diff_id).map_err(|error| failed("containers", &error))? {
+        if let Some(id) = user_of(host, &request.diff_id)
+            .map_err(|error| failed("cannot list the containers that use the layer", &error))?
+        {
             return Err(Refused::new(Reason::Busy, format!("the layer {layer} is in use by container {id}")));
         }
         self.sizes.remove(&layer);
-        let taken = self.store.take_out(&layer).map_err(|error| failed("store of layers", &error))?;
+        let taken =
+            self.store.take_out(&layer).map_err(|error| failed("cannot remove the layer from the store", &error))?;
         if taken.is_empty() {
             return Err(Refused::new(Reason::NotFound, format!("the layer {layer} is not unpacked")));
         }
@@ -179,7 +182,7 @@ impl Layers {
 
     /// Measures all layers. Returns `None` if the reply is sent later.
     pub(crate) fn measure(&mut self, client: ReplyDestination) -> Result<Option<LauncherAnswer>, Refused> {
-        let trees = self.store.trees().map_err(|error| failed("store of layers", &error))?;
+        let trees = self.store.trees().map_err(|error| failed("cannot list the stored layers", &error))?;
         match self.sizes.sum(trees) {
             Ok(sum) => Ok(Some(LauncherAnswer::LayersMeasured(sum))),
             Err(missing) => self.wait(LayerWork::Measure(missing), Some(client)).map(|()| None),
@@ -291,7 +294,7 @@ impl Layers {
             match Self::start(server, work) {
                 Ok(running) => server.layers().running.push(RunningWork { client, ..running }),
                 Err(error) => {
-                    let answer = LauncherAnswer::Refused(failed("unpacker", &error));
+                    let answer = LauncherAnswer::Refused(failed("cannot start the process for layers", &error));
                     client.iter().for_each(|client| {
                         client.answer(answer.clone());
                     });
@@ -362,14 +365,14 @@ impl LayerWork {
 impl RunningWork {
     /// Returns the sizes that the process has reported.
     fn take_sizes(&self) -> Result<SizeReport, Refused> {
-        let ended = process::wait_for(self.pid).map_err(|error| failed("measurement", &error))?;
+        let ended = process::wait_for(self.pid).map_err(|error| failed("cannot wait for the measurement", &error))?;
         let mut buffer = vec![0; ANSWER_MAX];
         if let (ChildExit::Code(0), Ok(Some((length, _)))) = (ended, self.reported.recv(&mut buffer))
             && let Ok(report) = SizeReport::decode(&buffer[..length])
         {
             return Ok(report);
         }
-        Err(Refused::new(Reason::Internal, format!("measurement of layers: its process exited with {ended:?}")))
+        Err(Refused::new(Reason::Internal, format!("the process that measures layers exited with {ended:?}")))
     }
 
     /// Returns the result of the process. The error is a refusal, and true if the process itself reported it and so has
@@ -384,8 +387,10 @@ impl RunningWork {
         }
         match ended {
             Ok(ChildExit::Code(0)) => Ok(()),
-            Ok(ended) => Err((Refused::new(Reason::Internal, format!("its process exited with {ended:?}")), false)),
-            Err(error) => Err((failed("its process", &error), false)),
+            Ok(ended) => {
+                Err((Refused::new(Reason::Internal, format!("the process of the layer exited with {ended:?}")), false))
+            }
+            Err(error) => Err((failed("cannot wait for the process of the layer", &error), false)),
         }
     }
 }

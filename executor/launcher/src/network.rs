@@ -236,7 +236,7 @@ impl WarmNetwork {
     /// attachment.
     pub(crate) fn attach(host: &Host, name: &str, init: BorrowedFd<'_>) -> Result<Self, Refused> {
         let network = &host.warm_pool_network;
-        let boot_id = executor_sys::identity::boot_id().map_err(|error| failed("/proc", &error))?;
+        let boot_id = executor_sys::identity::boot_id().map_err(|error| failed("cannot read the boot id", &error))?;
         let configured = host.networks.get(network).ok_or(NetworkError::Removed);
         let attached =
             configured.and_then(|network| bridge::attach_warm(host, (&warm_record(name), &boot_id), network, init));
@@ -248,7 +248,9 @@ impl WarmNetwork {
     /// # Errors
     /// Returns a refusal if the disk fails. The caller must then call [`detach_warm`] and [`detach`].
     pub(crate) fn adopt(self, host: &Host, id: &ContainerId) -> Result<Self, Refused> {
-        bridge::adopt(host, self.0, id).map(Self).map_err(|error| failed("stored network data", &error))
+        bridge::adopt(host, self.0, id)
+            .map(Self)
+            .map_err(|error| failed("cannot write the stored network data", &error))
     }
 }
 
@@ -366,7 +368,8 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
     if pod.network != plan::Network::Cni {
         return Ok(None);
     }
-    let stored = store::read(host, pod.id.as_str()).map_err(|error| failed("network of the pod", &error))?;
+    let stored = store::read(host, pod.id.as_str())
+        .map_err(|error| failed("cannot read the pod's stored network data", &error))?;
     let parsed = stored.map_or_else(|| Ok(Addresses::default()), |stored| stored_addresses(&stored, pod));
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
@@ -379,8 +382,8 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
 pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Plan) -> Result<(), Refused> {
     let stored = match store::read(host, plan.id.as_str()) {
         Ok(Some(stored)) => stored,
-        Ok(None) => return Err(failed("stored network data", &io::ErrorKind::NotFound.into())),
-        Err(error) => return Err(failed("stored network data", &error)),
+        Ok(None) => return Err(failed("cannot read the stored network data", &io::ErrorKind::NotFound.into())),
+        Err(error) => return Err(failed("cannot read the stored network data", &error)),
     };
     let name = stored.network();
     let addresses = stored_addresses(&stored, plan)
@@ -411,7 +414,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
         Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),
         Ok(None) => store::remove_unrecorded(host, id.as_str())
-            .map_err(|error| system("leftover network data", &error))
+            .map_err(|error| system("cannot remove leftover network data", &error))
             .and_then(|()| cni::remove_leftovers(host, id)),
         // The file is incomplete after a power failure. The interfaces no longer exist either, and no plugin had been
         // called.
@@ -419,9 +422,9 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             netns::unpin(host, id)
                 .and_then(|()| store::remove(host, id.as_str(), &Capabilities::default()))
-                .map_err(|error| system("leftover network data", &error))
+                .map_err(|error| system("cannot remove leftover network data", &error))
         }
-        Err(error) => Err(system("stored network data", &error)),
+        Err(error) => Err(system("cannot read the stored network data", &error)),
     }
 }
 

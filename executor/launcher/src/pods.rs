@@ -88,7 +88,7 @@ impl Pod {
         };
         let mut pod = open().map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => not_there(),
-            _ => failed(&format!("pod {id}"), &error),
+            _ => failed(&format!("cannot open the namespaces of pod {id}"), &error),
         })?;
         // Check that the opened descriptors belong to the recorded process and not to a process with a reused pid.
         if !identity::alive(&init) {
@@ -115,7 +115,7 @@ impl Pod {
         };
         let (process, pid, same_ids) = open().map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => not_there(),
-            _ => failed(&format!("container {id}"), &error),
+            _ => failed(&format!("cannot open the namespaces of container {id}"), &error),
         })?;
         // Check that the opened descriptors belong to the recorded process and not to a process with a reused pid.
         if !identity::alive(&init) {
@@ -145,7 +145,7 @@ impl Pod {
         let init = self.record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
         let namespace = match self.record.plan.isolation.user_namespace {
             UserNamespace::Host => None,
-            _ => Some(userns::open(init).map_err(|error| failed("user namespace of the pod", &error))?),
+            _ => Some(userns::open(init).map_err(|error| failed("cannot open the user namespace of the pod", &error))?),
         };
         Ok((self.id_map(), namespace))
     }
@@ -295,12 +295,12 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
             let why = format!("`{}` is the host's network namespace; use the network `host`", path.display());
             return Err(refused(NotAllowed.because(why)));
         }
-        Err(error) => return Err(failed("network namespace", &error)),
+        Err(error) => return Err(failed("cannot inspect the network namespace", &error)),
     }
     // The kernel rejects a namespace of another type.
     process::enter_namespaces(namespace.as_fd(), false, true).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => refused(Unsuitable.because(format!("`{}` is not a network namespace", path.display()))),
-        _ => failed("network namespace", &error),
+        _ => failed("cannot enter the network namespace", &error),
     })
 }
 

@@ -100,14 +100,14 @@ impl Tree {
         let (rootfs, at) = (&plan.rootfs, &dirs.stage);
         let (mut warnings, mut mounted) = (Vec::new(), Overlay { views: Vec::new(), has_names: false });
         match rootfs {
-            Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
+            Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`: cannot mount", &error))?,
             Rootfs::Dir(lower) => mounted = assemble_dir(lower, &host.policy.rootfs_dirs, names, dirs, ids)?,
-            Rootfs::Pod => pod::assemble(at, ids).map_err(|error| failed("root of the pod", &error))?,
+            Rootfs::Pod => pod::assemble(at, ids).map_err(|error| failed("rootfs of the pod: cannot mount", &error))?,
             Rootfs::Image(image) => (warnings, mounted) = image::assemble(image, &host.layers(), names, dirs, ids)?,
         }
-        let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
+        let root = open_dir(at).map_err(|error| failed("cannot open the rootfs", &error))?;
         if plan.isolation.allow_new_privileges {
-            set_suid(root.as_fd()).map_err(|error| failed("rootfs: set-user-id", &error))?;
+            set_suid(root.as_fd()).map_err(|error| failed("rootfs: cannot allow set-user-id programs", &error))?;
         }
         let Overlay { views, has_names } = mounted;
         let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings, views, has_names };
@@ -116,7 +116,7 @@ impl Tree {
             tree.make_volumes(image, plan.isolation.read_only_rootfs)?;
         }
         if spec::shows_hosts_sys(plan) {
-            tree.show_hosts_sys().map_err(|error| failed("/sys", &error))?;
+            tree.show_hosts_sys().map_err(|error| failed("cannot show the host's /sys", &error))?;
         }
         Ok(tree)
     }
@@ -128,7 +128,7 @@ impl Tree {
                 Ok(RootfsEntry::Directory) => {}
                 Ok(RootfsEntry::Missing) => self
                     .make_dir(&Path::new("/").join(name))
-                    .map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?,
+                    .map_err(|error| failed(&format!("rootfs `{rootfs}`: cannot create /{name}"), &error))?,
                 Ok(kind) => {
                     let what = no_directory(kind);
                     violations.push(Violation::new(
@@ -136,13 +136,14 @@ impl Tree {
                         format!("`{rootfs}`: /{name} is {what}; it must be a directory"),
                     ));
                 }
-                Err(error) => return Err(failed(&format!("rootfs `{rootfs}`: /{name}"), &error)),
+                Err(error) => return Err(failed(&format!("rootfs `{rootfs}`: cannot inspect /{name}"), &error)),
             }
             // If the directory was replaced by a link meanwhile, opening it fails.
             if violations.is_empty() {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let dir = open_in_root(self.root.as_fd(), Path::new(name), flags, Mode::empty(), Follow::NoLinks);
-                self.real.push(dir.map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?);
+                self.real
+                    .push(dir.map_err(|error| failed(&format!("rootfs `{rootfs}`: cannot open /{name}"), &error))?);
             }
         }
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
@@ -167,7 +168,7 @@ impl Tree {
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let dir = open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
-            self.real.push(dir.map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?);
+            self.real.push(dir.map_err(|error| failed(&format!("rootfs: cannot open {}", path.display()), &error))?);
         }
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
@@ -204,7 +205,7 @@ impl Tree {
         {
             return Ok(Err(why));
         }
-        let about = |error| failed(&format!("rootfs: {}", path.display()), &error);
+        let about = |error| failed(&format!("rootfs: cannot create {}", path.display()), &error);
         match self.entry(path).map_err(about)? {
             RootfsEntry::File => Ok(Ok(())),
             RootfsEntry::Missing if !may_make => {
@@ -296,12 +297,12 @@ fn assemble_dir(
     // Check the resolved path against the policy. From here on only the opened directory is used, so replacing it or a
     // parent by a link has no effect.
     let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-    let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
+    let lower = &std::fs::read_link(&held).map_err(|error| failed("cannot resolve the rootfs", &error))?;
     if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
         let why = format!("`{}` is not below one of the configured rootfs_dirs", lower.display());
         return Err(violation(why));
     }
-    let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
+    let model = std::fs::metadata(&held).map_err(|error| failed("cannot inspect the rootfs", &error))?;
     overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), names, dirs, ids)
 }
 

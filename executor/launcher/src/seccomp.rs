@@ -116,7 +116,7 @@ impl Filter {
         let ambient = capabilities.names.iter().filter(|_| capabilities.ambient).copied();
         let remaining = capabilities::named(capabilities.names.iter().copied())
             .and_then(|held| Ok(Remaining { held, ambient: capabilities::named(ambient)? }))
-            .map_err(|error| crate::errors::failed("capabilities", &error))?;
+            .map_err(|error| crate::errors::failed("cannot determine the capabilities", &error))?;
         Ok((Arc::new(Self { remaining: Some(remaining), ..(*filter).clone() }), warnings))
     }
 

@@ -132,7 +132,8 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
         Err(error) => {
             log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
             let heartbeat_writer = HeartbeatWriter::new(launch.heartbeat, host.watchdog);
-            Control::new(launch.connection, lifeline, host.daemon_uid, heartbeat_writer).refuse(failed("shim", &error));
+            Control::new(launch.connection, lifeline, host.daemon_uid, heartbeat_writer)
+                .refuse(failed("cannot set up the shim", &error));
             1
         }
     }

@@ -69,7 +69,7 @@ impl ExecTarget {
             Ok(target) if is_readable(&target.init) => Err(ended()),
             Ok(target) => Ok(target),
             Err(error) if gone(&error) => Err(ended()), // it is exiting and has released its resources
-            Err(error) => Err(failed("init", &error)),
+            Err(error) => Err(failed("cannot inspect the container's init", &error)),
         }
     }
 
@@ -97,7 +97,7 @@ impl ExecTarget {
         };
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path))
-                .map_err(|error| failed(&format!("container: {path}"), &error))
+                .map_err(|error| failed(&format!("cannot read {path} of the container"), &error))
         };
         let mut user =
             users::resolve(&user, self.record.plan.memberships(), &read("/etc/passwd")?, &read("/etc/group")?)

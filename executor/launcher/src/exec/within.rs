@@ -97,23 +97,26 @@ impl Entrant<'_> {
         payload: &MemFile,
     ) -> Result<Fork, (&'static str, io::Error)> {
         let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
-        process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
+        process::die_with(self.supervisor)
+            .map_err(|error| ("request SIGKILL for the exit of the supervisor", error))?;
         // First of all: from now on the container's limits apply, and killing the container kills this process.
         let join = || self.host.hierarchies.join(&record.cgroup);
-        self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("cgroup", error))?;
+        self.cgroup.map_or_else(join, |cgroup| cgroup.join(join)).map_err(|error| ("join the cgroup", error))?;
         let options = &record.plan.host_options;
         if let Some(cpusets) = self.host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
-            cpusets.join(&record.cgroup).map_err(|error| ("cpuset", error))?;
+            cpusets.join(&record.cgroup).map_err(|error| ("join the cpuset", error))?;
         }
-        ulimits::raise(&options.ulimits).map_err(|(_, error)| ("ulimits", error))?;
+        ulimits::raise(&options.ulimits).map_err(|(_, error)| ("set the ulimits", error))?;
         if let Some(part) = self.part {
-            self.host.hierarchies.join_part(part).map_err(|error| ("cgroup of the sidecar", error))?;
+            self.host.hierarchies.join_part(part).map_err(|error| ("join the sidecar's cgroup", error))?;
         }
-        std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim()).map_err(|error| ("oom_score_adj", error))?;
+        std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim())
+            .map_err(|error| ("set oom_score_adj", error))?;
         setrlimit(Resource::RLIMIT_NOFILE, self.nofile, self.nofile)
             .and_then(|()| setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX))
-            .map_err(|error| ("limits", error.into()))?;
-        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
+            .map_err(|error| ("limit open files and core files", error.into()))?;
+        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd())
+            .map_err(|error| ("set the standard streams", error))?;
         let views = self.mounts.iter().map(|(_, view)| *view);
         let kept: Vec<BorrowedFd<'_>> = [socket.as_fd(), payload.as_fd(), init.as_fd()]
             .into_iter()
@@ -141,8 +144,8 @@ impl Entrant<'_> {
             .map_err(|error| StartFailure::new("close descriptors", error))?;
         // Set this before waiting: if the supervisor has already exited, `go` never arrives.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(|error| StartFailure::new("supervisor", error))?;
-        let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("supervisor", error))?;
+            .map_err(|error| StartFailure::new("request SIGKILL for the exit of the supervisor", error))?;
+        let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("wait for the supervisor", error))?;
         if go.is_none() {
             process::exit_now(127);
         }

@@ -85,7 +85,7 @@ pub(super) fn attach_warm(
     network: &BridgeNetwork,
     init: BorrowedFd<'_>,
 ) -> Result<BridgeAttachment, NetworkError> {
-    let lock = store::lock(host).map_err(|error| NetworkError::System("state directory", error))?;
+    let lock = store::lock(host).map_err(|error| NetworkError::System("cannot lock the state directory", error))?;
     let attachment = lease(host, (name, boot_id), network, (Vec::new(), Capabilities::default()))?;
     drop(lock);
     connect(host, network, &attachment, init)?;
@@ -125,7 +125,7 @@ pub(super) fn complete(
     let (lock, reserved) = reserve_ports(host, &adopted.id, ports, &asked)?;
     let attachment = BridgeAttachment { ports: ports.clone(), asked, ..adopted };
     store::write(host, &attachment.id, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
-        .map_err(|error| NetworkError::System("state directory", error))?;
+        .map_err(|error| NetworkError::System("cannot write the stored network data", error))?;
     drop(lock);
     ensure(host, network, &attachment)?;
     publish(host, network, &attachment)?;
@@ -141,7 +141,7 @@ fn reserve_ports(
     ports: &[PublishedPort],
     asked: &Capabilities,
 ) -> Result<(File, Reserved), NetworkError> {
-    let system = |error: io::Error| NetworkError::System("state directory", error);
+    let system = |error: io::Error| NetworkError::System("cannot reserve ports in the state directory", error);
     if ports.is_empty() {
         return Ok((store::lock(host).map_err(system)?, Reserved::default()));
     }
@@ -165,7 +165,7 @@ fn connect(
         }
         Ok((NetlinkSocket::route()?, File::open("/proc/thread-self/ns/net")?))
     });
-    let (inside, namespace) = inside.map_err(system("network namespace"))?;
+    let (inside, namespace) = inside.map_err(system("cannot enter the container's network namespace"))?;
     let pair = link::Pair {
         name: &attachment.device,
         bridge: bridge.index,
@@ -180,9 +180,9 @@ fn connect(
         }
         made => made,
     };
-    made.map_err(system("interface of the container"))?;
+    made.map_err(system("cannot create the interface of the container"))?;
     link::configure_inside(&inside, &attachment.addresses, &network.gateways())
-        .map_err(system("addresses of the container"))
+        .map_err(system("cannot set the addresses of the container"))
 }
 
 /// Adds the container to the network's tables and returns the bridge. Creates the bridge or the tables again if they
@@ -192,8 +192,8 @@ fn ensure(
     network: &BridgeNetwork,
     attachment: &BridgeAttachment,
 ) -> Result<link::FoundLink, NetworkError> {
-    let found =
-        link::find(&network.interface).map_err(|error| NetworkError::System("interface of the network", error))?;
+    let found = link::find(&network.interface)
+        .map_err(|error| NetworkError::System("cannot find the interface of the network", error))?;
     let bridge = match found {
         Some(found) if found.is_up && found.alias == alias(host, network) => found,
         _ => make(host, network)?,
@@ -212,12 +212,13 @@ fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) 
     if attachment.ports.is_empty() {
         return Ok(());
     }
-    link::return_frames(&attachment.device).map_err(system("interface of the container"))?;
+    link::return_frames(&attachment.device).map_err(system("cannot configure the interface of the container"))?;
     if let Some(alias) = network.loopback_alias() {
         rules::answer_loopback(attachment, alias).map_err(NetworkError::Rules)?;
     }
     for port in attachment.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
-        conntrack::delete_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
+        conntrack::delete_udp_port(host, port.host_port)
+            .map_err(system("cannot delete tracked connections of a published UDP port"))?;
     }
     Ok(())
 }
@@ -251,7 +252,7 @@ fn lease(
                 store::write(host, name, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
             })
         })
-        .map_err(|error| NetworkError::System("state directory", error))?
+        .map_err(|error| NetworkError::System("cannot lease addresses", error))?
         .ok_or_else(|| NetworkError::Full(network.capacity()))?;
     Ok(attachment)
 }
@@ -278,25 +279,27 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
     // Interfaces and rules can exist only if the container has the lease.
     let has_lease = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id)
         && pool::owner(host, &attachment.network, attachment.number)
-            .map_err(failed("state directory"))?
+            .map_err(failed("cannot read the address leases"))?
             .is_some_and(|owner| owner == attachment.id);
     if has_lease {
         if !attachment.is_leaving {
             leave(host, attachment)?;
         }
-        link::remove(&attachment.device).map_err(failed("interface of the container"))?;
+        link::remove(&attachment.device).map_err(failed("cannot remove the interface of the container"))?;
         for address in &attachment.addresses {
-            let udp = rules::has_udp(&attachment.interface, address.ip).map_err(failed("nf_tables"))?;
+            let udp =
+                rules::has_udp(&attachment.interface, address.ip).map_err(failed("cannot read nf_tables rules"))?;
             if udp != (false, false) {
-                conntrack::delete_address(address.ip, udp).map_err(failed("tracked connections"))?;
-                rules::delete_udp(&attachment.interface, address.ip).map_err(failed("nf_tables"))?;
+                conntrack::delete_address(address.ip, udp).map_err(failed("cannot delete tracked connections"))?;
+                rules::delete_udp(&attachment.interface, address.ip)
+                    .map_err(failed("cannot delete nf_tables rules"))?;
             }
         }
     }
-    let _lock = store::lock(host).map_err(failed("state directory"))?;
+    let _lock = store::lock(host).map_err(failed("cannot lock the state directory"))?;
     pool::release(host, &attachment.network, attachment.number, &attachment.id)
         .and_then(|()| store::remove(host, &attachment.id, &attachment.asked))
-        .map_err(failed("state directory"))
+        .map_err(failed("cannot release the addresses"))
 }
 
 /// Deletes the rules of a container that has ended, which frees its ports. This takes less time than the rest of
@@ -309,25 +312,25 @@ pub(super) fn leave(host: &Host, attachment: &BridgeAttachment) -> Result<(), St
         move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))
     };
     // `make` holds this lock too, and creates no rules for containers that are leaving.
-    let _lock = store::lock(host).map_err(failed("state directory"))?;
+    let _lock = store::lock(host).map_err(failed("cannot lock the state directory"))?;
     match rules::delete(attachment) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the tables were deleted
-        deleted => deleted.map_err(failed("nf_tables"))?,
+        deleted => deleted.map_err(failed("cannot delete nf_tables rules"))?,
     }
     let leaving =
         BridgeAttachment { ports: Vec::new(), asked: Capabilities::default(), is_leaving: true, ..attachment.clone() };
     store::write(host, &attachment.id, &Stored::Bridge(leaving), Durability::Unsynced)
         .and_then(|()| store::free_ports(host, &attachment.id, &attachment.asked))
-        .map_err(failed("state directory"))
+        .map_err(failed("cannot write the stored network data"))
 }
 
 /// Creates or repairs the bridge of a network and its tables, and returns the bridge.
 fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, NetworkError> {
     let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
-    let _lock = store::lock(host).map_err(system("state directory"))?;
+    let _lock = store::lock(host).map_err(system("cannot lock the state directory"))?;
     let (name, alias) = (&network.interface, alias(host, network));
-    let containers = attachments(host, &network.name).map_err(system("state directory"))?;
-    let mut found = link::find(name).map_err(system("interface of the network"))?;
+    let containers = attachments(host, &network.name).map_err(system("cannot read the stored network data"))?;
+    let mut found = link::find(name).map_err(system("cannot find the interface of the network"))?;
     if let Some(other) = found.as_ref().filter(|found| found.alias != alias) {
         if !other.is_bridge || !other.alias.starts_with(&owner_prefix(host, network)) {
             return Err(NetworkError::ForeignInterface(name.clone(), network.name.clone()));
@@ -339,10 +342,10 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
     // The configuration has changed, or the interface is down. When it goes down, the kernel removes its IPv6
     // addresses.
     if found.take_if(|found| found.alias != alias || !found.is_up).is_some() {
-        link::remove(name).map_err(system("interface of the network"))?;
+        link::remove(name).map_err(system("cannot remove the interface of the network"))?;
     }
     if found.is_none() {
-        let routes = link::routes().map_err(system("routes of the host"))?;
+        let routes = link::routes().map_err(system("cannot read the routes of the host"))?;
         for pool in network.pools() {
             if let Some(route) = link::overlapping(&routes, pool) {
                 let (key, interface) =
@@ -357,7 +360,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
         }
         let mtu = match network.mtu {
             Some(mtu) => mtu,
-            None => link::uplink_mtu(&routes).map_err(system("routes of the host"))?,
+            None => link::uplink_mtu(&routes).map_err(system("cannot read the MTU of the host's default route"))?,
         };
         let gateways = network.gateways();
         // The full description is set last. If this attempt is interrupted, the next one recreates the bridge.
@@ -365,7 +368,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
         let index = link::make_bridge(name, &incomplete, mtu, (hardware(&gateways), &gateways))
             .and_then(|index| set_up(host, network, index).map(|()| index))
             .and_then(|index| link::describe(name, &alias).map(|()| index))
-            .map_err(system("interface of the network"))?;
+            .map_err(system("cannot create the interface of the network"))?;
         for container in &containers {
             if let Err(error) = link::attach_port(&container.device, index)
                 && error.raw_os_error() != Some(libc::ENODEV)
@@ -380,13 +383,14 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
     }
     rules::replace(network, &containers).map_err(NetworkError::Rules)?;
     for container in containers.iter().filter(|container| !container.ports.is_empty()) {
-        let exists = link::find(&container.device).map_err(system("interface of the container"))?.is_some();
+        let exists =
+            link::find(&container.device).map_err(system("cannot find the interface of the container"))?.is_some();
         if exists {
             publish(host, network, container)?;
         }
     }
-    let made = link::find(name).map_err(system("interface of the network"))?;
-    made.ok_or_else(|| NetworkError::System("interface of the network", io::ErrorKind::NotFound.into()))
+    let made = link::find(name).map_err(system("cannot find the interface of the network"))?;
+    made.ok_or_else(|| NetworkError::System("cannot find the interface of the network", io::ErrorKind::NotFound.into()))
 }
 
 /// Sets up a new bridge.
@@ -442,11 +446,11 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
     let mut warnings = warnings(host, network);
     let mut warn = |what: &str, error: io::Error| warnings.push(format!("{what}: {}", crate::errors::plain(&error)));
     let found = link::find(&network.interface).unwrap_or_else(|error| {
-        warn("interface of the network", error);
+        warn("cannot find the interface of the network", error);
         None
     });
     let leased = pool::count(host, &network.name).unwrap_or_else(|error| {
-        warn("leases of the network", error);
+        warn("cannot count the leases of the network", error);
         0
     });
     let is_own = found.as_ref().is_some_and(|found| found.is_bridge && found.alias == alias(host, network));

@@ -47,7 +47,8 @@ pub(crate) fn check(host: &Host, request: &CheckNetwork) -> Result<MemFile, Refu
             checks.checks.push(result(&id, checked));
         }
     }
-    MemFile::new("checks", &[&checks.encode_to_vec()]).map_err(|error| failed("checks of the network", &error))
+    MemFile::new("checks", &[&checks.encode_to_vec()])
+        .map_err(|error| failed("cannot store the checks of the network", &error))
 }
 
 fn is_on(host: &Host, id: &ContainerId, network: &str) -> bool {

@@ -56,9 +56,9 @@ pub(super) fn attach(
     let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
     let patience = Patience::whole(host);
     let _lock = OperationLock::for_container(host, id, patience.deadline(), || Ok(()))
-        .map_err(system("lock of the network"))?;
+        .map_err(system("cannot lock the network"))?;
     let plugins = cgroup(host, id);
-    host.hierarchies.make_memory(&plugins).map_err(system("cgroup of the plugins"))?;
+    host.hierarchies.make_memory(&plugins).map_err(system("cannot create the cgroup of the plugins"))?;
     let version = versions::negotiate(host, &plugins, &network, patience)?;
     let unique = Sha256::digest(format!("{}\0{id}\0{}", host.run_dir.display(), record.created_at.0));
     let mut attachment = Attachment {
@@ -73,14 +73,16 @@ pub(super) fn attach(
         result: None,
         progress: Progress::Adding,
     };
-    let lock = store::check_ports(host, id.as_str(), &attachment.asked).map_err(system("state directory"))?;
+    let lock = store::check_ports(host, id.as_str(), &attachment.asked)
+        .map_err(system("cannot check the ports in the state directory"))?;
     let lock = lock.map_err(|(port, other)| NetworkError::Port(port, other))?;
     let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
     // Data of the plugins may survive a reboot, so the record must survive too.
     let durable = store::Durability::Synced;
-    store::write(host, id.as_str(), &Stored::Cni(attachment.clone()), durable).map_err(system("state directory"))?;
+    store::write(host, id.as_str(), &Stored::Cni(attachment.clone()), durable)
+        .map_err(system("cannot write the stored network data"))?;
     drop(lock);
-    netns::pin(host, id, init).map_err(system("network namespace"))?;
+    netns::pin(host, id, init).map_err(system("cannot pin the container's network namespace"))?;
     let last = attachment.network.plugins.len() - 1; // a network has at least one
     for (index, plugin) in attachment.network.plugins.clone().into_iter().enumerate() {
         let call = Call {
@@ -102,7 +104,8 @@ pub(super) fn attach(
             attachment.progress = Progress::Added;
         }
         let stored = Stored::Cni(attachment.clone());
-        store::write(host, id.as_str(), &stored, store::Durability::Unsynced).map_err(system("state directory"))?;
+        store::write(host, id.as_str(), &stored, store::Durability::Unsynced)
+            .map_err(system("cannot write the stored network data"))?;
     }
     let result = attachment.result.unwrap_or(Value::Null);
     let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
@@ -117,7 +120,7 @@ pub(super) fn attach(
 pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
     let kill = || kill_plugins(host, &attachment.id);
     let _lock = OperationLock::for_container(host, &attachment.id, patience.deadline(), kill)
-        .map_err(|error| system("lock of the network", &error))?;
+        .map_err(|error| system("cannot lock the network", &error))?;
     detach_locked(host, attachment, patience)
 }
 
@@ -127,8 +130,8 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
 /// Returns the same errors as [`detach`].
 pub(super) fn detach_ended(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
     let lock = OperationLock::try_for_container(host, &attachment.id);
-    let _lock = lock.map_err(|error| system("lock of the network", &error))?;
-    kill_plugins(host, &attachment.id).map_err(|error| system("cgroup of the plugins", &error))?;
+    let _lock = lock.map_err(|error| system("cannot lock the network", &error))?;
+    kill_plugins(host, &attachment.id).map_err(|error| system("cannot kill the plugins", &error))?;
     detach_locked(host, attachment, patience)
 }
 
@@ -144,10 +147,12 @@ fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Re
     let attachment = &match store::read(host, id.as_str()) {
         Ok(Some(Stored::Cni(current))) if current.cni_id == attachment.cni_id => current,
         Ok(_) => return Ok(()),
-        Err(error) => return Err(system("stored network data", &error)),
+        Err(error) => return Err(system("cannot read the stored network data", &error)),
     };
     let plugins = cgroup(host, id);
-    host.hierarchies.make_memory(&plugins).map_err(|error| system("cgroup of the plugins", &error))?;
+    host.hierarchies
+        .make_memory(&plugins)
+        .map_err(|error| system("cannot create the cgroup of the plugins", &error))?;
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id);
     let netns = (this_boot && netns::is_pinned(host, id)).then_some(attachment.netns.as_path());
     let mut troubles = Vec::new();
@@ -168,13 +173,13 @@ fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Re
         if attachment.progress != Progress::DelFailed
             && let Err(error) = store::write(host, id.as_str(), &Stored::Cni(failed), store::Durability::Unsynced)
         {
-            troubles.push(system("state directory", &error));
+            troubles.push(system("cannot write the stored network data", &error));
         }
         return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
     }
     netns::unpin(host, id)
         .and_then(|()| store::remove(host, id.as_str(), &attachment.asked))
-        .map_err(|error| system("leftover network data", &error))
+        .map_err(|error| system("cannot remove leftover network data", &error))
 }
 
 pub(super) fn system(what: &str, error: &io::Error) -> String {

@@ -59,7 +59,8 @@ pub(crate) fn list(host: &Host, request: &ListNetworks) -> Result<MemFile, Refus
             Err(error) => lists.warnings.push(format!("network record of {id}: {}", plain(&error))),
         }
     }
-    MemFile::new("networks", &[&lists.finish().encode_to_vec()]).map_err(|error| failed("list of networks", &error))
+    MemFile::new("networks", &[&lists.finish().encode_to_vec()])
+        .map_err(|error| failed("cannot store the list of networks", &error))
 }
 
 /// A list under construction.

@@ -53,7 +53,7 @@ fn refused(port: &PublishedPort, error: Errno) -> NetworkError {
             NetworkError::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it")
         }
         Errno::ADDRNOTAVAIL => NetworkError::HostPort(port.on_host(), "the address is not assigned to this host"),
-        error => NetworkError::System("a host port", error.into()),
+        error => NetworkError::System("cannot reserve a host port", error.into()),
     }
 }
 

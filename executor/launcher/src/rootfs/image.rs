@@ -54,7 +54,9 @@ impl Tree {
                 }
             }
             if read_only {
-                self.set_apart(volume).map_err(|error| failed(&format!("rootfs: {}", volume.display()), &error))?;
+                self.set_apart(volume).map_err(|error| {
+                    failed(&format!("rootfs: cannot mount the volume {}", volume.display()), &error)
+                })?;
             }
         }
         Ok(())

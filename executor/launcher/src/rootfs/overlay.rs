@@ -40,7 +40,8 @@ pub(super) fn assemble(
     let views: Option<Vec<_>> = made.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
     let (upper, work) = dirs.layers();
     for layer in [&upper, &work] {
-        ensure_dir(layer, 0o700).map_err(|error| failed("state directory", &error))?; // a warm container has made them
+        // A warm container has made them.
+        ensure_dir(layer, 0o700).map_err(|error| failed("cannot create the writable layer", &error))?;
     }
     let alike = || {
         let (uid, gid) = model.map_or((0, 0), |model| (model.uid(), model.gid()));
@@ -49,7 +50,7 @@ pub(super) fn assemble(
         fs::set_permissions(&upper, fs::Permissions::from_mode(mode))
     };
     let written = alike().and_then(|()| etc::write(lower, &upper, names, ids.map()));
-    let has_names = written.map_err(|error| failed("state directory", &error))?;
+    let has_names = written.map_err(|error| failed("cannot prepare the writable layer", &error))?;
     let mounted = match views {
         None => mount(lower, &upper, &work, at),
         Some(views) => match mount(&views, &upper, &work, at) {
@@ -67,7 +68,7 @@ pub(super) fn assemble(
                 "rootfs: this kernel has no overlay file system: load it (modprobe overlay)",
             );
         }
-        failed(&format!("overlay of `{about}` with an upper layer in {}", dirs.layer.display()), &error)
+        failed(&format!("cannot mount an overlay of `{about}` with an upper layer in {}", dirs.layer.display()), &error)
     })
 }
 
@@ -94,7 +95,7 @@ pub(super) fn read_only(
             }
         }
     };
-    mounted.map_err(|error| failed(&format!("overlay of `{about}`"), &error))
+    mounted.map_err(|error| failed(&format!("cannot mount an overlay of `{about}`"), &error))
 }
 
 /// Recreates the work directory. A failed mount leaves a marker there, and with `volatile` the marker makes every

@@ -71,7 +71,7 @@ impl Tree {
         };
         place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
             PlacementError::Violations(violations) => Refused::from_fields(Reason::Precondition, &violations),
-            PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
+            PlacementError::View(path, error) => failed(&format!("rootfs: cannot inspect {}", path.display()), &error),
         })
     }
 
@@ -136,7 +136,7 @@ impl Tree {
                             format!("`{}` cannot be created: the rootfs is read-only there", mount.target.display());
                         violations.push(Violation::new(field, why));
                     }
-                    _ => return Err(failed(&format!("rootfs: {}", mount.target.display()), &error)),
+                    _ => return Err(failed(&format!("rootfs: cannot create {}", mount.target.display()), &error)),
                 }
             }
         }

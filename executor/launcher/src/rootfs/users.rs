@@ -32,7 +32,8 @@ impl Tree {
         field: &str,
     ) -> Result<ResolvedUser, Refused> {
         let read = |path: &str| {
-            read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
+            read_small(self.root.as_fd(), Path::new(path))
+                .map_err(|error| failed(&format!("rootfs: cannot read {path}"), &error))
         };
         let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
         let asked = user;
@@ -54,7 +55,7 @@ impl Tree {
             return Ok(Vec::new());
         }
         let file = read_small(self.root.as_fd(), Path::new(GROUP_FILE))
-            .map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?;
+            .map_err(|error| failed(&format!("rootfs: cannot read {GROUP_FILE}"), &error))?;
         let violation = |index: usize, why: String| {
             Refused::from_fields(Reason::Precondition, &[Violation::new(format!("extra_groups[{index}]"), why)])
         };
@@ -113,7 +114,7 @@ pub(crate) fn file_groups<'a>(
         }
         if content.is_none() {
             let read = read_small(root, Path::new(GROUP_FILE));
-            content = Some(read.map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?);
+            content = Some(read.map_err(|error| failed(&format!("rootfs: cannot read {GROUP_FILE}"), &error))?);
         }
         match users::gid_of(name, content.as_deref().unwrap_or_default()) {
             Ok(gid) if gid <= ids.highest() => drop(known.insert(name.clone(), gid)),

@@ -245,7 +245,8 @@ impl Tree {
 impl Maker<'_> {
     fn tmpfs(&self, tmpfs: &InMemory) -> Result<OwnedFd, NotMounted> {
         let owner = (self.ids.map().to_host(tmpfs.uid), self.ids.map().to_host(tmpfs.gid));
-        in_memory(&tmpfs.size, tmpfs.mode, owner, tmpfs.exec).map_err(|error| failed("tmpfs", &error).into())
+        in_memory(&tmpfs.size, tmpfs.mode, owner, tmpfs.exec)
+            .map_err(|error| failed("cannot create a tmpfs", &error).into())
     }
 
     /// Creates the detached mount of a volume.
@@ -253,7 +254,7 @@ impl Maker<'_> {
         match &volume.source {
             VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes, mode, gid }) => {
                 let made = in_memory(&bytes.to_string(), *mode, self.owner(index, *gid)?, true);
-                made.map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
+                made.map_err(|error| failed(&format!("volumes[{index}]: cannot create the volume"), &error).into())
             }
             VolumeSource::Empty(EmptyVolume { medium: Medium::Disk, bytes, mode, gid }) => {
                 let owner = self.owner(index, *gid)?;
@@ -261,7 +262,8 @@ impl Maker<'_> {
                 let (view, unheld) = disk::lay_out_volume(&self.host.policy, places, self.projects, index, *bytes)?;
                 self.warnings.extend(unheld);
                 let made = own(&view, owner, *mode).and_then(|()| lend(&view, false));
-                made.map(|()| view).map_err(|error| failed(&format!("volumes[{index}]"), &error).into())
+                made.map(|()| view)
+                    .map_err(|error| failed(&format!("volumes[{index}]: cannot mount the volume"), &error).into())
             }
             VolumeSource::Host(name) => {
                 let field = format!("volumes[{index}].host.name");
@@ -322,7 +324,7 @@ impl Maker<'_> {
     ) -> Result<OwnedFd, NotMounted> {
         let OfferedDirectory { field, name, root: path, below, read_only, no_exec } = lent;
         let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
-        let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;
+        let root = open_dir(Path::new("/")).map_err(|error| failed("cannot open /", &error))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = open_in_root(root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
         let opened = opened.map_err(|error| {
@@ -342,7 +344,7 @@ impl Maker<'_> {
                 "`{name}`: the file system does not support id-mapped mounts, which a user namespace requires; use \
                  ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it"
             ))),
-            _ => failed(&format!("`{name}`: id-mapped mount"), &error).into(),
+            _ => failed(&format!("`{name}`: cannot create an id-mapped mount"), &error).into(),
         })?;
         lend_with(&view, *read_only, *no_exec).map_err(|error| failed(name, &error))?;
         Ok(view)
@@ -377,7 +379,8 @@ impl Maker<'_> {
         })?;
         let warned = opened.warnings.iter().map(|warning| format!("volumes[{index}]: {warning}"));
         self.warnings.extend(warned);
-        let failed = |error: io::Error| NotMounted::Failed(failed(&format!("image `{reference}`"), &error));
+        let failed =
+            |error: io::Error| NotMounted::Failed(failed(&format!("cannot mount image `{reference}`"), &error));
         let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
         let place = self.dirs.run.join(IMAGE_PLACE);
         ensure_dir(&place, 0o700).map_err(failed)?;
@@ -400,7 +403,8 @@ impl Maker<'_> {
         lower: &[std::os::fd::BorrowedFd<'_>],
         place: &Path,
     ) -> Result<(), NotMounted> {
-        let failed = |error: io::Error| NotMounted::Failed(failed(&format!("image `{reference}`"), &error));
+        let failed =
+            |error: io::Error| NotMounted::Failed(failed(&format!("cannot mount image `{reference}`"), &error));
         let at = open_dir(place).map_err(failed)?;
         let [only] = lower else {
             return Ok(overlay::read_only(reference, lower, at.as_fd(), self.dirs, self.ids)?);

@@ -96,10 +96,11 @@ impl Server {
             return Err(Refused::new(Reason::Exhausted, why));
         }
         let environment = exec.container_environment.then(|| self.environment(&id, exec.created_at)).transpose()?;
-        let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
+        let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("cannot create the lifeline", &error))?;
         lifeline.set_nonblocking(true);
-        let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("supervisor", &error))?;
-        let pid = match process::fork().map_err(|error| failed("fork", &error))? {
+        let room =
+            process::room_for_one(lifeline.as_fd()).map_err(|error| failed("cannot fork a supervisor", &error))?;
+        let pid = match process::fork().map_err(|error| failed("cannot fork a supervisor", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 drop((lifeline, room));
@@ -109,7 +110,7 @@ impl Server {
             }
         };
         drop(room);
-        let pidfd = process::pidfd(pid).map_err(|error| failed("supervisor", &error))?;
+        let pidfd = process::pidfd(pid).map_err(|error| failed("cannot open the supervisor process", &error))?;
         self.execs.push(Supervisor { container: id, pid, pidfd, lifeline: Some(lifeline), process: None });
         Ok(LauncherAnswer::Done(Done {}))
     }
@@ -121,7 +122,7 @@ impl Server {
         let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| exec::no_environment(id))?;
         volume.environment().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => exec::no_environment(id),
-            _ => failed("environment", &error),
+            _ => failed("cannot open the stored environment", &error),
         })
     }
 

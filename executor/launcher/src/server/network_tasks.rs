@@ -255,7 +255,7 @@ impl Server {
             match self.start_network_task(&task) {
                 Ok(running) => self.network_tasks.running.push(RunningTask { client, ..running }),
                 Err(error) => {
-                    let refused = failed("process for networks", &error);
+                    let refused = failed("cannot start the process for networks", &error);
                     if task.kind() == Kind::Detach {
                         self.network_tasks.detach_later();
                     }

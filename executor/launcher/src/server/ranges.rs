@@ -80,7 +80,7 @@ impl Server {
                 let why = Unsuitable.because(format!("{shown} are claimed by another launcher of this host"));
                 Err(refused(Reason::Precondition, why))
             }
-            Err(error) => Err(failed("ids cannot be claimed", &error)),
+            Err(error) => Err(failed("cannot claim ids", &error)),
         }
     }
 

@@ -84,7 +84,7 @@ impl Server {
         let fds = match fds {
             Ok(fds) => fds,
             Err(error) => {
-                let refused = LauncherAnswer::Refused(failed("descriptors of a request", &error));
+                let refused = LauncherAnswer::Refused(failed("cannot receive the descriptors of a request", &error));
                 return if client.answer(refused) { Ok(true) } else { Err(DaemonGone) };
             }
         };
@@ -286,8 +286,8 @@ impl Server {
         (connection, plan): (Seqpacket, MemFile),
         [process, files]: [MemFile; 2],
     ) -> Result<(), Refused> {
-        let heartbeat = Heartbeat::create().map_err(|error| failed("heartbeat", &error))?;
-        let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
+        let heartbeat = Heartbeat::create().map_err(|error| failed("cannot create the heartbeat", &error))?;
+        let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("cannot create the lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let pod_range = self.pod_range(&launch.pod_id)?;
         let id_range = match launch.given_ids {
@@ -295,8 +295,8 @@ impl Server {
             start => Some(self.given_range(start)?),
         };
         let launcher = std::process::id();
-        let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("shim", &error))?;
-        let pid = match process::fork().map_err(|error| failed("fork", &error))? {
+        let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("cannot fork a shim", &error))?;
+        let pid = match process::fork().map_err(|error| failed("cannot fork a shim", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 drop((lifeline, room));
@@ -319,7 +319,7 @@ impl Server {
             }
         };
         drop(room);
-        let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
+        let pidfd = process::pidfd(pid).map_err(|error| failed("cannot open the shim process", &error))?;
         let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
         let shim = ShimHandle { inputs: vec![process, files], id_range, pod_range, ..watched };
         self.shims.insert(id, shim);
@@ -358,7 +358,7 @@ impl Server {
             if let Some(place) = &place {
                 self.clear(place);
             }
-            let inputs = inputs.map_err(|error| failed("start payloads", &error));
+            let inputs = inputs.map_err(|error| failed("cannot read the start payloads", &error));
             let inputs = inputs.and_then(|inputs| {
                 <[MemFile; 2]>::try_from(inputs)
                     .map_err(|_| Refused::new(Reason::Internal, "start payloads are missing"))
@@ -380,7 +380,7 @@ impl Server {
         if self.host.layers().is_dir() {
             return Ok(()); // created last
         }
-        super::make_state_dirs(&self.host).map_err(|error| failed("state directory", &error))
+        super::make_state_dirs(&self.host).map_err(|error| failed("cannot create the state directories", &error))
     }
 
     fn remove_layer(
@@ -415,7 +415,7 @@ impl Server {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),
             Err(error) => {
                 log::line(Level::Error, id.as_str(), format_args!("its state directory was not removed: {error}"));
-                Err(failed("state directory", &error))
+                Err(failed("cannot remove the container's state directory", &error))
             }
         }
     }

@@ -38,7 +38,7 @@ impl Server {
             ));
         }
         let parent = std::process::id();
-        let reported = |error: io::Error| failed("signer", &error);
+        let reported = |error: io::Error| failed("cannot start a signer", &error);
         let room = process::room_for_one(connection.as_fd()).map_err(reported)?;
         let pid = match process::fork().map_err(reported)? {
             Fork::Parent(pid) => pid,

@@ -107,8 +107,8 @@ pub(super) struct Activation<'a> {
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline: Seqpacket) -> i32 {
     let WarmInput { place, id_range, launcher, heartbeat, on_network } = order;
     host.show_role(&["warm"]);
-    let made = set_up(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
-        isolate().map_err(|error| failed("mount namespace", &error))?;
+    let made = set_up(NAME).map_err(|error| failed("cannot set up the shim", &error)).and_then(|signals| {
+        isolate().map_err(|error| failed("cannot create a mount namespace", &error))?;
         Ok((signals, WarmContainer::make(host, filter, &place, (id_range, on_network))?))
     });
     let (signals, warm) = match made {
@@ -226,7 +226,7 @@ impl WarmContainer {
     /// Creates a warm container at the lowest priority, so that launches have precedence.
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
     fn make(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, input: (u32, bool)) -> Result<Self, Refused> {
-        let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
+        let own = process::lower_priority().map_err(|error| failed("cannot lower the priority", &error))?;
         let warm = Self::make_now(host, filter, place, input)?;
         let init = warm.init();
         let restored = own.map_or(Ok(()), |own| {
@@ -236,7 +236,7 @@ impl WarmContainer {
             Ok(()) => Ok(warm),
             Err(error) => {
                 warm.created.kill();
-                Err(failed("priority", &error))
+                Err(failed("cannot restore the priority", &error))
             }
         }
     }
@@ -259,7 +259,7 @@ impl WarmContainer {
         let spec = spec::warm(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
         let null = || {
             let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-            opened.map_err(|error| failed("/dev/null", &error.into()))
+            opened.map_err(|error| failed("cannot open /dev/null", &error.into()))
         };
         let stdio = [null()?, null()?, null()?];
         let creation = Creation {
@@ -275,7 +275,8 @@ impl WarmContainer {
         let mut created = create::create(host, creation)?;
         let released = created.release();
         let released = released.and_then(|()| inject::set_up_network(host, created.pidfd().as_fd()));
-        let released = released.and_then(|()| place.empty().map_err(|error| failed("run directory", &error)));
+        let released =
+            released.and_then(|()| place.empty().map_err(|error| failed("cannot empty the run directory", &error)));
         let attach = || WarmNetwork::attach(host, &place.name(), created.pidfd().as_fd());
         let network = match released.and_then(|()| on_network.then(attach).transpose()) {
             Ok(network) => network,
@@ -296,7 +297,7 @@ impl WarmContainer {
             }
             Err(error) => {
                 created.kill();
-                Err(failed("directories", &error))
+                Err(failed("cannot create the directories of the warm container", &error))
             }
         }
     }
@@ -350,7 +351,7 @@ impl WarmContainer {
     /// # Errors
     /// Returns a refusal if a limit cannot be set.
     pub(super) fn limit(&self, host: &Host, limits: &Limits) -> Result<(), Refused> {
-        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))
+        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("cannot set the limits", &error))
     }
 
     /// Makes this a container whose init waits for its start. If `at_once` is true, init receives the order together
@@ -367,7 +368,7 @@ impl WarmContainer {
             }
             Ok(root)
         });
-        let root = root.map_err(|error| failed("rootfs", &error))?;
+        let root = root.map_err(|error| failed("cannot prepare the rootfs", &error))?;
         let (mounts, views) = shown.map(|(mounts, views)| (mounts.to_vec(), views)).unzip();
         let order =
             ActivateOrder::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());

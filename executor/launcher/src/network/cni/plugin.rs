@@ -161,16 +161,17 @@ fn run(
     let mut all =
         vec![format!("CNI_COMMAND={}", verb.name()), format!("CNI_PATH={}", joined(dirs)), format!("PATH={PATH}")];
     all.extend(environment.iter().map(|(name, value)| format!("{name}={value}")));
-    let string =
-        |bytes: &[u8]| CString::new(bytes).map_err(|_| system("arguments")(io::ErrorKind::InvalidInput.into()));
+    let string = |bytes: &[u8]| {
+        CString::new(bytes).map_err(|_| system("cannot pass the arguments")(io::ErrorKind::InvalidInput.into()))
+    };
     let path = string(program.as_os_str().as_bytes())?;
     let args = StringArray::new(vec![path.clone()]);
     let env = StringArray::new(all.iter().map(|one| string(one.as_bytes())).collect::<Result<_, _>>()?);
-    let input = input(config).map_err(system("standard input"))?;
-    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("pipe")(error.into()));
+    let input = input(config).map_err(system("cannot create the standard input"))?;
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("cannot create a pipe")(error.into()));
     let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
     let parent = std::process::id();
-    let child = match process::fork().map_err(system("fork"))? {
+    let child = match process::fork().map_err(system("cannot fork"))? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
             let prepared = || -> io::Result<()> {
@@ -202,8 +203,8 @@ fn run(
         // The plugin cannot be killed now. It is reaped after its exit, at the latest when this process exits.
         return Err(Fault::Late(began.elapsed()));
     }
-    let ended = process::wait_for(child).map_err(system("wait"))?;
-    let (answer, complaint, in_time) = collected.map_err(system("output"))?;
+    let ended = process::wait_for(child).map_err(system("cannot wait for the plugin"))?;
+    let (answer, complaint, in_time) = collected.map_err(system("cannot read the plugin's output"))?;
     let late = (!in_time).then(|| began.elapsed());
     evaluate(ended, answer, &complaint, late)
 }

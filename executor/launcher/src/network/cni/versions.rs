@@ -52,7 +52,7 @@ fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) ->
     let failed = |fault: Fault| NetworkError::Plugin(plugin.kind.clone(), "VERSION", fault);
     let path = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind).map_err(failed)?;
     let state = || fs::metadata(&path).map(|meta| FileVersion::from(&meta));
-    let before = state().map_err(|error| NetworkError::System("program of a plugin", error))?;
+    let before = state().map_err(|error| NetworkError::System("cannot inspect the program of a plugin", error))?;
     let kept = kept_path(host, &path);
     let known = files::read_json::<KeptAnswer>(&kept, BYTES_MAX).ok();
     if let Some(known) = known.filter(|known| known.path == path && known.file == before) {

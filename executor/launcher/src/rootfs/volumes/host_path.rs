@@ -50,14 +50,16 @@ impl HostPathVolume<'_> {
     /// Creates the detached mount.
     pub(super) fn mount(&self) -> Result<OwnedFd, NotMounted> {
         let view = process::within_mounts(self.host.mounts.as_fd(), || self.clone_checked());
-        view.map_err(|error| self.failed("the host's mount namespace", &error))?
+        view.map_err(|error| self.failed("cannot enter the host's mount namespace", &error))?
     }
 
     /// Opens, checks and clones the path. The caller is in the host's mount namespace.
     fn clone_checked(&self) -> Result<OwnedFd, NotMounted> {
         let asked = self.asked;
         let Opened { file, rule } = self.open()?;
-        let kind = FileType::from_raw_mode(fstat(&file).map_err(|error| self.failed("stat", &error.into()))?.st_mode);
+        let kind = FileType::from_raw_mode(
+            fstat(&file).map_err(|error| self.failed("cannot inspect the path", &error.into()))?.st_mode,
+        );
         if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) && !asked.dev {
             return Err(self.unfit("dev", Unsuitable.because(format!("`{}` is a device node: set dev", self.shown()))));
         }
@@ -68,14 +70,14 @@ impl HostPathVolume<'_> {
         }
         self.check_mounts(&file, rule)?;
         let clone = clone_tree(file.as_fd(), Path::new(""), asked.recursive);
-        let view = clone.map_err(|error| self.failed("clone of the mount", &error))?;
+        let view = clone.map_err(|error| self.failed("cannot clone the mount", &error))?;
         let propagation = match asked.propagation {
             Propagation::Private => mount::Propagation::Private,
             Propagation::HostToContainer => mount::Propagation::Slave,
             Propagation::Bidirectional => mount::Propagation::Shared,
         };
         set_propagation(view.as_fd(), propagation, asked.recursive)
-            .map_err(|error| self.failed("propagation", &error))?;
+            .map_err(|error| self.failed("cannot set the propagation", &error))?;
         self.ids.map_mount(view.as_fd(), asked.recursive).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => {
                 let below = if asked.recursive { ", or of a mount below it," } else { "" };
@@ -86,11 +88,12 @@ impl HostPathVolume<'_> {
                 );
                 self.unfit("path", Unsupported.because(why))
             }
-            _ => self.failed("id-mapped mount", &error),
+            _ => self.failed("cannot create an id-mapped mount", &error),
         })?;
         let (no_suid, no_dev) = (!asked.suid, !asked.dev);
         let attributes = Attributes { no_suid, no_dev, recursive: asked.recursive, ..Attributes::default() };
-        set_attributes(view.as_fd(), attributes).map_err(|error| self.failed("attributes of the mount", &error))?;
+        set_attributes(view.as_fd(), attributes)
+            .map_err(|error| self.failed("cannot set the attributes of the mount", &error))?;
         if self.volume.read_only {
             let recursive = asked.recursive_read_only;
             let attributes = Attributes { read_only: true, recursive, ..Attributes::default() };
@@ -99,14 +102,14 @@ impl HostPathVolume<'_> {
                     let why = format!("`{}`: a mount below it cannot be read-only: {}", self.shown(), plain(&error));
                     self.unfit("recursive_read_only", Unsupported.because(why))
                 }
-                false => self.failed("attributes of the mount", &error),
+                false => self.failed("cannot set the attributes of the mount", &error),
             })?;
         }
         Ok(view)
     }
 
     fn open(&self) -> Result<Opened<'_>, NotMounted> {
-        let root = open_dir(Path::new("/")).map_err(|error| self.failed("/", &error))?;
+        let root = open_dir(Path::new("/")).map_err(|error| self.failed("cannot open /", &error))?;
         let path = &self.asked.path;
         let Opened { file, rule } =
             if self.asked.follow_links { self.follow(root.as_fd())? } else { self.beneath(root.as_fd(), path)? };
@@ -125,10 +128,10 @@ impl HostPathVolume<'_> {
         let found = open_in_root(root, &self.asked.path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot);
         let found = found.map_err(|error| self.unopened(&error))?;
         let path = fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd()));
-        let path = path.map_err(|error| self.failed("/proc", &error))?;
+        let path = path.map_err(|error| self.failed("cannot resolve the path in /proc", &error))?;
         let again = self.beneath(root, &path)?;
         let same = identity(&found).and_then(|found| Ok(found == identity(&again.file)?));
-        if !same.map_err(|error| self.failed("stat", &error))? {
+        if !same.map_err(|error| self.failed("cannot inspect the path", &error))? {
             let why = format!("`{}` changed while it was opened", self.shown());
             return Err(self.unfit("path", Unsuitable.because(why)));
         }
@@ -165,13 +168,15 @@ impl HostPathVolume<'_> {
     /// set-user-id programs that a container creates there.
     fn check_mounts(&self, file: &OwnedFd, rule: &HostPathRule) -> Result<(), NotMounted> {
         let HostPath { propagation, recursive, .. } = *self.asked;
-        let stat = |error: io::Error| self.failed("stat", &error);
+        let stat = |error: io::Error| self.failed("cannot inspect the path", &error);
         let is_safe = self.volume.read_only && (!recursive || self.asked.recursive_read_only)
             || rule.suid
             || is_closed_above(&rule.path).map_err(stat)?
             || !recursive && is_nosuid(file).map_err(stat)?;
         let table = if recursive && (!is_safe || propagation != Propagation::Private) {
-            mountinfo::parse(&fs::read("/proc/self/mountinfo").map_err(|error| self.failed("mountinfo", &error))?)
+            mountinfo::parse(
+                &fs::read("/proc/self/mountinfo").map_err(|error| self.failed("cannot read mountinfo", &error))?,
+            )
         } else {
             Vec::new()
         };
@@ -180,7 +185,7 @@ impl HostPathVolume<'_> {
         let is_safe = is_safe
             || recursive && propagation == Propagation::Private && {
                 let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-                are_nosuid(&table, id, &path.map_err(|error| self.failed("/proc", &error))?)
+                are_nosuid(&table, id, &path.map_err(|error| self.failed("cannot resolve the path in /proc", &error))?)
             };
         if !is_safe {
             let why = format!(

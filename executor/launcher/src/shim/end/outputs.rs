@@ -111,14 +111,14 @@ fn attempt(
 ) -> Result<OutputsList, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
     let OutputsSource { planned, namespaces } = source;
-    let namespaces = namespaces.map_err(failed("namespaces"))?;
+    let namespaces = namespaces.map_err(failed("cannot open the namespaces"))?;
     let prepared = record.prepared.as_ref().ok_or("the container was not prepared")?;
-    host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cgroup"))?;
-    let secret_devices = secret_devices(remains).map_err(failed("secret files"))?;
+    host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cannot kill the processes"))?;
+    let secret_devices = secret_devices(remains).map_err(failed("cannot determine the devices of the secret files"))?;
     let mut store =
-        Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("state directory"))?;
+        Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("cannot store the outputs"))?;
     let walk = OutputSearch { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
-    let helper = OutputsHelper::fork(&walk, &namespaces).map_err(failed("helper"))?;
+    let helper = OutputsHelper::fork(&walk, &namespaces).map_err(failed("cannot fork a helper"))?;
     drop(namespaces); // from here on only the helper holds them
     let taken = take_all(&helper, &planned.source, &mut store, attention);
     helper.kill(record.plan.id.as_str());

@@ -49,15 +49,15 @@ pub(crate) fn run_passing(
         errno: error.raw_os_error().unwrap_or(0),
         words: format!("{what}: {}", plain(error)),
     };
-    let (ours, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
+    let (ours, theirs) = Seqpacket::pair().map_err(|error| failed("cannot create a socket", &error))?;
     let parent = std::process::id();
-    let helper = match process::fork().map_err(|error| failed("fork", &error))? {
+    let helper = match process::fork().map_err(|error| failed("cannot fork", &error))? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
             drop(ours);
             let mut pass = |file: BorrowedFd<'_>| theirs.send(PASSED, &[file]);
             let done = process::die_with(parent)
-                .map_err(|error| HelperFailure("helper".into(), error))
+                .map_err(|error| HelperFailure("cannot set up the helper".into(), error))
                 .and_then(|()| act(&mut pass));
             process::exit_now(match done {
                 Ok(reported) if reported.is_empty() => 0,
@@ -82,9 +82,9 @@ pub(crate) fn run_passing(
         }
     };
     drop(ours); // unblocks a helper that still passes a file
-    match (process::wait_for(helper).map_err(|error| failed("helper", &error))?, received) {
+    match (process::wait_for(helper).map_err(|error| failed("cannot wait for the helper", &error))?, received) {
         (ChildExit::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
-        (_, Err(error)) => Err(failed("files from a helper", &error)),
+        (_, Err(error)) => Err(failed("cannot receive files from the helper", &error)),
         (ChildExit::Code(0), Ok(received)) => {
             reported.truncate(received.map_or(0, |(length, _)| length));
             Ok(reported)

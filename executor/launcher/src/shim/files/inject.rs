@@ -97,7 +97,7 @@ pub(crate) fn with_contents(
     sizes: impl Iterator<Item = u64>,
     write: impl FnOnce(&[&[u8]]) -> Result<(), HelperFailure>,
 ) -> Result<(), HelperFailure> {
-    let failed = |error| HelperFailure("secret files".into(), error);
+    let failed = |error| HelperFailure("cannot read the contents of the secret files".into(), error);
     let written = payload.read(|bytes| {
         let contents = payload::decode(bytes).map_err(|error| failed(malformed(error)))?;
         if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
@@ -114,7 +114,7 @@ pub(crate) fn set_up_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Re
         executor_sys::netif::loopback_up()?;
         sysctls::open_ports(host.proc.as_fd())
     };
-    process::within_network(init, start).map_err(|error| failed("network", &error))
+    process::within_network(init, start).map_err(|error| failed("cannot set up the network", &error))
 }
 
 impl Injection<'_> {
@@ -178,41 +178,48 @@ impl Injection<'_> {
             runtime.extend(views.inputs.take());
         }
         if self.plan.token_file().is_some() {
-            runtime.push(runtime::view(self.host).map_err(|error| HelperFailure("runtime directory".into(), error))?);
+            runtime.push(
+                runtime::view(self.host)
+                    .map_err(|error| HelperFailure("cannot create the runtime directory".into(), error))?,
+            );
         }
         let devices = match self.devices {
             [] => Vec::new(),
             nodes => devices::make(nodes, self.id_map, self.staging)
-                .map_err(|error| HelperFailure("device nodes".into(), error))?,
+                .map_err(|error| HelperFailure("cannot create device nodes".into(), error))?,
         };
         let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
-        let message = message.map_err(|error| HelperFailure("termination message".into(), error))?;
+        let message = message
+            .map_err(|error| HelperFailure("cannot create the view of the termination message".into(), error))?;
         let settings = Settings::new(self.plan, self.host.proc.as_fd());
         let init = self.init;
         let network = settings.is_some() && self.plan.makes_network();
         let placed = !self.devices.is_empty() || message.is_some() || self.shm.is_some() || !self.late.is_empty();
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
-        process::enter_namespaces(init, mount, network).map_err(|error| HelperFailure("namespaces".into(), error))?;
+        process::enter_namespaces(init, mount, network)
+            .map_err(|error| HelperFailure("cannot enter the namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
-            process::enter_ipc(init).map_err(|error| HelperFailure("IPC namespace".into(), error))?;
+            process::enter_ipc(init).map_err(|error| HelperFailure("cannot enter the IPC namespace".into(), error))?;
         }
         if self.id_map.is_mapped() {
             // From here on, new files and mounts in the container belong to the container's root.
-            process::become_root_of(init).map_err(|error| HelperFailure("user namespace".into(), error))?;
+            process::become_root_of(init)
+                .map_err(|error| HelperFailure("cannot enter the user namespace".into(), error))?;
         }
         if let Some(settings) = settings {
             settings.write()?;
         }
         if self.plan.terminal {
-            console().map_err(|error| HelperFailure(CONSOLE.into(), error))?;
+            console().map_err(|error| HelperFailure(format!("cannot create {CONSOLE}"), error))?;
         }
         if let Some(shm) = self.shm {
-            cover_shm(shm).map_err(|error| HelperFailure("/dev/shm".into(), error))?;
+            cover_shm(shm).map_err(|error| HelperFailure("cannot mount /dev/shm".into(), error))?;
         }
         if !self.devices.is_empty() {
-            let dev = dev().map_err(|error| HelperFailure(DEV.into(), error))?;
-            devices::place_all(dev.as_fd(), self.devices, &devices, self.id_map)
-                .map_err(|(path, error)| HelperFailure(format!("device {}", path.display()), error))?;
+            let dev = dev().map_err(|error| HelperFailure(format!("cannot open {DEV}"), error))?;
+            devices::place_all(dev.as_fd(), self.devices, &devices, self.id_map).map_err(|(path, error)| {
+                HelperFailure(format!("cannot create the device {}", path.display()), error)
+            })?;
         }
         for mount in self.late {
             place_late(mount)
@@ -242,21 +249,22 @@ impl Injection<'_> {
         let PreparedContainer { user, file_groups, .. } = self.prepared;
         let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
-        let token = token.map_err(|error| HelperFailure("runtime token".into(), io::Error::other(error)))?;
+        let token =
+            token.map_err(|error| HelperFailure("cannot create the runtime token".into(), io::Error::other(error)))?;
         let of_steps = self.plan.actions.iter().flat_map(|_| &self.plan.processes).flat_map(|process| &process.files);
         let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
             with_contents(self.files, sizes, |contents| {
                 // If memory is short, let the OOM killer choose this process and not the container's init.
-                process::be_expendable().map_err(|error| HelperFailure("oom_score_adj".into(), error))?;
+                process::be_expendable().map_err(|error| HelperFailure("cannot set oom_score_adj".into(), error))?;
                 self.host
                     .hierarchies
                     .join_memory(self.cgroup)
-                    .map_err(|error| HelperFailure("memory cgroup".into(), error))?;
+                    .map_err(|error| HelperFailure("cannot join the memory cgroup".into(), error))?;
                 let (own, of_steps) = contents.split_at(self.plan.given_files().len());
                 let contents: Vec<&[u8]> = own.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
                 let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
-                filled.map_err(|error| HelperFailure("secret files".into(), error))?;
+                filled.map_err(|error| HelperFailure("cannot write the secret files".into(), error))?;
                 if self.plan.actions.is_some() {
                     let payloads = payload::decode(values.unwrap_or_default()).map_err(malformed);
                     let filled = payloads.and_then(|payloads| {
@@ -264,20 +272,21 @@ impl Injection<'_> {
                         let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
                         lone.map_or(Ok(()), |payload| self.write(volume, payload, own))
                     });
-                    return filled.map_err(|error| HelperFailure("secrets of the steps".into(), error));
+                    return filled
+                        .map_err(|error| HelperFailure("cannot store the secrets of the steps".into(), error));
                 }
                 if self.plan.keep_environment {
                     let kept = self.keep_environment(volume, values.unwrap_or_default());
-                    kept.map_err(|error| HelperFailure("environment".into(), error))?;
+                    kept.map_err(|error| HelperFailure("cannot store the environment".into(), error))?;
                 }
                 let values = values.filter(|_| keeps_inputs(self.plan));
                 let kept = values.map_or(Ok(()), |values| self.write(volume, values, own));
-                kept.map_err(|error| HelperFailure("secret inputs".into(), error))
+                kept.map_err(|error| HelperFailure("cannot store the secret inputs".into(), error))
             })
         };
         if keeps_inputs(self.plan) || self.plan.has_hidden_secrets() {
             let written = self.process.read(|values| write(Some(values)));
-            written.map_err(|error| HelperFailure("secret inputs".into(), error))??;
+            written.map_err(|error| HelperFailure("cannot read the secret inputs".into(), error))??;
         } else {
             write(None)?;
         }
@@ -346,7 +355,7 @@ impl Injection<'_> {
             })
         };
         attached_if_need_be(volume, self.staging, views)
-            .map_err(|error| HelperFailure("views of the secret files".into(), error))
+            .map_err(|error| HelperFailure("cannot create views of the secret files".into(), error))
     }
 }
 

@@ -161,7 +161,7 @@ fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<ValidatedUpdat
     let update = parsed.map_err(|error| invalid(&error))?;
     let (plan, placed) = place(record, &update, &host.policy, mount::attaches_beneath)?;
     let with_files = |prepared: PreparedContainer| -> Result<PreparedContainer, Refused> {
-        let root = open_dir(&ready.remains.dirs.stage).map_err(|error| failed("rootfs", &error))?;
+        let root = open_dir(&ready.remains.dirs.stage).map_err(|error| failed("cannot open the rootfs", &error))?;
         let file_groups = file_groups(root.as_fd(), &plan.files, prepared.file_groups, record.id_map())?;
         Ok(PreparedContainer { mounts: placed.mounts.clone(), file_groups, ..prepared })
     };
@@ -254,7 +254,7 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
 
     let id = record.plan.id.as_str();
     let rotation = Rotation::start(volume, record.files_generation, &placed.mounts, &placed.changes)
-        .map_err(|error| failed("secret files", &error))?;
+        .map_err(|error| failed("cannot prepare the new secret files", &error))?;
     let kills = host.hierarchies.oom_kills(&record.cgroup);
     let written = helper::run_passing(
         |pass| write(host, record, update, &rotation, contents, pass).map(|()| Vec::new()),
@@ -278,9 +278,9 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
     };
     let record = &masked;
     let swap = Swap { volume, rotation: &rotation, placed, prepared: record.prepared.as_ref() };
-    let recorded = swap
-        .forth()
-        .and_then(|()| ready.remains.dirs.write_record(record).map_err(|error| failed("run directory", &error)));
+    let recorded = swap.forth().and_then(|()| {
+        ready.remains.dirs.write_record(record).map_err(|error| failed("cannot write the container's record", &error))
+    });
     if let Err(refused) = recorded {
         match swap.back() {
             Ok(()) => {
@@ -322,7 +322,7 @@ fn announce(
     let ValidatedUpdate { update, record, .. } = validated;
     let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
     let masked = watch.announce(&changed, contents);
-    masked.map_err(|error| failed("secrets to be masked", &error))?;
+    masked.map_err(|error| failed("cannot mask the new secrets", &error))?;
     let masking = watch.masking();
     let mut record = record.clone();
     warn(&mut record, masking.warnings());
@@ -410,12 +410,12 @@ pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<()
         let why = format!("the container's record would have {size} bytes; at most {RECORD_MAX} are allowed");
         return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
     }
-    ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
+    ready.remains.dirs.keep_more_room(record).map_err(|error| failed("cannot reserve space for the record", &error))
 }
 
 /// Grows the volume so that it can hold another generation in addition to its contents.
 fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
-    let error = |error| failed("secret file system", &error);
+    let error = |error| failed("cannot resize the secret file system", &error);
     let Some((now, used)) = volume.size().map_err(error)? else { return Ok(()) };
     let (new, entries) = (content_size(&plan.files, host.page), plan.files.len() as u64);
     // A directory entry with a long name also needs a page. Each file has a link for programs that watch its directory.
@@ -440,23 +440,28 @@ fn write(
         |error| HelperFailure(what, error)
     };
     // If memory is short, let the OOM killer choose this process and not a process of the container.
-    process::be_expendable().map_err(failed("oom_score_adj"))?;
+    process::be_expendable().map_err(failed("cannot set oom_score_adj"))?;
     let ids = record.id_map();
-    let prepared =
-        record.prepared.as_ref().ok_or_else(|| HelperFailure("user".into(), io::ErrorKind::NotFound.into()))?;
+    let prepared = record
+        .prepared
+        .as_ref()
+        .ok_or_else(|| HelperFailure("cannot determine the user".into(), io::ErrorKind::NotFound.into()))?;
     let (owner, access) = ownership(&update.files, &prepared.user, &prepared.file_groups, ids);
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
     with_contents(contents, sizes, |contents| {
-        host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
-        rotation.write(contents, &access, owner, pass).map_err(failed("secret files"))
+        host.hierarchies.join_memory(&record.cgroup).map_err(failed("cannot join the memory cgroup"))?;
+        rotation.write(contents, &access, owner, pass).map_err(failed("cannot write the secret files"))
     })?;
     // If the daemon has given up, it has overwritten the contents from the start, and the copy may be incomplete.
     let mut head = [0; payload::HEAD];
-    contents.read_start(&mut head).map_err(failed("contents"))?;
+    contents.read_start(&mut head).map_err(failed("cannot read the contents"))?;
     if head == payload::head(update.changed.len()) {
         Ok(())
     } else {
-        Err(HelperFailure("contents".into(), io::Error::other("the daemon overwrote them during the update")))
+        Err(HelperFailure(
+            "cannot read the contents".into(),
+            io::Error::other("the daemon overwrote them during the update"),
+        ))
     }
 }
 

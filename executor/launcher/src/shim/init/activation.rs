@@ -85,7 +85,8 @@ impl ActivateOrder {
         let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
         self.generations = generations.as_ref().is_some_and(Option::is_some);
         let fds = std::iter::once(root).chain(stdio).chain(generations.flatten()).chain(mounts.unwrap_or_default());
-        let words = serde_json::to_vec(&self).map_err(|fault| failed("warm container", &fault.into()))?;
+        let words = serde_json::to_vec(&self)
+            .map_err(|fault| failed("cannot encode the order for the warm container", &fault.into()))?;
         Ok(ActivationOrder { words, fds: fds.collect() })
     }
 }
@@ -102,7 +103,7 @@ impl ActivationOrder {
     /// # Errors
     /// Returns an error with the step that failed in init, or if init has exited.
     pub(crate) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
-        let error = |error: io::Error| failed("warm container", &error);
+        let error = |error: io::Error| failed("cannot activate the warm container", &error);
         self.send(init, None).map_err(error)?;
         let mut reported = vec![0; FAILURE_MAX];
         match init.recv_by(&mut reported, Instant::now() + START_PATIENCE).map_err(error)? {
@@ -191,16 +192,16 @@ impl ActivateOrder {
         };
         let generations = if generations { fds.next() } else { None };
         let views: Vec<OwnedFd> = fds.collect();
-        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
+        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("set the standard streams"))?;
         root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("replace the root"))?;
         let owner = (part.user.uid, part.user.gid);
         inject::show(&mounts, &views, generations.as_ref(), |_| Some(owner))
             .map_err(|HelperFailure(what, error)| StartFailure::new(what, error))?;
-        root::set_host_name(&host_name).map_err(step("host name"))?;
+        root::set_host_name(&host_name).map_err(step("set the host name"))?;
         let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
-        nofile.map_err(|error| step("limit on open files")(error.into()))?;
+        nofile.map_err(|error| step("limit open files")(error.into()))?;
         let core = setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX);
-        core.map_err(|error| step("limit on core files")(error.into()))?;
+        core.map_err(|error| step("limit core files")(error.into()))?;
         let user = &part.user;
         let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| {
             Credentials {

@@ -87,8 +87,8 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     ensure_dir(&bundle, 0o700) // exists for a warm container
         .and_then(|()| std::fs::write(bundle.join("config.json"), config))
         .and_then(|()| make_dir(&state, 0o700, None))
-        .map_err(|error| failed("run directory", &error))?;
-    let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
+        .map_err(|error| failed("cannot create the bundle", &error))?;
+    let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("cannot create a socket", &error))?;
     let was_warm = part.is_none();
     let init = Init { socket: Arc::new(theirs), filter, part: part.map(Arc::new) };
     let build = || {
@@ -104,13 +104,13 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
         host.hierarchies.mount_view(cgroup, cpuset, has_writable_cgroup, &host.cgroup_view())?;
         host.hierarchies.within(cgroup, build)
     });
-    let container = made.map_err(|error| failed("cgroup", &error))?.map_err(|error| {
+    let container = made.map_err(|error| failed("cannot create the cgroup", &error))?.map_err(|error| {
         reap(); // an init that failed half-way stays a zombie of this process
         failed_by_libcontainer(format!("create: {}", log::chain(&error)))
     })?;
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
-    let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;
+    let pidfd = process::pidfd(pid).map_err(|error| failed("cannot open the container's init", &error))?;
     Ok(Created { container: Some(container), pid, pidfd, socket, was_warm, order: None })
 }
 
@@ -162,13 +162,15 @@ impl Created {
             Some(order) => order.send(&self.socket, payload),
             None => self.socket.send(b"start", payload.as_slice()),
         };
-        sent.map_err(|error| failed("payload", &error))?;
+        sent.map_err(|error| failed("cannot send the payload", &error))?;
         if let Some(mut container) = self.container.take() {
-            container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
+            container
+                .start()
+                .map_err(|error| failed("libcontainer cannot start the container", &log::chain(&error)))?;
         }
         let mut terminal = None;
         loop {
-            self.await_word().map_err(|error| failed("init", &error))?;
+            self.await_word().map_err(|error| failed("cannot wait for the container's init", &error))?;
             let mut reported = vec![0; FAILURE_MAX];
             match self.socket.recv(&mut reported) {
                 // The socket closes on execve or exit; waitpid distinguishes them.
@@ -176,7 +178,8 @@ impl Created {
                 Ok(Some((length, fds))) if &reported[..length] == TERMINAL => terminal = fds.into_iter().next(),
                 Ok(Some((length, _))) if &reported[..length] == NOT_TAKEN => is_taken = false,
                 Ok(Some((length, _))) if let Some(dir) = workdir::requested(&reported[..length]) => {
-                    let namespaces = Namespaces::other_than_own(self.pid).map_err(|error| failed("init", &error))?;
+                    let namespaces = Namespaces::other_than_own(self.pid)
+                        .map_err(|error| failed("cannot open the namespaces of the container's init", &error))?;
                     let init = self.pidfd.as_fd();
                     let within = workdir::Within { init, is_mapped: namespaces.has_user(), stage: Some(stage) };
                     within.create_and_reply(dir, &self.socket);
@@ -189,7 +192,7 @@ impl Created {
                         NotStarted::Refused(failed_by(format!("warm container: {message}")))
                     });
                 }
-                Err(error) => return Err(failed("init", &error)),
+                Err(error) => return Err(failed("cannot receive from the container's init", &error)),
             }
         }
     }

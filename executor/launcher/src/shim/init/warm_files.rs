@@ -67,7 +67,7 @@ impl WarmFiles<'_> {
         if !self.are_all() || !self.have_room(size) || !host.hierarchies.moves_at_once() {
             return Ok(None);
         }
-        let system = |error| failed("secret file system", &error);
+        let system = |error| failed("cannot create the secret file system", &error);
         let volume = Volume::create(size).map_err(system)?;
         limits::allow_descriptors(self.plan.files.len());
         control.share_volume(&volume);
@@ -104,7 +104,9 @@ impl WarmFiles<'_> {
             };
             let fill = || volume.fill(self.mounts, contents, &access, owner, self.plan.layout(), &mut hold);
             let filled = host.hierarchies.within_memory(self.cgroup, fill);
-            filled.and_then(|filled| filled).map_err(|error| HelperFailure("secret files".into(), error))
+            filled
+                .and_then(|filled| filled)
+                .map_err(|error| HelperFailure("cannot write the secret files".into(), error))
         })
     }
 }

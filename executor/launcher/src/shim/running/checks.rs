@@ -29,7 +29,9 @@ pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result
         return Err(Refused::new(Reason::Denied, why));
     }
     let socket = tcp_socket_of(ready.container.pidfd().as_fd(), request.ipv6);
-    socket.map(AnswerPayload::Socket).map_err(|error| failed("socket", &error))
+    socket
+        .map(AnswerPayload::Socket)
+        .map_err(|error| failed("cannot create a socket in the container's network", &error))
 }
 
 /// Writes the unhealthy reason to the log and the record. Returns `false` if the container is already ending or its

@@ -369,7 +369,7 @@ fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>
             match fds {
                 Ok(fds) => Ok(Some((request, fds))),
                 Err(error) => {
-                    let refused = crate::errors::failed("descriptors of a request", &error);
+                    let refused = crate::errors::failed("cannot receive the descriptors of a request", &error);
                     let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                     connection.send(&report.encode_to_vec(), &[]).map(|()| None).map_err(|_| PeerGone)
                 }

@@ -29,7 +29,7 @@ pub(crate) fn answer(
     let (Some(volume), true) = (volume, token.is_some() && presented.as_ref() == token) else {
         return Err(Refused::new(Reason::Denied, "this is not the container's runtime token"));
     };
-    disclose(record, volume).map_err(|error| failed("secret inputs", &error))
+    disclose(record, volume).map_err(|error| failed("cannot read the secret inputs", &error))
 }
 
 fn disclose(record: &ContainerRecord, volume: &Volume) -> io::Result<MemFile> {

@@ -33,7 +33,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Resu
             let why = format_args!("the old egress rules could not be restored: {}", refused.message);
             log::line(Level::Error, plan.id.as_str(), why);
         }
-        return Err(failed("run directory", &error));
+        return Err(failed("cannot write the container's record", &error));
     }
     ready.record = record;
     Ok(())

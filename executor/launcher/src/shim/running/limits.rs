@@ -135,13 +135,13 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
             io::ErrorKind::ResourceBusy => {
                 Refused::new(Reason::Precondition, format!("limits of container {id}: {error}"))
             }
-            _ => failed("limits", &error),
+            _ => failed("cannot set the limits", &error),
         })?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
         if let Err(error) = replaced.undo() {
             log::line(Level::Error, id.as_str(), format_args!("the old limits could not be restored: {error}"));
         }
-        return Err(failed("run directory", &error));
+        return Err(failed("cannot write the container's record", &error));
     }
     ready.record = record;
     Ok(())
@@ -160,7 +160,7 @@ fn cpusets(host: &Host, record: &ContainerRecord, old: &HostOptions) -> Result<V
         return Ok(changes);
     }
     let parent = record.cgroup.parent().unwrap_or(&record.cgroup);
-    let available = cpusets.available(parent).map_err(|error| failed("cpuset", &error))?;
+    let available = cpusets.available(parent).map_err(|error| failed("cannot read the available cpuset", &error))?;
     let violations = unavailable(new, &available);
     if violations.is_empty() { Ok(changes) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }

@@ -48,7 +48,7 @@ pub(crate) fn url(request: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refu
         file.fill(|bytes| read = stored.read_into(bytes))?;
         read.map(|()| file)
     };
-    copy().map_err(|error| failed("URL of a transfer", &error))
+    copy().map_err(|error| failed("cannot copy the URL of a transfer", &error))
 }
 
 /// Moves a worker into the cgroup of the container's workers, with the container's CPU limits. The peer cannot move
@@ -64,15 +64,16 @@ pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), R
         let why = format!("a worker request needs one descriptor, but has {}", fds.len());
         return Err(Refused::new(Reason::Invalid, why));
     };
-    let pid = process::pid_of(pidfd.as_fd()).map_err(|error| failed("worker", &error))?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| failed("worker", &error))?;
+    let pid = process::pid_of(pidfd.as_fd()).map_err(|error| failed("cannot identify the worker", &error))?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .map_err(|error| failed("cannot read the worker's status", &error))?;
     if !is_of_user(&status, host.daemon_uid) || *peer == Some(pid) {
         return Err(Refused::new(Reason::Denied, format!("process {pid} is not a worker of the daemon")));
     }
     let (in_force, _) = limits::in_force(host, &ready.record.plan)?; // the container reports the warnings
     host.hierarchies
         .admit_worker(&ready.record.cgroup, &in_force, pid)
-        .map_err(|error| failed("cgroup of a worker", &error))?;
+        .map_err(|error| failed("cannot move the worker into its cgroup", &error))?;
     if is_readable(pidfd) {
         return Err(Refused::new(Reason::Stale, "the worker has ended"));
     }

@@ -29,13 +29,14 @@ const ETC: &str = "/etc";
 
 /// Creates /etc if the root does not contain it.
 pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
-    let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == RootfsEntry::Missing;
+    let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: cannot inspect /etc", &error))?
+        == RootfsEntry::Missing;
     if !missing {
         return Ok(());
     }
     match tree.make_dir(Path::new(ETC)) {
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
-        made => made.map_err(|error| failed("rootfs: /etc", &error)),
+        made => made.map_err(|error| failed("rootfs: cannot create /etc", &error)),
     }
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
 pub(crate) fn make_targets(tree: &Tree, plan: &Plan) -> Result<(), Refused> {
     for name in NAMES.iter().filter(|name| is_volume(plan, name)) {
         let path = Path::new(ETC).join(name);
-        let entry = tree.entry(&path).map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?;
+        let entry =
+            tree.entry(&path).map_err(|error| failed(&format!("rootfs: cannot inspect {}", path.display()), &error))?;
         if matches!(entry, RootfsEntry::Symlink | RootfsEntry::Special) {
             let dir = open_in_root(
                 tree.root(),
@@ -57,7 +59,7 @@ pub(crate) fn make_targets(tree: &Tree, plan: &Plan) -> Result<(), Refused> {
                 Follow::NoLinks,
             );
             let replaced = dir.and_then(|dir| replace(dir.as_fd(), name, b""));
-            replaced.map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?;
+            replaced.map_err(|error| failed(&format!("rootfs: cannot create {}", path.display()), &error))?;
         }
     }
     Ok(())
@@ -111,7 +113,7 @@ pub(crate) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mu
         };
         match written {
             Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
-                return Err(failed(&format!("rootfs: /etc/{name}"), &error));
+                return Err(failed(&format!("rootfs: cannot write /etc/{name}"), &error));
             }
             Err(error) => warnings.push(format!("rootfs: /etc/{name} of the image was kept: {}", plain(&error))),
             Ok(()) => {}

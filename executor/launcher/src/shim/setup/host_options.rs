@@ -77,7 +77,8 @@ fn cpusets(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<V
         warnings.extend(lacking.iter().map(ToString::to_string));
         return Ok(Vec::new());
     };
-    let available = cpusets.available(&host.cgroup_of(plan)).map_err(|error| failed("cpuset", &error))?;
+    let available =
+        cpusets.available(&host.cgroup_of(plan)).map_err(|error| failed("cannot read the available cpuset", &error))?;
     Ok(unavailable(options, &available))
 }
 
@@ -91,7 +92,7 @@ pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Resul
             let make = || cpusets.prepare(cgroup);
             let given = host.is_given(cgroup);
             let made = if given { host.hierarchies.make_cpuset_below(&host.parents(), cgroup, make) } else { make() };
-            made.map_err(|error| failed("cpuset", &error))?;
+            made.map_err(|error| failed("cannot create the cpuset", &error))?;
             Ok(cgroup.to_owned())
         }
         None => Ok(host.cgroup_parent.join(SHOWN)),
@@ -104,7 +105,9 @@ pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Resul
 /// Returns a violation of `oom_score_adj` if the score cannot be lowered.
 pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) -> Result<(), Refused> {
     if let Some(cpusets) = host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
-        cpusets.confine(cgroup, init, options).map_err(|error| failed("cpuset", &error))?;
+        cpusets
+            .confine(cgroup, init, options)
+            .map_err(|error| failed("cannot confine the container to its cpuset", &error))?;
     }
     // Set the default explicitly: the container would inherit the launcher's score, which may protect the launcher.
     let score = options.oom_score_adj.unwrap_or(OOM_SCORE_DEFAULT);
@@ -122,6 +125,6 @@ pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) 
                 &[Violation::new("oom_score_adj", Unsupported.because(why))],
             ))
         }
-        set => set.map_err(|error| failed("oom_score_adj", &error)),
+        set => set.map_err(|error| failed("cannot set oom_score_adj", &error)),
     }
 }

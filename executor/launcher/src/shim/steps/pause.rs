@@ -52,7 +52,7 @@ impl Ready {
         record.paused = true;
         if let Err(error) = self.remains.dirs.write_record(&record) {
             host.hierarchies.continue_processes(&record.cgroup, &stopped);
-            return Err(failed("run directory", &error));
+            return Err(failed("cannot write the container's record", &error));
         }
         self.record = record;
         self.paused = Some(Paused { stopped, since: Instant::now() });

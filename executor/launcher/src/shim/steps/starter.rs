@@ -265,7 +265,7 @@ impl Service<'_> {
         let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; ORDER_FDS]>::try_from(fds) else {
             return Err("an order without its descriptors".into());
         };
-        let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(reported("payload"))?;
+        let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(reported("cannot receive the payload"))?;
         let step = self.target.prepared.steps.get(process).ok_or("an order for an unknown process")?;
         let record = &self.target.record;
         let sidecar = record.plan.actions.as_ref().and_then(|actions| actions.limited_sidecar_of(process));
@@ -273,12 +273,13 @@ impl Service<'_> {
         let isolation = &record.plan.isolation;
         let held = capabilities::held(isolation, step.user.uid);
         let (filter, _) = Filter::from_request(self.filter, isolation, &held).map_err(|refused| refused.message)?;
-        let credentials = ExecTarget::credentials(&step.user, &held).map_err(reported("capabilities"))?;
+        let credentials =
+            ExecTarget::credentials(&step.user, &held).map_err(reported("cannot determine the capabilities"))?;
         let points: Vec<(&MountPoint, BorrowedFd<'_>)> =
             step.mounts.iter().map(|mount| &mount.point).zip(views.iter().map(AsFd::as_fd)).collect();
-        let (socket, theirs) = Seqpacket::pair().map_err(reported("socket"))?;
+        let (socket, theirs) = Seqpacket::pair().map_err(reported("cannot create a socket"))?;
         let starter = std::process::id();
-        let first = match process::fork().map_err(reported("fork"))? {
+        let first = match process::fork().map_err(reported("cannot fork"))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let entrant = Entrant {
@@ -306,7 +307,7 @@ impl Service<'_> {
         if made.is_err() {
             process::kill(first);
         }
-        let ended = process::wait_for(first).map_err(reported("helper"))?;
+        let ended = process::wait_for(first).map_err(reported("cannot wait for the helper"))?;
         let pid = match made? {
             Some(word) => made_pid(&word).ok_or_else(|| StartFailure::decode(&word).1)?,
             None if ended == ChildExit::Signal(libc::SIGKILL) => {
@@ -314,8 +315,9 @@ impl Service<'_> {
             }
             None => return Err(format!("a helper process exited unexpectedly ({ended:?})").into()),
         };
-        let pidfd = process::pidfd(pid).map_err(reported("process"))?;
-        self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()]).map_err(reported("shim"))?;
+        let pidfd = process::pidfd(pid).map_err(reported("cannot open the process"))?;
+        self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()])
+            .map_err(reported("cannot report to the shim"))?;
         let _ = socket.send(GO, &[]); // its exit is noticed below
         loop {
             return match recv(&socket, deadline) {

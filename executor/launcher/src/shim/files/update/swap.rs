@@ -32,16 +32,16 @@ impl Swap<'_> {
     pub(super) fn forth(&self) -> Result<(), Refused> {
         let views = self.views(|mount| self.rotation.beside(mount))?;
         if views.is_empty() {
-            return self.rotation.swap().map_err(|error| failed("secret files", &error));
+            return self.rotation.swap().map_err(|error| failed("cannot swap the secret files", &error));
         }
         self.in_the_container(&views, || {
-            self.rotation.swap().map_err(|error| HelperFailure("secret files".into(), error))
+            self.rotation.swap().map_err(|error| HelperFailure("cannot swap the secret files".into(), error))
         })
     }
 
     /// Swaps the old generation back in, at every mount point that does not show it.
     pub(super) fn back(&self) -> Result<(), Refused> {
-        self.rotation.swap_back().map_err(|error| failed("secret files", &error))?;
+        self.rotation.swap_back().map_err(|error| failed("cannot swap back the secret files", &error))?;
         let views = self.views(|mount| mount.to_string().into())?;
         if views.is_empty() { Ok(()) } else { self.in_the_container(&views, || Ok(())) }
     }
@@ -51,7 +51,7 @@ impl Swap<'_> {
         let singles = self.placed.changes.iter().filter(|change| matches!(change.next, NextContent::File(_)));
         let view = |change: &MountChange| {
             let view = self.volume.view(&path(change.mount));
-            let view = view.map_err(|error| failed("views of the secret files", &error))?;
+            let view = view.map_err(|error| failed("cannot create views of the secret files", &error))?;
             Ok((&self.placed.mounts[change.mount], view))
         };
         singles.map(view).collect()
@@ -65,11 +65,13 @@ impl Swap<'_> {
     ) -> Result<(), Refused> {
         let init = self.prepared.map_or(0, |prepared| prepared.init.pid);
         let act = || {
-            let init = process::pidfd(init).map_err(|error| HelperFailure("init".into(), error))?;
+            let init = process::pidfd(init)
+                .map_err(|error| HelperFailure("cannot open the container's init".into(), error))?;
             process::enter_namespaces(init.as_fd(), true, false)
-                .map_err(|error| HelperFailure("namespaces".into(), error))?;
+                .map_err(|error| HelperFailure("cannot enter the namespaces".into(), error))?;
             for (point, view) in views {
-                show(&point.target, view).map_err(|error| HelperFailure(point.target.display().to_string(), error))?;
+                show(&point.target, view)
+                    .map_err(|error| HelperFailure(format!("cannot mount at {}", point.target.display()), error))?;
             }
             then().map(|()| Vec::new())
         };

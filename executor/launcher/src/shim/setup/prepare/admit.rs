@@ -69,11 +69,13 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         (None, Some(pod)) => Rc::new(Ids::from_pod(pod.ids()?)),
     };
     if warm.is_none() {
-        isolate().map_err(|error| failed("mount namespace", &error))?; // a warm container already has its own
+        // A warm container already has its own mount namespace.
+        isolate().map_err(|error| failed("cannot create a mount namespace", &error))?;
     }
     let shim = match used {
         Some(warm) => warm.identity(),
-        None => identity::read(std::process::id() as i32).map_err(|error| failed("/proc", &error))?,
+        None => identity::read(std::process::id() as i32)
+            .map_err(|error| failed("cannot read the shim's identity in /proc", &error))?,
     };
     let dirs = Dirs::new(host, &plan.id);
     let cgroup = used.map_or_else(|| host.cgroup_of(&plan), WarmContainer::cgroup);
@@ -92,7 +94,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         std::io::ErrorKind::AlreadyExists => {
             Refused::new(Reason::Exists, format!("container {} already exists", record.plan.id))
         }
-        _ => failed("", &error),
+        _ => failed("cannot create the container's directories", &error),
     })?;
     if let Some(warm) = warm.as_mut().filter(|_| fits) {
         warm.adopt_network(host, &record.plan.id)?;

@@ -59,15 +59,16 @@ impl Admitted {
         let (listener, file) = match brought {
             Some(PremadeFiles { listener, log }) => (listener, Some(log)),
             None => {
-                dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
-                let listener = dirs.listen().map_err(|error| failed("control socket", &error))?;
-                dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
+                dirs.write_first_record(&record)
+                    .map_err(|error| failed("cannot write the container's record", &error))?;
+                let listener = dirs.listen().map_err(|error| failed("cannot create the control socket", &error))?;
+                dirs.keep_room(&record).map_err(|error| failed("cannot reserve space for the record", &error))?;
                 (listener, None)
             }
         };
         control.listen(listener);
         let log = container_log::Log::create(&dirs, &record.plan, host.log_bytes_max, file);
-        let log = log.map_err(|error| failed("log", &error))?;
+        let log = log.map_err(|error| failed("cannot create the log", &error))?;
         Ok(RecordedContainer { record, dirs, ids, pod, warm, log })
     }
 }

@@ -120,12 +120,13 @@ impl Assembled {
             own_domain,
         };
         let id_map = ids.map();
-        let stdio =
-            log.ends(id_map.to_host(user.uid), id_map.to_host(user.gid)).map_err(|error| failed("pipe", &error))?;
+        let stdio = log
+            .ends(id_map.to_host(user.uid), id_map.to_host(user.gid))
+            .map_err(|error| failed("cannot create the pipes of the output", &error))?;
         let shm = match &pod {
-            Some(pod) => Some(pod.shm().map_err(|error| failed("/dev/shm of the pod", &error))?),
+            Some(pod) => Some(pod.shm().map_err(|error| failed("cannot open /dev/shm of the pod", &error))?),
             None if record.plan.isolation.host_ipc => {
-                Some(pods::host_shm(host).map_err(|error| failed("/dev/shm of the host", &error))?)
+                Some(pods::host_shm(host).map_err(|error| failed("cannot open /dev/shm of the host", &error))?)
             }
             None => None,
         };
@@ -189,8 +190,12 @@ impl Assembled {
                 let container = create::create(host, creation)?;
                 site.init = Some(container.pid());
                 let options = &record.plan.host_options;
-                host.hierarchies.limit(&record.cgroup, &limits).map_err(|error| failed("limits", &error))?;
-                host.hierarchies.set_option_files(&record.cgroup, options).map_err(|error| failed("limits", &error))?;
+                host.hierarchies
+                    .limit(&record.cgroup, &limits)
+                    .map_err(|error| failed("cannot set the limits", &error))?;
+                host.hierarchies
+                    .set_option_files(&record.cgroup, options)
+                    .map_err(|error| failed("cannot set the cgroup files of the host options", &error))?;
                 container
             }
         };
@@ -211,15 +216,16 @@ impl Assembled {
         }
         drop(tree); // kept until here: see `Tree`
         let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
-        swap.map_err(|error| failed("memory.swap.max", &error))?;
+        swap.map_err(|error| failed("cannot limit the swap space", &error))?;
         if let Some(actions) = &record.plan.actions {
             let parts = host.hierarchies.make_parts(&record.cgroup, &actions.sidecar_limits);
-            parts.map_err(|error| failed("cgroups of the sidecars", &error))?;
+            parts.map_err(|error| failed("cannot create the cgroups of the sidecars", &error))?;
         }
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
         let network = network.or_else(|| pod.and_then(|pod| pod.record.prepared?.network));
         let prepared = PreparedContainer {
-            init: identity::read(container.pid()).map_err(|error| failed("/proc", &error))?,
+            init: identity::read(container.pid())
+                .map_err(|error| failed("cannot read the identity of the container's init in /proc", &error))?,
             user: (*user).clone(),
             extra_groups,
             device_environment,

@@ -82,7 +82,7 @@ impl WaitingInit {
             (self.record.plan.writable_files, site.remains.volumes.first())
         {
             let room = VolumeSize { bytes: bytes_max.next_multiple_of(host.page), inodes: WRITABLE_ENTRIES };
-            volume.leave_room(room).map_err(|error| failed("secret file system", &error))?;
+            volume.leave_room(room).map_err(|error| failed("cannot grow the secret file system", &error))?;
         }
         let interfaces = Interfaces::new(&self.record.plan, self.container.pid());
         Ok(Injected { waiting: self, token, message, interfaces })
@@ -93,7 +93,7 @@ impl WaitingInit {
         let user = &self.prepared.user;
         let owner = (self.id_map.to_host(user.uid), self.id_map.to_host(user.gid));
         let file = self.message.as_ref().map(|_| MessageFile::create(owner, host.noswap));
-        file.transpose().map_err(|error| failed("termination message", &error))
+        file.transpose().map_err(|error| failed("cannot create the file for the termination message", &error))
     }
 
     /// Creates the file system of the secret files, if there are any, and sends the launcher its handle.
@@ -120,7 +120,7 @@ impl WaitingInit {
             files += plan.processes.iter().map(|process| process.files.len() + 4).sum::<usize>();
             files += 2 * plan.transfers.len();
         }
-        let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
+        let volume = Volume::create(size).map_err(|error| failed("cannot create the secret file system", &error))?;
         limits::allow_descriptors(files);
         control.share_volume(&volume);
         Ok(Some(volume))
@@ -145,14 +145,14 @@ impl Injected {
             None => None,
             Some(actions) => Some(
                 RunningSteps::prepare(host, filter, &record, &prepared, actions, container.pidfd().as_fd())
-                    .map_err(|error| failed("steps", &error))?,
+                    .map_err(|error| failed("cannot prepare the steps", &error))?,
             ),
         };
         record.steps = steps.as_ref().map(RunningSteps::records).unwrap_or_default();
         record.restarts = steps.as_ref().and_then(RunningSteps::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| MaskedValues::start(&record.plan, &host.policy.files_root, process, files, token))
-            .map_err(|error| failed("secrets to be masked", &error))?;
+            .map_err(|error| failed("cannot prepare the masking of secrets", &error))?;
         let masking = watch.masking();
         prepared.warnings.extend_from_slice(masking.warnings());
         log.mask(masking);
@@ -161,7 +161,7 @@ impl Injected {
         record.files_generation = u64::from(!prepared.mounts.is_empty());
         record.prepared = Some(prepared);
         record.state = State::Created;
-        dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
+        dirs.write_record(&record).map_err(|error| failed("cannot write the container's record", &error))?;
         control.pass(State::Created);
         Ok(BuiltContainer { record, container, target, ports, log, token, watch, steps, message, interfaces })
     }
