@@ -21,7 +21,7 @@ async fn main() -> ExitCode {
     };
     let mut secret = Vec::new();
     if let Err(error) = std::io::stdin().read_to_end(&mut secret) {
-        eprintln!("standard input: {error}");
+        eprintln!("cannot read standard input: {error}");
         return ExitCode::from(2);
     }
     let run = Run::new(rootfs, program).args(words).secret_file("/run/demo", Secret::from(secret));

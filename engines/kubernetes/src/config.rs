@@ -139,7 +139,7 @@ impl ConfigFile {
             Ok(bytes) if bytes as u64 > FILE_MAX => return Err(format!("{shown}: has more than {FILE_MAX} bytes")),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound && !self.is_required => {}
-            Err(error) => return Err(format!("{shown}: {error}")),
+            Err(error) => return Err(format!("cannot read {shown}: {error}")),
         }
         parse(&text).map_err(|why| format!("{shown}: {why}"))
     }

@@ -142,7 +142,7 @@ pub(crate) struct Objects<R, S> {
 impl<R: Record, S: State> Objects<R, S> {
     fn open(directory: PathBuf) -> Result<Self, String> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(|error| format!("{}: {error}", directory.display()))?;
+        made.map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
         let records = read_all::<R>(&directory)?.into_iter();
         let known =
             records.map(|record| (record.id().to_owned(), Object { record: Arc::new(record), state: None })).collect();
@@ -291,7 +291,7 @@ pub(crate) fn remove_file(path: &Path) {
 
 /// Reads all records in a directory. Logs and skips a record that cannot be read.
 pub(crate) fn read_all<R: DeserializeOwned>(directory: &Path) -> Result<Vec<R>, String> {
-    let entries = fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let entries = fs::read_dir(directory).map_err(|error| format!("cannot read {}: {error}", directory.display()))?;
     let mut records = Vec::new();
     for path in entries.flatten().map(|entry| entry.path()) {
         match path.extension().and_then(|extension| extension.to_str()) {

@@ -84,7 +84,7 @@ impl Volumes {
     /// Returns an error if the directory cannot be created or read.
     pub(crate) fn open(directory: PathBuf) -> Result<Self, String> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-        made.map_err(|error| format!("{}: {error}", directory.display()))?;
+        made.map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
         let all = Self { directory, known: Mutex::default(), unanswered: Arc::default() };
         for record in store::read_all::<VolumeRecord>(&all.directory)? {
             match record.is_mounted() {

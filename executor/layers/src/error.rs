@@ -65,9 +65,9 @@ impl UnpackError {
 impl From<TarError> for UnpackError {
     fn from(error: TarError) -> Self {
         match error {
-            TarError::Read(error) => {
-                error.downcast::<Self>().unwrap_or_else(|error| Self::Host { about: "the archive".into(), error })
-            }
+            TarError::Read(error) => error
+                .downcast::<Self>()
+                .unwrap_or_else(|error| Self::Host { about: "cannot read the archive".into(), error }),
             fault => Self::Archive(fault),
         }
     }

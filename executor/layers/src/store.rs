@@ -134,7 +134,7 @@ impl Store {
         let mut opened = OpenedLayers { dirs: Vec::new(), root: None, warnings: Vec::new() };
         let mut paths: Vec<PathBuf> = Vec::new(); // one for each of `opened.dirs`
         for (index, layer) in layers.iter().enumerate() {
-            let failed = || format!("layer {layer}");
+            let failed = || format!("cannot open layer {layer}");
             let path = self.find(layer, &layers[..index]).ok_or(UnpackError::Parent(*layer))?;
             let about = about(&path.join(ABOUT)).context(failed)?;
             let dir = open_dir(&path.join(TREE)).context(failed)?;
@@ -159,7 +159,7 @@ impl Store {
 
     /// Mounts the layers below a layer as one tree.
     pub(crate) fn view(&self, layers: &[BorrowedFd<'_>]) -> Result<Parents, UnpackError> {
-        let root = open_dir(&self.root).context(|| "store of layers".to_owned())?;
+        let root = open_dir(&self.root).context(|| "cannot open the store of layers".to_owned())?;
         Parents::new(layers, (root.as_fd(), VIEW))
     }
 
@@ -173,7 +173,7 @@ impl Store {
             let root = open_dir(&self.path(INGEST).join(&name).join(TREE))?;
             Ok(Ingest { ingest, layers, name, dir, root })
         };
-        start().context(|| "store of layers".to_owned())
+        start().context(|| "cannot create a directory in the store of layers".to_owned())
     }
 
     /// Atomically removes all stored trees of a layer from the index of the store. Returns the new names of the
@@ -277,7 +277,7 @@ impl Ingest {
             }
             Ok(fsync(&self.layers)?)
         };
-        let committed = commit().context(|| format!("layer {layer}"));
+        let committed = commit().context(|| format!("cannot store layer {layer}"));
         if committed.is_err() {
             self.discard();
         }

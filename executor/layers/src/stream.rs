@@ -92,7 +92,7 @@ impl Archive {
     /// Returns an error if the blob is not a regular file, is larger than its content may be, or consists mostly of
     /// holes, because reading holes costs as much as reading data.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
-        let meta = file.metadata().context(|| "blob".to_owned())?;
+        let meta = file.metadata().context(|| "cannot inspect the blob".to_owned())?;
         if !meta.is_file() {
             return Err(UnpackError::archive(b"", "the blob is not a regular file"));
         }
@@ -108,7 +108,9 @@ impl Archive {
             return Err(UnpackError::limit(b"", what, length, most));
         }
         // Reading a hole costs as much as reading highly compressed bytes, so it has the same limit.
-        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
+        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free)
+            .context(|| "cannot inspect the blob".to_owned())?
+        {
             let what = "bytes in the sparse blob (the limit grows with the bytes that are stored on disk)";
             return Err(UnpackError::limit(b"", what, length, most));
         }

@@ -89,8 +89,9 @@ impl Tree {
     /// # Errors
     /// Returns an error if `root` cannot be opened.
     pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
-        let root = open_dir(root, b".").context(|| "the layer's root".to_owned())?;
-        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).context(|| "the layer's root".to_owned())?;
+        let root = open_dir(root, b".").context(|| "cannot open the layer's root".to_owned())?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE))
+            .context(|| "cannot set the mode of the layer's root".to_owned())?;
         Ok(Self { root, parents, found: LayerProperties::default() })
     }
 
@@ -115,7 +116,7 @@ impl Tree {
     pub fn directory(&mut self, path: &[&[u8]], marks: &Marks) -> Result<(), UnpackError> {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);
-        let failed = || format!("directory `{}`", shown(&full));
+        let failed = || format!("cannot create directory `{}`", shown(&full));
         let there = inspect(dir.as_fd(), name).context(failed)?;
         if !matches!(there, Existing::Directory) {
             make_dir(&dir, name, &there).context(failed)?;
@@ -191,7 +192,7 @@ fn times((seconds, nanoseconds): (i64, u32), modified_only: bool) -> Timestamps 
 /// Sets the attributes of an opened file or directory. The owner is set first, because a change of owner clears set-id
 /// bits and capabilities; the time is set last.
 fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> {
-    let failed = |what: &str| format!("{what} of `{}`", shown(path));
+    let failed = |what: &str| format!("cannot set the {what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
     rustix::fs::fchown(fd, Some(uid), Some(gid)).context(|| failed("owner"))?;
     rustix::fs::fchmod(fd, Mode::from_raw_mode(marks.mode)).context(|| failed("mode"))?;
@@ -207,7 +208,7 @@ fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> 
 
 /// Sets the attributes of an entry that cannot be opened without side effects, such as a link, pipe or device.
 fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]) -> Result<(), UnpackError> {
-    let failed = |what: &str| format!("{what} of `{}`", shown(path));
+    let failed = |what: &str| format!("cannot set the {what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).context(|| failed("owner"))?;

@@ -212,14 +212,16 @@ impl Transfer {
 
     /// Starts a worker, lets the shim limit the worker's CPU time, and sends the worker a job.
     async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, Missed> {
-        let failed = |error: io::Error| Failure::transient(format!("worker: {}", executor_core::errors::plain(&error)));
+        let failed = |error: io::Error| {
+            Failure::transient(format!("cannot start a worker: {}", executor_core::errors::plain(&error)))
+        };
         let idle = Idle::start().map_err(failed)?;
         let pidfd = idle.pidfd().map_err(failed)?;
         let call = ShimCall::LimitWorker(LimitWorker { transfer: self.number() });
         match self.link.call_with_fds(call, &[pidfd.as_fd()]).await {
             Ok(_) => Ok(idle.send(job, fds).map_err(failed)?),
             Err(Some(refused)) if refused.reason() != Reason::NotFound => {
-                Err(Failure::transient(format!("worker: {}", refused.message)).into())
+                Err(Failure::transient(format!("cannot limit a worker: {}", refused.message)).into())
             }
             Err(_) => Err(WorkerRecvError.into()), // the step has ended
         }

@@ -102,7 +102,7 @@ async fn open(launcher: &Launcher) -> Result<OpenedSigner, ApiError> {
         Ok(LauncherAnswer::Done(_)) => {}
         Ok(LauncherAnswer::Refused(refused)) => return Err(refused_by(refused.into())),
         Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher sent an unexpected response")),
-        Err(lost) => return Err(ApiError::new(Kind::Unavailable, format!("the launcher: {lost}"))),
+        Err(lost) => return Err(ApiError::new(Kind::Unavailable, format!("cannot start a signer: {lost}"))),
     }
     drop(theirs);
     let packets = Packets::new(ours).map_err(system)?;

@@ -39,7 +39,7 @@ pub(super) fn find(
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let images = required(source, MANIFEST, what)?;
     let images: Vec<Image> =
-        serde_json::from_slice(&images).map_err(|error| malformed(format!("its {MANIFEST}: {error}")))?;
+        serde_json::from_slice(&images).map_err(|error| malformed(format!("its {MANIFEST} is malformed: {error}")))?;
     if images.len() > IMAGES_MAX {
         return Err(malformed(format!("it has {} images; at most {IMAGES_MAX} are allowed", images.len())));
     }

@@ -113,7 +113,7 @@ pub(super) fn run(store: &Store, work: LayerWork, parent: u32, devices: bool, re
         Ok(None) => 0,
         Ok(Some(report)) => i32::from(reported.send(&report.encode_to_vec(), &[]).is_err()),
         Err(error) if is_measurement => {
-            crate::log::line(crate::log::Level::Warning, "", format_args!("measurement of layers: {error}"));
+            crate::log::line(crate::log::Level::Warning, "", format_args!("cannot measure layers: {error}"));
             1
         }
         Err(error) => {

@@ -217,7 +217,9 @@ impl Server {
             return Err(Refused::new(Reason::Precondition, why));
         }
         // The key survives a restart of the daemon or of the launcher, because the other process still has it.
-        let internal = |error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("tag key: {error}"));
+        let internal = |error: &dyn std::fmt::Display| {
+            Refused::new(Reason::Internal, format!("cannot create or read the tag key: {error}"))
+        };
         let key = match self.tag_key.take() {
             Some(key) => key,
             None if hello.tag_key.is_empty() => TagKey::random().map_err(|error| internal(&error))?,

@@ -364,7 +364,7 @@ impl RunningSteps {
                     log::line(
                         Level::Warning,
                         record.plan.id.as_str(),
-                        format_args!("leftover processes before a restart: {error}"),
+                        format_args!("cannot kill leftover processes before a restart: {error}"),
                     );
                 }
             }

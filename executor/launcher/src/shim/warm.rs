@@ -256,7 +256,8 @@ impl WarmContainer {
             user_namespace: &namespace,
             cgroup_view: view.as_deref(),
         };
-        let spec = spec::warm(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
+        let spec =
+            spec::warm(skeleton).map_err(|error| failed_by(format!("cannot create the OCI specification: {error}")))?;
         let null = || {
             let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
             opened.map_err(|error| failed("cannot open /dev/null", &error.into()))

@@ -31,7 +31,7 @@ impl Writing {
             match pwrite(&self.file, bytes, at) {
                 Err(Errno::INTR) => {}
                 written => {
-                    let written = written.context(|| format!("file `{}`", shown(&self.path)))?;
+                    let written = written.context(|| format!("cannot write file `{}`", shown(&self.path)))?;
                     bytes = &bytes[written..];
                     at += written as u64;
                 }
@@ -45,7 +45,7 @@ impl Writing {
     /// # Errors
     /// Returns an error if an I/O operation fails.
     pub fn finish(self, size: u64, marks: &Marks) -> Result<(), UnpackError> {
-        ftruncate(&self.file, size).context(|| format!("file `{}`", shown(&self.path)))?;
+        ftruncate(&self.file, size).context(|| format!("cannot set the size of file `{}`", shown(&self.path)))?;
         mark_fd(&self.file, marks, &self.path)
     }
 }
@@ -63,7 +63,7 @@ impl Tree {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             Ok(openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)?)
         });
-        let file = file.context(|| format!("file `{}`", shown(&path)))?;
+        let file = file.context(|| format!("cannot create file `{}`", shown(&path)))?;
         Ok(Writing { file, path })
     }
 
@@ -121,7 +121,7 @@ impl Tree {
         make: impl FnOnce() -> std::io::Result<()>,
     ) -> Result<(), UnpackError> {
         let made = keeping_time(dir, || Self::clear(dir, name).and_then(|()| make()));
-        made.context(|| format!("`{}`", shown(path)))?;
+        made.context(|| format!("cannot create `{}`", shown(path)))?;
         mark_at(dir, name, marks, symlink, path)
     }
 
@@ -135,7 +135,7 @@ impl Tree {
         let refused = |why: &str| {
             UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))
         };
-        let failed = || format!("hard link `{}`", shown(&joined(path)));
+        let failed = || format!("cannot create hard link `{}`", shown(&joined(path)));
         let (last, dirs) = target.split_last().ok_or_else(|| refused("which is the root directory"))?;
         let walked = self.walk(dirs, false)?;
         let there = match &walked.dir {
@@ -175,7 +175,7 @@ impl Tree {
     /// bytes, or `None` if there is no such entry.
     fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
         let full = joined(path);
-        let failed = || format!("`{}` of the layers below", shown(&full));
+        let failed = || format!("cannot copy `{}` of the layers below", shown(&full));
         let Some((dir, name, stat)) = self.parents.find(&full).context(failed)? else { return Ok(None) };
         let marks = marks_of(&stat, attributes(&dir, name).context(failed)?);
         self.found.depends = true;

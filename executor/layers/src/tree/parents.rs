@@ -45,7 +45,7 @@ impl Parents {
         let open = |dir: BorrowedFd<'_>, path: &str| {
             openat(dir, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())
         };
-        let failed = || "the layers below".to_owned();
+        let failed = || "cannot open the layers below".to_owned();
         let view = match layers {
             [] => None,
             [one] => Some(open(*one, ".").context(failed)?),

@@ -43,7 +43,7 @@ impl Tree {
     /// Returns an error if there are too many links, or if an I/O operation fails.
     pub(super) fn walk(&mut self, names: &[&[u8]], make: bool) -> Result<Walked, UnpackError> {
         let wanted = names.join(&b'/');
-        let failed = || format!("the path `{}`", shown(&wanted));
+        let failed = || format!("cannot open the path `{}`", shown(&wanted));
         let mut walk = ArchiveWalk {
             dir: Some(open_dir(self.root.as_fd(), b".").context(failed)?),
             path: Vec::new(),
@@ -78,7 +78,7 @@ impl Tree {
     fn step(&mut self, walk: &mut ArchiveWalk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');
-        let failed = || format!("directory `{}`", shown(&full));
+        let failed = || format!("cannot open directory `{}`", shown(&full));
         let there = match &walk.dir {
             Some(dir) => inspect(dir.as_fd(), name).context(failed)?,
             None => Existing::Nothing,

@@ -19,7 +19,7 @@ impl Tree {
     /// # Errors
     /// Returns an error if an I/O operation fails.
     pub fn hide_all(&mut self, dirs: &[&[u8]]) -> Result<(), UnpackError> {
-        let failed = || format!("opaque directory `{}`", shown(&joined(dirs)));
+        let failed = || format!("cannot make directory `{}` opaque", shown(&joined(dirs)));
         let walked = self.walk(dirs, true)?;
         let Some(dir) = walked.dir else { return Ok(()) };
         // overlayfs merges the roots of all layers regardless of their attributes.
@@ -38,7 +38,7 @@ impl Tree {
     pub fn hide(&mut self, path: &[&[u8]]) -> Result<(), UnpackError> {
         let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
         let full = joined(path);
-        let failed = || format!("whiteout of `{}`", shown(&full));
+        let failed = || format!("cannot create the whiteout of `{}`", shown(&full));
         let walked = self.walk(dirs, false)?;
         let below = walked.path.join(&b'/');
         // If the layers below do not have the directory, readdir in a container would list the whiteout itself.

@@ -63,7 +63,7 @@ pub(in crate::network) fn check(
     }
     let cgroup = check_cgroup(host, id);
     if let Err(error) = host.hierarchies.make_memory(&cgroup) {
-        return Some(Checked::Broken(format!("cgroup of the plugins: {}", plain(&error))));
+        return Some(Checked::Broken(format!("cannot create the cgroup of the plugins: {}", plain(&error))));
     }
     let mut checked = Checked::Connected;
     for plugin in &attachment.network.plugins {
@@ -80,7 +80,7 @@ pub(in crate::network) fn check(
         }
     }
     if let Err(error) = host.hierarchies.remove(&cgroup, KILL_PATIENCE) {
-        log::line(Level::Error, id.as_str(), format_args!("cgroup of the plugins: {error}"));
+        log::line(Level::Error, id.as_str(), format_args!("cannot remove the cgroup of the plugins: {error}"));
     }
     Some(checked)
 }

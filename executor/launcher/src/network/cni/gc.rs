@@ -25,7 +25,7 @@ pub(in crate::network) fn collect(host: &Host) {
 /// Kills the plugins of a killed process, and removes their cgroup.
 pub(in crate::network) fn end(host: &Host) {
     if let Err(error) = host.hierarchies.remove(&gc_cgroup(host), KILL_PATIENCE) {
-        log::line(Level::Error, "", format_args!("cgroup of garbage collection: {error}"));
+        log::line(Level::Error, "", format_args!("cannot remove the cgroup of garbage collection: {error}"));
     }
 }
 

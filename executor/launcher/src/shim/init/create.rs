@@ -83,7 +83,8 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     let Creation { dir, cgroup: (cgroup, devices), cpuset, has_writable_cgroup, spec, filter, stdio, part } = creation;
     let [stdin, stdout, stderr] = stdio;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
-    let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+    let config = serde_json::to_vec(spec)
+        .map_err(|error| Refused::new(Reason::Internal, format!("cannot encode the OCI specification: {error}")))?;
     ensure_dir(&bundle, 0o700) // exists for a warm container
         .and_then(|()| std::fs::write(bundle.join("config.json"), config))
         .and_then(|()| make_dir(&state, 0o700, None))

@@ -173,8 +173,9 @@ impl Assembled {
                     shared: shared.as_ref(),
                     cgroup_view: cgroup_view.as_deref(),
                 };
-                let spec = spec::build(&record.plan, &resolved)
-                    .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+                let spec = spec::build(&record.plan, &resolved).map_err(|error| {
+                    Refused::new(Reason::Internal, format!("cannot create the OCI specification: {error}"))
+                })?;
                 pods::enter_network(host, &record.plan, pod.as_ref())?;
                 let of_cgroup = if record.plan.isolation.privileged { Devices::All } else { Devices::These(&devices) };
                 let creation = Creation {
