@@ -209,7 +209,6 @@ impl KubernetesNode {
         Ok(self.block_on(runtime.exec_sync(request))?.into_inner())
     }
 
-    /// Creates and starts a container.
     pub fn started(&self, sandbox: &str, config: &ContainerConfig) -> String {
         let id = self.create(sandbox, config).expect("created");
         self.start_container(&id).expect("started");

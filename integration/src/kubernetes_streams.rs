@@ -232,7 +232,6 @@ impl PortForward {
         self.stream.write_all(&frame).expect("the session is open");
     }
 
-    /// Sends bytes to a port.
     pub fn send(&mut self, pair: Pair, bytes: &[u8]) {
         self.send_frame(&pair.data.to_be_bytes(), 0, bytes);
     }

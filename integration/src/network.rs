@@ -233,7 +233,6 @@ impl Network {
         inside(&self.beyond(), command).stdin(Stdio::null()).spawn().expect("ip")
     }
 
-    /// Starts a command on this host.
     pub fn start_on_host(&self, command: &[&str]) -> Child {
         inside(&self.name, command).stdin(Stdio::null()).spawn().expect("ip")
     }

@@ -77,7 +77,6 @@ fn canaries(sizes: &[usize]) -> Vec<Canary> {
 }
 
 impl ContainerSecrets {
-    /// Creates secrets for the container `id`.
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
         let needles = Needles::new().expect("randomness");
@@ -199,7 +198,6 @@ impl ContainerSecrets {
         search.report()
     }
 
-    /// Searches one process.
     pub fn search_process(&self, pid: u32) -> Report {
         let mut search = Search::new(&self.needles);
         Process::from_pid(pid).iter().for_each(|process| search.process(process));

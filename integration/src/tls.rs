@@ -26,7 +26,6 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// Creates an authority with this name.
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);

@@ -28,10 +28,8 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All profiles.
     pub const ALL: [Self; 3] = [Self::Cc, Self::Rfc, Self::Libcnb];
 
-    /// Returns the name of the profile.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rfc => "rfc",

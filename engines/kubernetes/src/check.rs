@@ -78,7 +78,6 @@ const IDS_LINE: &str = "kubelet:2013265920:7208960";
 /// `oom_score_adj` of the QoS class Guaranteed and of critical pods.
 const GUARANTEED: i64 = -997;
 
-/// A missing setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct MissingSetting {
     /// Description of the problem.

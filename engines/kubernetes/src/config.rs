@@ -63,7 +63,6 @@ pub(crate) struct Config {
 pub(crate) struct Csi {
     /// Name of the plugin, as in the volumes of pods and in the CSIDriver.
     pub(crate) driver: String,
-    /// Directory of the kubelet.
     pub(crate) kubelet_directory: PathBuf,
 }
 

@@ -31,7 +31,6 @@ pub(crate) struct End {
     pub(crate) message: String,
 }
 
-/// Returns the state of a container.
 pub(crate) fn state(container: &Container) -> ContainerState {
     match container.state.as_ref().map(|run| run.state()) {
         None => ContainerState::ContainerExited, // executord has no record of the container
@@ -71,7 +70,6 @@ fn end(container: &Container) -> End {
     End { exit_code, reason, message: message(&result.termination_message) }
 }
 
-/// Returns the status of a container.
 pub(crate) fn container(container: &Container) -> ContainerStatus {
     let record = &container.record;
     let config = &record.config;
@@ -148,7 +146,6 @@ pub(crate) fn listed_container(container: &Container) -> ListedContainer {
     }
 }
 
-/// Returns the state of a sandbox.
 pub(crate) fn sandbox_state(sandbox: &Sandbox) -> PodSandboxState {
     match sandbox.is_ready() {
         true => PodSandboxState::SandboxReady,
@@ -156,7 +153,6 @@ pub(crate) fn sandbox_state(sandbox: &Sandbox) -> PodSandboxState {
     }
 }
 
-/// Returns the status of a sandbox.
 pub(crate) fn sandbox(sandbox: &Sandbox) -> PodSandboxStatus {
     let record = &sandbox.record;
     let network = sandbox.state.as_ref().and_then(|pod| pod.network_status.as_ref());

@@ -60,7 +60,6 @@ impl Tokens {
         Self { entries: Mutex::default(), limits }
     }
 
-    /// Registers a request and returns its token.
     pub(crate) fn register(&self, kind: Kind, owner: &Arc<str>, request: Request) -> Result<String, RegisterError> {
         if let Request::Process { wanted, .. } = &request {
             if !(wanted.stdin || wanted.stdout || wanted.stderr) {

@@ -45,7 +45,6 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Kind of the error.
     pub kind: Kind,
     /// The complete error in one line.
     pub message: String,
@@ -73,7 +72,6 @@ impl ApiError {
         Self { kind: Kind::Invalid, message: summary(&violations), violations }
     }
 
-    /// Creates an error for one invalid field.
     pub fn invalid_field(field: impl Into<String>, fault: impl Into<FieldFault>) -> Self {
         Self::invalid(vec![Violation::new(field, fault)])
     }

@@ -205,7 +205,6 @@ pub struct Config {
     pub capacity: Amount,
     /// Maximum percentage of the capacity that one caller's reservations may hold.
     pub reserved_percent: u64,
-    /// Image settings.
     pub images: executor_images::Settings,
     /// Download and upload settings.
     pub transfers: crate::store::artifacts::Settings,

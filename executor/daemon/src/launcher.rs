@@ -72,7 +72,6 @@ impl Launcher {
         &self.socket
     }
 
-    /// Watches the connection.
     pub fn watch(&self) -> watch::Receiver<Connection> {
         self.connection.subscribe()
     }

@@ -43,7 +43,6 @@ impl Documents {
         Ok(Self { digest, manifest, index_digest, config_digest, configuration, platform, layers, size })
     }
 
-    /// Creates the record of the image.
     pub(crate) fn record(&self, references: &[String], provenance: &Provenance) -> ImageRecord {
         let at = record::now();
         ImageRecord {

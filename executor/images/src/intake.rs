@@ -31,7 +31,6 @@ pub(crate) struct Intake<L> {
 }
 
 impl<L: LayerStore> Intake<L> {
-    /// Opens the store.
     pub(crate) fn open(settings: Settings, layers: L) -> Result<Self, ImageError> {
         let client = Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least)
             .with_proxy(settings.proxy.clone());

@@ -76,7 +76,6 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
     })
 }
 
-/// Returns the digest and size of a descriptor.
 pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
     let digest = descriptor.digest().to_string().parse::<Digest>();
     let digest =

@@ -333,7 +333,6 @@ impl Registry {
         ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
     }
 
-    /// Returns the credentials for the registry.
     fn credentials(&self) -> Option<&Credentials> {
         self.identity.as_ref().map(|identity| &*identity.credentials)
     }

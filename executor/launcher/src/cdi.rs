@@ -203,7 +203,6 @@ fn of_root_alone(meta: &Metadata) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a CDI file.
 fn read(path: &Path) -> Result<CdiFile, String> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);

@@ -130,7 +130,6 @@ impl Dirs {
         self.state.join(CONTAINER)
     }
 
-    /// Returns the path of the log.
     pub(crate) fn log(&self) -> PathBuf {
         self.state.join("log")
     }

@@ -41,8 +41,13 @@ const ANSWER_MAX: usize = 8192;
 
 /// Work for a process.
 pub(crate) enum LayerWork {
-    /// Unpack a layer.
-    Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
+    Unpack {
+        diff_id: DiffId,
+        compression: Compression,
+        parents: Vec<DiffId>,
+        bytes_max: u64,
+        blob: File,
+    },
     /// Remove directories that are no longer referenced.
     Clear(Vec<String>),
     /// Measure trees.

@@ -115,7 +115,6 @@ struct Ready {
     token: Option<TokenDigest>,
     /// Steps of the tree of actions, if any.
     steps: Option<steps::RunningSteps>,
-    /// File for the termination message.
     message: Option<termination_message::MessageFile>,
     interfaces: running::usage::Interfaces,
     layer_size: running::layer_size::LayerSize,

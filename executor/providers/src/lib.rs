@@ -54,7 +54,6 @@ pub struct FetchRequest {
 /// Result of a fetch.
 #[derive(Debug)]
 pub enum Fetched {
-    /// A new value.
     Value(Value),
     /// The lease of the existing value was renewed.
     Renewed(Lease),

@@ -111,7 +111,6 @@ pub struct Revision {
     pub begun: u64,
 }
 
-/// State of a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
@@ -231,7 +230,6 @@ impl Installation {
         self.revisions.iter().find(|revision| revision.state == State::Current)
     }
 
-    /// Returns a revision by its number.
     pub fn revision(&self, number: u32) -> Option<&Revision> {
         self.revisions.iter().find(|revision| revision.number == number)
     }
@@ -282,7 +280,6 @@ impl Installation {
         });
     }
 
-    /// Enters a phase.
     fn enter(&mut self, phase: Phase) {
         if self.phase == phase {
             return;

@@ -61,7 +61,6 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns true if the status is final.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }

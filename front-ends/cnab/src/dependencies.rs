@@ -106,7 +106,6 @@ impl Dependencies {
         self.requires.is_empty()
     }
 
-    /// Returns the requirement of a dependency by its name.
     pub fn requirement(&self, name: &str) -> Option<&Requirement> {
         self.requires.get(name)
     }

@@ -86,7 +86,6 @@ impl ParameterSources {
         self.sources.iter().map(|(name, sources)| (name.as_str(), sources.as_slice()))
     }
 
-    /// Returns the sources of one parameter.
     pub fn for_parameter(&self, name: &str) -> &[Source] {
         self.sources.get(name).map_or(&[], Vec::as_slice)
     }

@@ -27,7 +27,6 @@ pub(crate) fn is_plain(path: &str) -> bool {
     })
 }
 
-/// Returns true if a path is below a directory.
 pub(crate) fn is_below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -36,7 +36,6 @@ pub struct Violations {
 }
 
 impl Violations {
-    /// Adds a violation.
     pub fn add(&mut self, path: impl Into<String>, rule: u8, message: impl Into<String>) {
         let violation = Violation { path: path.into(), rule, message: message.into() };
         if self.found.contains(&violation) {

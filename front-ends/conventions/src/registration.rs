@@ -40,7 +40,6 @@ pub enum Priority {
 /// Object whose labels the selectors match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum SelectorTarget {
-    /// The pod template.
     #[default]
     PodTemplateSpec,
     /// The object that contains the template.

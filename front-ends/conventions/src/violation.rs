@@ -58,7 +58,6 @@ impl Violations {
         violations
     }
 
-    /// Adds a violation.
     pub fn add(&mut self, convention: Option<&str>, field: impl Into<String>, rule: u8, message: impl Into<String>) {
         let convention = convention.map(str::to_owned);
         self.push(Violation { convention, field: field.into(), rule, grant: None, message: message.into() });

@@ -8,7 +8,6 @@ pub enum PodNetwork {
     /// Only a loopback interface.
     #[default]
     None,
-    /// The host network.
     Host,
     /// A network that the operator configured; empty for the first network.
     Cni(String),

@@ -120,7 +120,6 @@ pub struct Member {
 
 #[derive(Clone, Debug)]
 pub struct PodPlan {
-    /// Id of the pod.
     pub id: String,
     pub namespace: String,
     pub name: String,

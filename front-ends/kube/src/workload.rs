@@ -33,7 +33,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "Pod" => Self::Pod,

@@ -15,7 +15,6 @@ use crate::failure::{self, Violations};
 /// Maximum length of an invalid value in a message, in characters.
 pub(super) const SHOWN_MAX: usize = 100;
 
-/// Secrets of one container.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub(crate) struct ContainerSecrets {

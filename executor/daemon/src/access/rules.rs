@@ -56,7 +56,6 @@ impl Rules {
         Self(watch::Sender::new(Arc::new(rules)))
     }
 
-    /// Returns the current rules.
     pub fn current(&self) -> Arc<RuleSet> {
         Arc::clone(&self.0.borrow())
     }
@@ -168,7 +167,6 @@ pub enum Requester {
 }
 
 impl Requester {
-    /// Creates the requester for a client.
     pub(crate) fn new(client: &Client) -> Self {
         match client {
             Client::Local(_, peer) => {

@@ -38,7 +38,6 @@ pub(super) struct CellService {
     node: Arc<Node>,
 }
 
-/// Creates the cell service for a node.
 pub(super) fn service(node: &Arc<Node>) -> CellServer<CellService> {
     CellServer::new(CellService { node: Arc::clone(node) }).max_decoding_message_size(OTHER_MESSAGE_MAX)
 }

@@ -33,7 +33,6 @@ pub(super) struct ImageService {
     node: Arc<Node>,
 }
 
-/// Creates the images service for a node.
 pub(super) fn service(node: &Arc<Node>) -> ImagesServer<ImageService> {
     ImagesServer::new(ImageService { node: Arc::clone(node) })
         .max_decoding_message_size(OTHER_MESSAGE_MAX)

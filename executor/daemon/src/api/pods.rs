@@ -32,7 +32,6 @@ pub(super) struct PodService {
     node: Arc<Node>,
 }
 
-/// Creates the pods service for a node.
 pub(super) fn service(node: &Arc<Node>) -> PodsServer<PodService> {
     PodsServer::new(PodService { node: Arc::clone(node) })
         .max_decoding_message_size(OTHER_MESSAGE_MAX)
@@ -88,7 +87,6 @@ impl Pods for PodService {
     }
 }
 
-/// Returns the message of the pod with this id.
 fn message(node: &Node, id: &str) -> Result<v1::Pod, ApiError> {
     let handle = node.find_pod(id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_pod(id))?;

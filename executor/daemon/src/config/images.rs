@@ -71,7 +71,6 @@ enum Identity {
 }
 
 impl Images {
-    /// Returns the image policy.
     pub(super) fn policy(&self, check: &Check, private: bool) -> Result<ImagePolicy, ConfigError> {
         let Self { allow, allow_import, allow_archives, .. } = self;
         let rules = ImageRules { allow: allow.clone(), allow_import: *allow_import, allow_archives: *allow_archives };

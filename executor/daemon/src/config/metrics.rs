@@ -57,7 +57,6 @@ pub struct MetricsSettings {
 pub enum MetricsAddress {
     /// Path of a unix socket.
     Unix(PathBuf),
-    /// A loopback address.
     Loopback(SocketAddr),
 }
 

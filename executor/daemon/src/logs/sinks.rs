@@ -105,7 +105,6 @@ pub(crate) struct MessageBatch {
     pub(crate) more: bool,
 }
 
-/// A message in a batch.
 #[derive(Clone, Copy, Debug)]
 struct Encoded {
     /// End offset of the message.

@@ -62,7 +62,6 @@ impl Presence {
 pub struct Handle {
     id: ContainerId,
     request_tag: String,
-    /// True for a pod.
     is_pod: bool,
     /// True for a pod that accepts no new members.
     closed: AtomicBool,
@@ -132,7 +131,6 @@ impl Handle {
         &self.request_tag
     }
 
-    /// Returns true for a pod.
     pub fn is_pod(&self) -> bool {
         self.is_pod
     }

@@ -50,9 +50,7 @@ pub enum EventKind {
     IdentityNotReplaced,
     /// The pod accepts members.
     PodReady,
-    /// The pod has ended.
     PodEnded,
-    /// The pod was deleted.
     PodDeleted,
     /// Capacity was reserved for a later container.
     ReservationMade,
@@ -68,17 +66,14 @@ pub enum EventKind {
 /// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Cursor of the event.
     pub cursor: u64,
     /// Time at which the event was logged.
     pub time: Timestamp,
-    /// Id of the container.
     pub container: ContainerId,
     #[serde(rename = "what")]
     pub kind: EventKind,
     /// Result of the container, with `completed`.
     pub end: Option<Arc<ContainerResult>>,
-    /// The step of a step event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Arc<StepRecord>>,
     /// The restart record, with `restarting`.

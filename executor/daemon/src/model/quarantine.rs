@@ -46,7 +46,6 @@ pub struct PhaseLimits {
 }
 
 impl Phase {
-    /// All phases.
     pub(crate) const ALL: [Self; 4] = [Self::Create, Self::Stop, Self::Wipe, Self::Removal];
 
     /// Returns the phase of a container in this state; `None` if it is running.
@@ -60,7 +59,6 @@ impl Phase {
         }
     }
 
-    /// Returns the name of the phase.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -72,7 +70,6 @@ impl Phase {
 }
 
 impl PhaseLimits {
-    /// Returns the limit of a phase.
     pub fn limit(&self, phase: Phase) -> Duration {
         match phase {
             Phase::Create => self.create,

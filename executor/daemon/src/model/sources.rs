@@ -78,7 +78,6 @@ pub(crate) enum SourceChange {
     Replaced {
         /// Files whose previous sources no longer apply.
         files: Vec<PathBuf>,
-        /// New sources.
         sources: Vec<SourceRecord>,
     },
     /// The providers were polled; holds the new records.
@@ -88,7 +87,6 @@ pub(crate) enum SourceChange {
 }
 
 impl SourceChange {
-    /// Applies the change.
     pub(crate) fn apply(self, sources: &mut Vec<SourceRecord>, identity: &mut Option<IdentityRecord>) {
         match self {
             Self::Identity(new) => *identity = Some(*new),

@@ -100,7 +100,6 @@ pub struct ContainerResult {
     pub failure: Option<Failure>,
     /// Durations of the phases.
     pub timings: Timings,
-    /// Result of the wipe.
     pub wipe: Option<WipeRecord>,
     /// Captured outputs.
     #[serde(default)]

@@ -220,7 +220,6 @@ pub(crate) fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &[u8])>
     variables.iter().map(|variable| (&*variable.name, variable.content())).collect()
 }
 
-/// Creates the draft of a file in this field.
 pub(crate) fn file(field: String, file: &File) -> DraftFile<'_> {
     DraftFile {
         field,

@@ -161,7 +161,6 @@ fn resume(
     Some(handle)
 }
 
-/// Reads the exit record of a container.
 fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     match records::exit(&node.config.paths, id) {
         Ok(exit) => exit.map(|exit| exit.container),

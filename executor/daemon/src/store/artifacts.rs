@@ -15,7 +15,6 @@ pub(crate) use turns::{TransferSlot, TransferSlots};
 /// Download and upload settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Denied address ranges.
     pub denied: Vec<AddressRange>,
     /// Exceptions from `denied`, and from this host's own addresses.
     pub allowed: Vec<AddressRange>,

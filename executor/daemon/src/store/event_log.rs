@@ -82,7 +82,6 @@ impl EventLog {
         Self { inner, newest, ledger }
     }
 
-    /// Logs an event.
     pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<ContainerResult>>, time: Timestamp) {
         self.append_about(container, kind, About { end, ..About::default() }, time);
     }

@@ -183,7 +183,6 @@ impl Ledger {
         answer
     }
 
-    /// Removes a container.
     pub fn remove(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
     }
@@ -193,7 +192,6 @@ impl Ledger {
         self.writer.add(|batch| drop(batch.reservations.insert(reservation.id.clone(), Some(reservation))));
     }
 
-    /// Removes a reservation.
     pub fn remove_reservation(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
     }

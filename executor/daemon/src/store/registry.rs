@@ -96,7 +96,6 @@ pub(crate) enum Reserving {
 /// Capacity of the host and its use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapacityUse {
-    /// Total capacity.
     pub(crate) total: Amount,
     /// Free capacity.
     pub(crate) remaining: Amount,
@@ -488,7 +487,6 @@ impl Registry {
         locked(&self.inner).containers.values().cloned().collect()
     }
 
-    /// Returns the capacity and its use.
     pub(crate) fn capacity(&self) -> CapacityUse {
         let inner = locked(&self.inner);
         let (total, remaining) = (inner.account.total(), inner.account.remaining());

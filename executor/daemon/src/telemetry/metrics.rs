@@ -111,7 +111,6 @@ pub(crate) struct Spans {
 /// Reason why spans were not exported.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SpanLoss {
-    /// The queue was full.
     QueueFull,
     /// The collector did not accept the spans.
     ExportFailed,
@@ -414,7 +413,6 @@ impl Metrics {
     }
 }
 
-/// An open connection.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(Gauge<i64, std::sync::atomic::AtomicI64>);
 

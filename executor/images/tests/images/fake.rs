@@ -38,7 +38,6 @@ pub(crate) async fn until(is: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), waited).await.expect("in time");
 }
 
-/// A recorded request.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedRequest {
     pub(crate) method: String,

@@ -29,7 +29,6 @@ pub(super) struct BridgeAttachment {
     pub addresses: Vec<Address>,
     /// Addresses of the gateways.
     pub gateways: Vec<IpAddr>,
-    /// Published ports.
     pub ports: Vec<PublishedPort>,
     /// Published ports and name servers in the format for CNI plugins.
     pub asked: Capabilities,

@@ -173,7 +173,6 @@ impl Batch {
         self.push(DELETE_CHAIN, 0, body);
     }
 
-    /// Deletes all rules of a chain.
     pub(super) fn delete_rules(&mut self, chain: &str) {
         self.push(DELETE_RULE, 0, [text(1, &self.table), text(2, chain)].concat()); // no handle: delete all rules
     }

@@ -26,7 +26,6 @@ const REPORTED_MAX: usize = 20;
 /// Largest error number that the kernel accepts.
 const ERRNO_MAX: u32 = 4095;
 
-/// Error in a profile.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProfileError {
     /// Not JSON in this format.

@@ -39,7 +39,6 @@ const DETACH_AGAIN: Backoff = Backoff::new(DETACH_FIRST, Duration::from_secs(300
 const REPLY_MAX: usize = 8192;
 
 pub(super) enum NetworkTask {
-    /// List networks.
     List(ListNetworks),
     /// Let plugins check the containers of a network.
     Check(CheckNetwork),

@@ -56,7 +56,6 @@ pub(super) struct RunningSteps {
     ended: BTreeSet<usize>,
     /// Transfers that have ended and whose URLs have not been wiped yet.
     ended_transfers: BTreeSet<usize>,
-    /// Timers of steps.
     timers: Vec<(Instant, Timer)>,
     /// Time between the stop signal and SIGKILL.
     grace: Duration,
@@ -108,7 +107,6 @@ impl RunningSteps {
         })
     }
 
-    /// Returns the records of all steps.
     pub(super) fn records(&self) -> Vec<StepRecord> {
         self.steps.records()
     }
@@ -497,7 +495,6 @@ impl RunningSteps {
         done.into_iter().for_each(|transfer| Self::wipe_url(transfer, site));
     }
 
-    /// Wipes the URL of a transfer.
     fn wipe_url(transfer: usize, site: &StepContext<'_>) {
         let number = site.record.plan.processes.len() + transfer;
         if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step(number, &mut Receipt::default())) {

@@ -82,7 +82,6 @@ pub(super) struct WarmContainer {
     place: WarmPaths,
     ids: Rc<Ids>,
     created: Created,
-    /// Identity of this process.
     identity: ProcessIdentity,
     /// Directories of the future container, until the container takes them.
     premade: Option<Premade>,
@@ -313,7 +312,6 @@ impl WarmContainer {
         self.place.cgroup.clone()
     }
 
-    /// Returns the identity of this process.
     pub(super) fn identity(&self) -> ProcessIdentity {
         self.identity.clone()
     }

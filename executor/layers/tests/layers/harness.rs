@@ -244,7 +244,6 @@ pub(crate) fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TreeEntry {
     pub(crate) kind: char,

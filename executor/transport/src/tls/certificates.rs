@@ -201,7 +201,6 @@ impl<R: CertificatePolicy> Certificates<R> {
         Ok(Self { files, ca_setting, rules, provider, current, refused, replaced: watch::Sender::new(()) })
     }
 
-    /// Returns the paths of the files.
     pub fn files(&self) -> [&Path; 3] {
         [&self.files.certificate, &self.files.key, &self.files.client_ca]
     }

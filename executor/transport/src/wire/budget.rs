@@ -143,7 +143,6 @@ enum Full {
     All,
 }
 
-/// Budget of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionBudget {
     all: AnswerBudget,

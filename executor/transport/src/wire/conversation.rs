@@ -117,7 +117,6 @@ impl Conversation {
         (Outlet { sender, conversation: self.clone(), of: PhantomData }, Answers { marks, of: PhantomData })
     }
 
-    /// Returns the stream of requests.
     pub fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
         Requests { stream, conversation: self.clone() }
     }

@@ -86,7 +86,6 @@ object! { top
 }
 
 object! {
-    /// One deprecation.
     pub struct DeprecationBlob {
         /// The deprecated object.
         reference("reference"): ReferenceBlob,
@@ -151,7 +150,6 @@ impl fmt::Display for Requirement {
 /// An object of schema `olm.bundle`, with the violations that were found in the object itself.
 #[derive(Clone, Debug, Default)]
 pub struct BundleBlob {
-    /// Name of the bundle.
     pub name: String,
     pub package: String,
     /// Reference of the bundle's image.
@@ -318,7 +316,6 @@ impl From<BundleFields> for BundleBlob {
     }
 }
 
-/// A property of a bundle.
 #[derive(Clone, Debug, Default)]
 struct Property {
     kind: String,

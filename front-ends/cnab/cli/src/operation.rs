@@ -105,7 +105,6 @@ impl Operation {
         Ok(())
     }
 
-    /// Returns the invocation for the operation.
     pub(crate) fn invocation(&self) -> Invocation {
         let public = self.public();
         let mut invocation = Invocation {

@@ -30,7 +30,6 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Reads the files.
     pub(crate) fn read(args: &FilesArgs) -> Result<Self, KubeError> {
         let play = match &args.name {
             Some(name) => name.clone(),

@@ -22,7 +22,6 @@ pub(crate) struct JobPods {
     pods: Vec<(PodPlan, Change)>,
 }
 
-/// Groups the pods of a plan by job.
 pub(crate) fn group(plan: &Plan, changes: &[Change]) -> Vec<JobPods> {
     let mut jobs: Vec<JobPods> = Vec::new();
     for (pod, change) in plan.pods.iter().zip(changes).filter(|(pod, _)| is_job(pod)) {

@@ -46,7 +46,6 @@ impl Profiler {
         self.0.is_some()
     }
 
-    /// Starts recording a part.
     pub(crate) async fn start(&self, part: &str) -> anyhow::Result<Recording> {
         let Some((program, directory)) = &self.0 else { return Ok(Recording(None)) };
         let data = directory.join(format!("{part}.data"));

@@ -45,7 +45,6 @@ pub(super) struct MessagePart {
     pub(super) line: u64,
     /// Number of the part, starting at 1.
     pub(super) ordinal: u32,
-    /// True for the last part.
     pub(super) last: bool,
 }
 

@@ -131,7 +131,6 @@ impl EventSegment {
 }
 
 impl RetainedEvent<'_> {
-    /// Returns the cursor of the event.
     pub(super) fn cursor(&self) -> u64 {
         match self {
             Self::Packed(packed, _) => packed.cursor,

@@ -367,7 +367,6 @@ fn to(network: impl Into<IpAddr>, prefix: u8) -> Step {
 /// An element of a set or map: family of the table, name of the set, key and value.
 type Element = (Family, &'static str, Vec<u8>, Option<Vec<u8>>);
 
-/// Returns the elements of a container.
 fn elements(container: &BridgeAttachment) -> Vec<Element> {
     let name = padded(container.device.as_bytes(), 16);
     let keyed = |value: &[u8]| [&name[..], value].concat();

@@ -21,7 +21,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Byte for GC.
 const COLLECTION: i64 = 0;
 
-/// Locks of one operation.
 #[derive(Debug)]
 pub(super) struct OperationLock {
     _file: File,

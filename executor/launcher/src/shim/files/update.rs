@@ -149,7 +149,6 @@ fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
 struct ValidatedUpdate {
     update: FileUpdate,
     placed: PlacedUpdate,
-    /// The new record.
     record: ContainerRecord,
 }
 

@@ -139,7 +139,6 @@ impl LogFile {
         self.pending_bytes += self.lines.finish(now(), &mut self.pending);
     }
 
-    /// Returns the path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

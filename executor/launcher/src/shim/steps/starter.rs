@@ -54,13 +54,24 @@ struct StarterOrder {
 #[derive(Serialize, Deserialize)]
 pub(crate) enum StarterEvent {
     /// The process is in the container and has not executed its program yet. The message carries its pidfd.
-    Made { process: usize, pid: i32 },
+    Made {
+        process: usize,
+        pid: i32,
+    },
     /// The process has executed its program.
-    Started { process: usize },
+    Started {
+        process: usize,
+    },
     /// The process has not executed its program. `errno` is 0 if the program did not cause the error.
-    NotStarted { process: usize, why: String, errno: i32 },
-    /// The process has exited.
-    Ended { process: usize, exit: Exit },
+    NotStarted {
+        process: usize,
+        why: String,
+        errno: i32,
+    },
+    Ended {
+        process: usize,
+        exit: Exit,
+    },
 }
 
 /// Error of a program that was not executed.
