@@ -15,7 +15,7 @@ use crate::pods::Pods;
 pub enum Received {
     /// Bytes from the port.
     Data(Vec<u8>),
-    /// No more bytes follow from the port. It may still read.
+    /// No more bytes follow from the port. The port may still read.
     End,
 }
 

@@ -18,7 +18,7 @@ use crate::footprint::{self, Footprint};
 use crate::mount::{self, RelocatedDirectory, Tmpfs};
 use crate::{dist, host, launcher, wait, warm_pool};
 
-/// User that executord serves as in tests. It is fixed so that a test can prepare files for it.
+/// User that executord serves as in tests. The id is fixed so that a test can prepare files for it.
 pub const USER: u32 = 61_000;
 
 /// File with the boot id.
@@ -299,8 +299,8 @@ impl Daemon {
         (self.child, self.api) = self.setup.spawn();
     }
 
-    /// Waits until a container has released all host resources after its exit was reported. Its run directory is
-    /// removed last.
+    /// Waits until a container has released all host resources after its exit was reported. The container's run
+    /// directory is removed last.
     pub fn wait_until_removed(&self, id: &str) {
         let path = self.setup.run_dir().join("containers").join(id);
         wait::until("the container is removed", || (!path.exists()).then_some(()));
@@ -342,7 +342,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns the pid of the launcher that serves a run directory: the process that holds its lock. This makes no
+/// Returns the pid of the launcher that serves a run directory: the process that holds its lock. The function makes no
 /// connection, because a connection would appear among the launcher's descriptors.
 pub fn launcher_of(run_dir: &Path) -> Option<i32> {
     let lock = fs::metadata(run_dir.join("launcher.lock")).ok()?;

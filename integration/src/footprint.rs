@@ -29,7 +29,8 @@ pub struct Footprint {
     pub descriptors: [Vec<String>; 2],
     /// Files and directories below the run and state directories, except the files of the ledger.
     pub files: BTreeSet<PathBuf>,
-    /// Number of warm containers. Their other resources are not listed, because the pool changes at any time.
+    /// Number of warm containers. Other resources of warm containers are not listed, because the pool changes at any
+    /// time.
     pub warm_pool: usize,
     /// The daemon's remaining capacity, as Info reports it.
     pub remaining: Option<Capacity>,

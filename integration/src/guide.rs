@@ -273,7 +273,7 @@ out
         }
     }
 
-    /// If a guide is wrong, its test fails. This is the control for all guide tests.
+    /// If a guide is wrong, its test fails. This test is the control for all guide tests.
     #[test]
     fn a_guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! A low-level HTTP/2 client that can send frames which no library sends. It keeps its connection open regardless of
-//! the server's responses.
+//! A low-level HTTP/2 client that can send frames which no library sends. The client keeps its connection open
+//! regardless of the server's responses.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -162,7 +162,7 @@ fn der(pem: &str) -> Vec<u8> {
     STANDARD.decode(lines.collect::<String>()).unwrap_or_default()
 }
 
-/// Number of bytes before the private number in a PKCS#8 file of P-256. They are the same in all files.
+/// Number of bytes before the private number in a PKCS#8 file of P-256. These bytes are the same in all files.
 const HEAD: usize = 36;
 /// Length of a private number in bytes.
 const LENGTH: usize = 32;
@@ -180,7 +180,7 @@ const ORDER: [u8; LENGTH] = [
 pub fn add_key(needles: &mut Needles, label: &str, pem: &str) {
     let whole = der(pem);
     assert!(whole.len() >= HEAD + LENGTH, "{label} is a key of P-256: {} bytes", whole.len());
-    // PEM text of the private number. It contains a line break; the public key follows.
+    // PEM text of the private number. The text contains a line break; the public key follows.
     let text = pem.split_once('\n').map_or(pem, |(_, text)| text).as_bytes();
     needles.add(&format!("{label}, its text"), &text[HEAD * 4 / 3..=(HEAD + LENGTH) * 4 / 3]);
     let mut number: [u8; LENGTH] = std::array::from_fn(|index| whole[HEAD + index]);

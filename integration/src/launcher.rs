@@ -165,8 +165,8 @@ impl Launcher {
         serde_json::from_slice(&bytes).expect("an exit record")
     }
 
-    /// Waits until a container has released all host resources after its exit was reported. Its run directory is
-    /// removed last.
+    /// Waits until a container has released all host resources after its exit was reported. The container's run
+    /// directory is removed last.
     pub fn wait_until_removed(&self, id: &str) {
         let path = self.run_dir().join("containers").join(id);
         wait::until("the container is removed", || (!path.exists()).then_some(()));

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
-/// Returns the file system type of secret files on this machine. This is tmpfs if the kernel can exclude it from swap
-/// (Linux 6.4). Otherwise it is ramfs, which is never swapped.
+/// Returns the file system type of secret files on this machine: tmpfs if the kernel can exclude tmpfs from swap (Linux
+/// 6.4), otherwise ramfs, which is never swapped.
 ///
 /// # Panics
 /// Panics if the kernel's version cannot be read.

@@ -155,8 +155,8 @@ impl Network {
         fs::remove_file(self.dir.path().join("net.d").join(file)).expect("the configuration exists");
     }
 
-    /// Writes a plugin. It logs each call, with the CNI command and whether a namespace was given, and then runs
-    /// `script`.
+    /// Writes a plugin. The plugin logs each call, with the CNI command and whether a namespace was given, and then
+    /// runs `script`.
     pub fn plugin(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         let note = format!("echo \"$CNI_COMMAND {name} ${{CNI_NETNS:+netns}}\" >> {}", self.calls_file().display());

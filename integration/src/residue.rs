@@ -22,7 +22,7 @@ use crate::{footprint, wait};
 /// Prefix of a restarted process's script. The process exits with 1 at its first start.
 const FAILS_ONCE: &str = "[ -e /tmp/again ] || { echo >/tmp/again; exit 1; }; ";
 
-/// Directory of the secrets. It exists in no image.
+/// Directory of the secrets, which exists in no image.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
 /// File sizes in bytes. Each generation may have 1,048,576 bytes in total.
@@ -41,8 +41,8 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
-/// Writes further secrets: next to the container's files, in a new directory, over the given content, and after it.
-/// They are derived from the container's secrets by swapping letters. Deletes one file and replaces one.
+/// Writes further secrets: next to the container's files, in a new directory, over the given content, and after it. The
+/// new secrets are derived from the container's secrets by swapping letters. Deletes one file and replaces one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }

@@ -48,8 +48,8 @@ pub struct Supervised {
     launcher: Process,
 }
 
-/// A child that a thread of this process may trace. Its exit is detected through a pidfd, because waiting for the child
-/// would consume the tracer's stops.
+/// A child that a thread of this process may trace. The child's exit is detected through a pidfd, because waiting for
+/// the child would consume the tracer's stops.
 struct Process {
     child: Child,
     pidfd: OwnedFd,

@@ -1,4 +1,4 @@
-//! A web server for one test. It records each request and responds with the result of a function.
+//! A web server for one test. The server records each request and responds with the result of a function.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -50,7 +50,7 @@ struct Shared {
     end: Condvar,
 }
 
-/// Server on a loopback port. Its connections close when it is dropped.
+/// Server on a loopback port. The connections close when it is dropped.
 pub struct WebServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -65,8 +65,8 @@ impl Drop for WebServer {
 }
 
 impl WebServer {
-    /// Starts a server that responds to each request with the result of `answer`. Its first argument is the request
-    /// number, from 0.
+    /// Starts a server that responds to each request with the result of `answer`. The first argument of `answer` is the
+    /// request number, from 0.
     pub fn start(answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
         Self::start_at("127.0.0.1:0", answer)
     }

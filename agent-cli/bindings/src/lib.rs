@@ -43,8 +43,8 @@ pub const DEPTH_MAX: usize = 128;
 
 /// Directory in which Cloud Foundry places bindings; the default root of relative paths.
 pub const DEFAULT_ROOT: &str = "/etc/cf-service-bindings";
-/// Entry by which SAP's readers recognize a binding. It lists the entries that are metadata and the entries that are
-/// credentials.
+/// Entry by which SAP's readers recognize a binding. The entry lists the entries that are metadata and the entries that
+/// are credentials.
 pub const METADATA: &str = ".metadata";
 /// The file of [`Layout::OneFile`].
 pub const ONE_FILE: &str = "vcap_services";

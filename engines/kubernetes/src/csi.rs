@@ -4,7 +4,7 @@
 //!  kubelet ──pluginregistration──> DIRECTORY/plugins_registry/NAME-reg.sock: name and socket of the plugin
 //!     └────────────csi.v1────────> DIRECTORY/plugins/NAME/csi.sock: publish ──> volumes
 //! ```
-//! The plugin has no optional capabilities. It publishes the inline volumes of a pod before RunPodSandbox; the
+//! The plugin has no optional capabilities. The plugin publishes the inline volumes of a pod before RunPodSandbox; the
 //! containers get the secrets in CreateContainer.
 
 mod publish;

@@ -1,4 +1,5 @@
-//! Counters of a pod's cgroup, which the kubelet creates. They include containers that have ended or were removed.
+//! Counters of a pod's cgroup, which the kubelet creates. The counters include containers that have ended or were
+//! removed.
 
 use std::path::{Component, Path};
 use std::time::SystemTime;

@@ -85,7 +85,7 @@ impl Streams {
         Self { owner: Arc::from(owner), ..self.clone() }
     }
 
-    /// Deletes the requests of an owner whose clients have not connected. Their tokens become invalid.
+    /// Deletes the requests of an owner whose clients have not connected. The requests' tokens become invalid.
     pub fn revoke(&self, owner: &str) {
         self.tokens.revoke(owner);
     }

@@ -121,8 +121,8 @@ fn check_pair(network: &BridgeNetwork, other: &BridgeNetwork, faults: &mut Vec<U
     }
 }
 
-/// Returns the built-in network for requests without a network name. It is used if no network of CNI plugins is
-/// configured.
+/// Returns the built-in network for requests without a network name. This network is used if no network of CNI plugins
+/// is configured.
 pub fn default_network(networks: &BTreeMap<String, BridgeNetwork>) -> Option<&BridgeNetwork> {
     networks.get(BRIDGE).or_else(|| networks.values().next())
 }

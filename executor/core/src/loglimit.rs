@@ -2,7 +2,7 @@
 //!
 //! Each limit is a token bucket that holds the amount of one second and is refilled at the rate of the limit. An entry
 //! is kept if both buckets have room for it. An entry larger than a bucket is kept if the bucket is full; the bucket is
-//! then in debt. So a line of any length can be kept. An overage begins with a dropped entry. It ends once the buckets
+//! then in debt. So a line of any length can be kept. An overage begins with a dropped entry, and ends once the buckets
 //! are full and no entry was dropped for one second.
 //!
 //! The caller provides the clock: a monotonic time with an arbitrary start.

@@ -61,7 +61,7 @@ pub enum Rootfs {
     Host,
     /// An existing directory. It is never written to: the container's changes go to an upper layer.
     Dir(PathBuf),
-    /// The layers of an image. They are shared with other containers of the image and never written to.
+    /// The layers of an image, which are shared with other containers of the image and never written to.
     Image(PlannedImage),
     /// An empty root for a pod, which runs no program.
     Pod,
@@ -324,7 +324,7 @@ pub struct PlannedProcess {
     /// Limit on open files of a process in a tree of actions; if unset, the plan's limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nofile: Option<u64>,
-    /// Secret files of a process in a tree of actions. They exist while the process runs.
+    /// Secret files of a process in a tree of actions. The files exist while the process runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<PlannedFile>,
 }
@@ -351,7 +351,7 @@ pub struct Plan {
     pub labels: BTreeMap<String, String>,
     /// Secret files. If the container has a runtime token, the last file holds the token.
     pub files: Vec<PlannedFile>,
-    /// Directories that hold only secret files. They are mounted as a whole if they are missing in the root file
+    /// Directories that hold only secret files. A directory is mounted as a whole if they are missing in the root file
     /// system.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! Defines the records of a container on disk. They contain no arguments, values of variables or contents of files.
+//! Defines the records of a container on disk. Records contain no arguments, values of variables or contents of files.
 //!
 //! The shim keeps a [`ContainerRecord`] in the container's run directory and replaces it by rename, so that a restarted
 //! daemon or launcher can find the container. When the container ends, the shim writes an [`ExitRecord`] into the state

@@ -97,7 +97,8 @@ pub fn from_fork(error: io::Error) -> io::Error {
     }
 }
 
-/// Returns the shortage that an error message names. This is for libraries and helpers that return only messages.
+/// Returns the shortage that an error message names. Use this function for libraries and helpers that return only
+/// messages.
 pub fn named(words: &str) -> Option<Shortage> {
     let is = |names: [&str; 2]| names.iter().any(|name| words.contains(name));
     match () {

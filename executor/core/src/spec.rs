@@ -2,8 +2,8 @@
 //!
 //! The input is a plan and the values resolved on the host; the output is the specification for libcontainer and for
 //! the bundle's config.json. The specification contains no argument, variable or working directory of the process: init
-//! receives them when it starts. It also contains no seccomp filter: the launcher compiles the filter once and installs
-//! it with its own executor.
+//! receives them when it starts. The specification also contains no seccomp filter: the launcher compiles the filter
+//! once and installs it with its own executor.
 
 mod capabilities;
 mod devices;

@@ -418,7 +418,7 @@ impl Steps {
         Some(StepError { why, cause: Some(Cause::Exit(exit)) })
     }
 
-    /// Returns the error of a transfer that has ended. Its result is logged in the wording of Cloud Foundry's executor.
+    /// Returns the error of a transfer that has ended. The result is logged in the wording of Cloud Foundry's executor.
     fn transfer_error(&mut self, index: usize, end: TransferEnd) -> Option<StepError> {
         let Step { record, role, cancelled, .. } = &self.steps[index];
         let Role::Transfer { direction, artifact, .. } = role else { return None };

@@ -173,8 +173,8 @@ impl Client {
         }
     }
 
-    /// Returns true for clients of the containers' socket, where any process may connect at any rate. Their denied
-    /// calls must not fill the log.
+    /// Returns true for clients of the containers' socket, where any process may connect at any rate. Denied calls of
+    /// these clients must not fill the log.
     pub(crate) fn is_anyone(&self) -> bool {
         matches!(self, Self::Local(Socket::Runtime, _))
     }

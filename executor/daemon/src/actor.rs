@@ -62,8 +62,8 @@ struct Actor {
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: ContainerStatus,
-    /// Secrets that were sent to the launcher and that no shim has confirmed. They are overwritten when the container
-    /// runs, completes or is refused.
+    /// Secrets that were sent to the launcher and that no shim has confirmed. The secrets are overwritten when the
+    /// container runs, completes or is refused.
     unconfirmed: Vec<MemFile>,
     /// Running checks of the current connection.
     checking: Option<Checking>,
@@ -152,8 +152,8 @@ impl Actor {
     }
 
     async fn resume(mut self: Box<Self>, link: Option<Arc<ShimLink>>) {
-        // The shim may still be cleaning up. It has already reported the exit to the previous daemon, and sends no
-        // further reports.
+        // The shim may still be cleaning up. This shim has already reported the exit to the previous daemon, and sends
+        // no further reports.
         if self.facts.state == State::Completed || self.conclude_from_record() {
             return self.watch_removal(link).await;
         }
@@ -197,8 +197,8 @@ impl Actor {
     /// Follows the container to completion, over as many connections as needed.
     async fn drive(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut reconnect = RECONNECT;
-        // A container without a connection was started by an earlier daemon. Its shim may have been forked only moments
-        // ago.
+        // A container without a connection was started by an earlier daemon. The container's shim may have been forked
+        // only moments ago.
         let mut greeted = link.is_some();
         loop {
             if let Some(link) = link.take() {

@@ -32,8 +32,8 @@ use crate::store::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Minimum free space in the state directory for a new container, in bytes. Its exit record and first log output must
-/// fit.
+/// Minimum free space in the state directory for a new container, in bytes. The container's exit record and first log
+/// output must fit.
 const STATE_FREE_MIN: u64 = 4 << 20;
 /// Minimum number of free inodes in the state directory for a new container.
 const INODES_FREE_MIN: u64 = 8;

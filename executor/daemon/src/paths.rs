@@ -28,7 +28,7 @@ impl Paths {
         self.run_dir.join("launcher.sock")
     }
 
-    /// Returns the directory that containers with a runtime token see. It holds only their socket.
+    /// Returns the directory that containers with a runtime token see. The directory holds only their socket.
     pub fn runtime_dir(&self) -> PathBuf {
         self.run_dir.join(token::RUNTIME_HOST_DIR)
     }

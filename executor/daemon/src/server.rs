@@ -323,7 +323,7 @@ pub(crate) fn serve_tcp(
     })
 }
 
-/// Opens the reserved descriptors. They are closed to accept a connection when the limit on descriptors is reached.
+/// Opens the reserved descriptors, which are closed to accept a connection when the limit on descriptors is reached.
 fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
     (0..SPARES).map_while(|_| listener.as_fd().try_clone_to_owned().ok()).collect()
 }

@@ -1,4 +1,5 @@
-//! Encodes container certificates in DER (RFC 5280). They are for digital signatures only, of clients and servers.
+//! Encodes container certificates in DER (RFC 5280). The certificates are for digital signatures only, of clients and
+//! servers.
 
 use std::net::IpAddr;
 

@@ -38,7 +38,7 @@ impl<L> std::fmt::Debug for Images<L> {
     }
 }
 
-/// An image that is about to be used. It is not removed while this value exists.
+/// An image that is about to be used. The image is not removed while this value exists.
 pub struct Resolved {
     pub record: ImageRecord,
     /// Defaults for the process, from the image's configuration.

@@ -7,8 +7,8 @@
 //! from a tmpfs of the host, because the kernel opens no device on a tmpfs that was mounted in a user namespace.
 //!
 //! A privileged container with the host's ids can have all devices of the host. These nodes have the owner and the
-//! permission bits of the host's nodes. They are created in the container's /dev itself: a mount for each of up to a
-//! thousand nodes would slow down the host.
+//! permission bits of the host's nodes. The nodes are created in the container's /dev itself: a mount for each of up to
+//! a thousand nodes would slow down the host.
 
 mod directory;
 

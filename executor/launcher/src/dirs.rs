@@ -35,7 +35,7 @@ use crate::host::Host;
 
 /// Bytes reserved for an exit record in addition to the size of the container record.
 const EXIT_ROOM: u64 = 8 << 10;
-/// Bytes reserved while the container is not known yet. This is enough for most containers.
+/// Bytes reserved while the container is not known yet. The space is enough for most containers.
 pub(crate) const EXIT_ROOM_AHEAD: u64 = 12 << 10;
 /// Name of a container's record in both of its directories.
 const CONTAINER: &str = "container.json";

@@ -7,9 +7,10 @@
 //! volumes         volumes/N/data next to upper: an empty volume without its own limit
 //!                 STATE_DIR/containers/ID/volumes/N/data: a volume with a limit, enforced by a project or image
 //! ```
-//! The image is an unnamed file below the state directory, on a loop device with autoclear. It disappears when the
-//! last process and the last mount namespace that use it no longer exist, even if the shim was killed. Project quotas
-//! are used only for containers with a user namespace, because the host's root can move files to another project.
+//! The image is an unnamed file below the state directory, on a loop device with autoclear. The image disappears when
+//! the last process and the last mount namespace that use it no longer exist, even if the shim was killed. Project
+//! quotas are used only for containers with a user namespace, because the host's root can move files to another
+//! project.
 
 use std::fs::{self, File};
 use std::io;

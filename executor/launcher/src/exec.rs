@@ -11,8 +11,9 @@
 //! and reports the exit of the process. If executord exits, the supervisor ends the process. If the supervisor exits,
 //! the kernel kills the process, and the launcher kills its descendants.
 //!
-//! The process has its own cgroup below the container's, in which the supervisor finds its descendants. They are killed
-//! when the process has ended ([ADR 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
+//! The process has its own cgroup below the container's, in which the supervisor finds its descendants. The descendants
+//! are killed when the process has ended ([ADR
+//! 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
 mod target;
@@ -403,7 +404,7 @@ fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Op
     }
 }
 
-/// The process in the container. It is a child of the supervisor and the leader of its own session.
+/// The process in the container: a child of the supervisor and the leader of its own session.
 struct ExecProcess {
     pid: i32,
     pidfd: OwnedFd,

@@ -154,7 +154,7 @@ impl Remains {
         let oom_kills = reported.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));
         let oom_killed = oom_kills > self.rotated.helpers_killed;
         let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
-        // Files without a handle disappeared with their last user. They have no receipt.
+        // Files without a handle disappeared with their last user. These files have no receipt.
         let had_files = |prepared: &PreparedContainer| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()
             || container.plan.has_hidden_secrets()

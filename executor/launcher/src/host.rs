@@ -1,5 +1,5 @@
-//! Holds properties of the host and of the configuration. They are determined once at start, and every shim inherits
-//! them.
+//! Holds properties of the host and of the configuration. The properties are determined once at start, and every shim
+//! inherits them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -129,7 +129,7 @@ impl Host {
         title::set_arguments(&line);
     }
 
-    /// Adopts a new configuration. It applies to containers that are created from now on.
+    /// Adopts a new configuration for containers that are created from now on.
     ///
     /// # Errors
     /// Returns the changed keys that require a restart of the launcher, if there are any. In this case nothing is
@@ -182,8 +182,8 @@ impl Host {
         self.state_dir.join("layers")
     }
 
-    /// Returns the mount point for the container's root in each shim's mount namespace. It is an empty directory that
-    /// every user can enter, because the container's root may be an ordinary user on the host.
+    /// Returns the mount point for the container's root in each shim's mount namespace: an empty directory that every
+    /// user can enter, because the container's root may be an ordinary user on the host.
     pub(crate) fn stage(&self) -> PathBuf {
         self.run_dir.join("root")
     }
@@ -229,7 +229,7 @@ impl Host {
     }
 }
 
-/// Returns the parent cgroup of all containers of a launcher. Its name is derived from the run directory.
+/// Returns the parent cgroup of all containers of a launcher. The cgroup's name is derived from the run directory.
 fn cgroup_parent(config: &Config, run_dir: &Path) -> PathBuf {
     let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
     Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4]))
@@ -249,7 +249,8 @@ fn allow_core_limit() -> io::Result<()> {
     })
 }
 
-/// Returns the daemon's user and group ids from the host's /etc/passwd. This binary is static and uses no name service.
+/// Returns the daemon's user and group ids from the host's /etc/passwd. The launcher is static and uses no name
+/// service.
 fn daemon_user(text: &str) -> io::Result<(u32, u32)> {
     let principal = text.parse().map_or_else(|_| Principal::Name(text.to_owned()), Principal::Id);
     let file = |path| {

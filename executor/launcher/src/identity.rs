@@ -25,7 +25,7 @@ use crate::seccomp::Filter;
 
 /// Limit on the address space in bytes. Includes the launcher's program and its memory at the fork.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Limit on CPU time in seconds. It is enough for thousands of signatures. After that executord requests another
+/// Limit on CPU time in seconds, which is enough for thousands of signatures. After that executord requests another
 /// signer.
 const PROCESSOR_SECONDS_MAX: u64 = 60;
 /// Limit on open descriptors.
@@ -116,7 +116,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
     executor_secrets::scrub_stack(); // reading and using the key left copies there
-    // Later memory locks need this capability. It grants nothing else.
+    // Later memory locks need this capability, which grants nothing else.
     let has_lock = is_effective(Capability::CAP_IPC_LOCK).unwrap_or(false);
     let kept: CapsHashSet = has_lock.then_some(Capability::CAP_IPC_LOCK).into_iter().collect();
     let confine = || -> io::Result<()> {

@@ -119,7 +119,7 @@ impl Ids {
         self.map
     }
 
-    /// Returns the path of the user namespace. It is valid in children of this process while this value exists.
+    /// Returns the path of the user namespace. The path is valid in children of this process while this value exists.
     pub(crate) fn namespace_path(&self) -> Option<PathBuf> {
         self.namespace.as_ref().map(|namespace| format!("/proc/self/fd/{}", namespace.as_raw_fd()).into())
     }

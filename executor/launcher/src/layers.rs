@@ -122,7 +122,7 @@ impl Layers {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Returns the pidfds of running processes. They become readable when the processes exit.
+    /// Returns the pidfds of running processes. A pidfd becomes readable when the processes exit.
     pub(crate) fn pidfds(&self) -> impl Iterator<Item = &OwnedFd> {
         self.running.iter().map(|running| &running.pidfd)
     }

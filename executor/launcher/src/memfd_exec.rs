@@ -29,7 +29,7 @@ const TITLE_ROOM: usize = 512;
 const SEALING: Duration = Duration::from_secs(20);
 /// Thread name of a launcher until it owns the run directory.
 pub(crate) const STARTING: &CStr = c"executor-start";
-/// Thread name of a launcher that owns the run directory. Its children inherit the name.
+/// Thread name of a launcher that owns the run directory. The launcher's children inherit the name.
 pub(crate) const SERVING: &CStr = c"executor-launch";
 /// Target of /proc/PID/exe of this process and its children.
 pub(crate) const LINK: &str = "/memfd:executor-launcher (deleted)";

@@ -3,8 +3,8 @@
 //! A shim clones helper processes: libcontainer's process, which creates the cgroups and clones init; init itself,
 //! until it executes its program; and the helper that writes secret files. After the shim's exit they may run on, and
 //! could recreate removed files or write wiped files. No record lists these processes, and they join their container's
-//! cgroup only later. They are identified by their program, the sealed memory file, and by the run directory in their
-//! command line.
+//! cgroup only later. The processes are identified by their program, the sealed memory file, and by the run directory
+//! in their command line.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};

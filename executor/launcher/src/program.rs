@@ -209,7 +209,7 @@ pub(crate) fn needs_own_domain(plan: &Plan) -> bool {
     !plan.owns_processes() && !is_root_of_host && (plan.shares_processes() || !traces)
 }
 
-/// Returns true if each process of a container gets its own Landlock domain. This needs support by the kernel.
+/// Returns true if each process of a container gets its own Landlock domain, which needs support by the kernel.
 pub(crate) fn has_own_domain(plan: &Plan) -> bool {
     needs_own_domain(plan) && landlock::is_supported()
 }

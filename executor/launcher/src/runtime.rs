@@ -20,7 +20,7 @@ use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::rootfs::Tree;
 
-/// Attributes of the mount in a container. They permit only connecting to sockets.
+/// Attributes of the mount in a container, which permit only connecting to sockets.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 
 /// Creates the directory in the run directory, in which the daemon listens.

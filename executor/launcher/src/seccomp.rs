@@ -37,7 +37,7 @@ pub(crate) struct Filter {
     /// True if the filter denies a call that the default filter always denies. The call is then used to test that the
     /// filter is in force.
     ours: bool,
-    /// Capabilities that remain after the filter is installed, if the process may gain privileges. It then has
+    /// Capabilities that remain after the filter is installed, if the process may gain privileges. The process then has
     /// CAP_SYS_ADMIN until that moment instead of no_new_privs.
     remaining: Option<Remaining>,
 }

@@ -174,8 +174,8 @@ fn live_through(
     0
 }
 
-/// Moves the calling process into its own mount namespace. Its mounts are not visible on the host and disappear with
-/// the shim.
+/// Moves the calling process into its own mount namespace. The namespace's mounts are not visible on the host and
+/// disappear with the shim.
 fn isolate() -> std::io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(())

@@ -56,8 +56,8 @@ pub(crate) struct ShimHandle {
     pub(crate) offer: Option<Offer>,
 }
 
-/// A launch without its payloads, which are in [`ShimHandle::inputs`]. It is sufficient for launching the container
-/// again.
+/// A launch without its payloads, which are in [`ShimHandle::inputs`]. The launch is sufficient for launching the
+/// container again.
 pub(crate) struct Offer {
     pub(crate) launch: Launch,
     /// Connection to the daemon.

@@ -81,8 +81,9 @@ pub(crate) struct Swept {
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
-/// Ends a container whose shim has exited. If its end was already recorded, only removes leftovers. `living` contains
-/// the running shims. These shims and their helpers are not killed. Returns files whose wipe must be repeated.
+/// Ends a container whose shim has exited. If the container's end was already recorded, only removes leftovers.
+/// `living` contains the running shims. These shims and their helpers are not killed. Returns files whose wipe must be
+/// repeated.
 pub(crate) fn finish(
     host: &Host,
     id: &ContainerId,
@@ -355,7 +356,7 @@ fn await_records(host: &Host) -> io::Result<()> {
     }
 }
 
-/// Logs that a shim cannot be adopted because it is exiting or blocked. Its container is then ended.
+/// Logs that a shim cannot be adopted because it is exiting or blocked. The shim's container is then ended.
 fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
     log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
     id

@@ -18,7 +18,7 @@ use executor_sys::seqpacket::Seqpacket;
 use rustix::fs::{Mode, OFlags, mkdirat};
 use rustix::io::Errno;
 
-/// Prefix of a request. It differs from all error numbers, so a request is not mistaken for a failure.
+/// Prefix of a request. The prefix differs from all error numbers, so a request is not mistaken for a failure.
 const REQUEST: &[u8] = b"workdir:";
 
 /// Requests the supervisor to create a directory, and waits for the result.
@@ -47,8 +47,8 @@ pub(crate) struct Within<'a> {
     pub(crate) init: BorrowedFd<'a>,
     /// True if the container has its own user namespace.
     pub(crate) is_mapped: bool,
-    /// Root file system in the calling process's mount namespace. It is writable even if the container's root is
-    /// read-only.
+    /// Root file system in the calling process's mount namespace. The root file system is writable even if the
+    /// container's root is read-only.
     pub(crate) stage: Option<&'a Path>,
 }
 

@@ -122,11 +122,11 @@ impl Store {
     /// Opens the layers of an image, bottom first.
     ///
     /// An image may list a layer twice, for example from two build steps that change nothing. overlayfs returns `ELOOP`
-    /// for a tree that is listed twice, so only the uppermost occurrence is used. This does not change the merged tree.
-    /// At each path, the upper occurrence may have a file, a whiteout or an opaque directory. Then the lookup ends
-    /// there and never reaches the lower occurrence. Otherwise both occurrences have a directory with the same entries
-    /// and attributes. If a layer depends on the layers below it, its two occurrences can have different trees, and
-    /// both are used.
+    /// for a tree that is listed twice, so only the uppermost occurrence is used. The merged tree is the same. At each
+    /// path, the upper occurrence may have a file, a whiteout or an opaque directory. Then the lookup ends there and
+    /// never reaches the lower occurrence. Otherwise both occurrences have a directory with the same entries and
+    /// attributes. If a layer depends on the layers below it, its two occurrences can have different trees, and both
+    /// are used.
     ///
     /// # Errors
     /// Returns an error if a layer is missing, or if an I/O operation fails.

@@ -17,7 +17,7 @@ use crate::{DiffId, Limits, Store, UnpackError};
 const WHITEOUT: &[u8] = b".wh.";
 /// Name of the whiteout for all entries of a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Name prefix of internal entries of aufs. They occur in early Docker images and are skipped.
+/// Name prefix of internal entries of aufs. Such entries occur in early Docker images and are skipped.
 const OF_AUFS: &[u8] = b".wh..wh.";
 /// Write size for files, in bytes.
 const BLOCK: usize = 256 << 10;

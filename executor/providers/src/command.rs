@@ -2,8 +2,8 @@
 //! docker.
 //!
 //! The program gets one JSON object on standard input: `{"provider":"...","path":"...","key":"...","version":"..."}`.
-//! Its standard output is the value. Exit status 0 means that the secret was found, and 1 that it was not. The
-//! environment is empty except for PATH. The program runs in its own process group. The group is killed when the
+//! The program's standard output is the value. Exit status 0 means that the secret was found, and 1 that it was not.
+//! The environment is empty except for PATH. The program runs in its own process group. The group is killed when the
 //! program exits, and the program is killed when executord exits.
 
 use std::os::fd::OwnedFd;

@@ -47,7 +47,7 @@ pub struct FetchRequest {
     /// rule's directory. If the path is empty, links must not leave the file's directory. If the rule names one file,
     /// no link is followed.
     pub rule: String,
-    /// Lease of the existing value. It is renewed if possible.
+    /// Lease of the existing value. The lease is renewed if possible.
     pub lease: Option<Lease>,
 }
 

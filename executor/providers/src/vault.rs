@@ -32,7 +32,8 @@ const LOOKUP: &str = "/v1/auth/token/lookup-self";
 /// Header that contains the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
-/// Header that a Vault agent in between requires. It prevents web pages in a browser from sending such requests.
+/// Header that a Vault agent in between requires. The header prevents web pages in a browser from sending such
+/// requests.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
 
 /// Connection settings of a server, and its login.

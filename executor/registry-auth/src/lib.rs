@@ -1,8 +1,8 @@
 //! Registry credentials in the format of Docker's configuration file.
 //!
 //! Input: the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write); output: the credentials
-//! for one repository. It is used by executord for the file that the operator configured, and by agent-cli for the
-//! caller's own. If the file names a credential helper (`credHelpers`, `credsStore`), that program runs with the
+//! for one repository. The crate is used by executord for the file that the operator configured, and by agent-cli for
+//! the caller's own. If the file names a credential helper (`credHelpers`, `credsStore`), that program runs with the
 //! privileges of the process that reads the file. This crate never prints a value.
 
 #![forbid(unsafe_code)]

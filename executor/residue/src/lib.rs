@@ -7,8 +7,8 @@
 //!
 //! # What counts as found
 //! The search finds every sequence of [`WINDOW`] bytes that begins at a multiple of [`WINDOW`] in a secret. So it finds
-//! every part of at least 31 bytes, and each half of a secret of 64 bytes. It finds these sequences unchanged, in
-//! base64 and in lower-case hexadecimal. In base64, all three alignments are covered; the URL-safe alphabet needs no
+//! every part of at least 31 bytes, and each half of a secret of 64 bytes. The search finds these sequences unchanged,
+//! in base64 and in lower-case hexadecimal. In base64, all three alignments are covered; the URL-safe alphabet needs no
 //! needles, because it encodes a [`Canary`], which has only letters and digits, in the same way. Encodings that do not
 //! change letters and digits (JSON, percent, shell quoting) need no needles either. Compressed or encrypted copies are
 //! not found.
@@ -47,7 +47,7 @@ const CHUNK: usize = 1 << 20;
 pub struct Search<'a> {
     needles: &'a Needles,
     report: Report,
-    /// The bytes read last. They may contain the secret, and are overwritten on drop.
+    /// The bytes read last, which may contain the secret and are overwritten on drop.
     buffer: Zeroizing<Vec<u8>>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Secret types wipe themselves; libraries do not. Protobuf and HTTP libraries grow their buffers, and each growth
 //! leaves the old bytes in freed memory. With this allocator no freed heap byte keeps its content, regardless of the
-//! code that allocated it. It does not cover stacks, the kernel's buffers, or memory that is still allocated, such as
-//! the buffers of an open connection (these hold no secret, see docs/adr/0014).
+//! code that allocated it. The allocator does not cover stacks, the kernel's buffers, or memory that is still
+//! allocated, such as the buffers of an open connection (these hold no secret, see docs/adr/0014).
 
 #![allow(unsafe_code)] // a global allocator is an unsafe trait
 
@@ -71,8 +71,8 @@ mod tests {
     /// own data after the release.
     fn zeros_after(free: impl Fn(*mut u8, Layout)) -> bool {
         let layout = Layout::from_size_align(4096, 16).unwrap();
-        // SAFETY: the layout is valid, and the memory is written and freed once. It is read after the release on
-        // purpose: no other thread of this test allocates this size, and the block is too small to be unmapped.
+        // SAFETY: the layout is valid, and the memory is written and freed once. The memory is read after the release
+        // on purpose: no other thread of this test allocates this size, and the block is too small to be unmapped.
         unsafe {
             let keep = ZeroOnFree.alloc(layout); // so that the block behind does not merge with the top
             let block = ZeroOnFree.alloc(layout);

@@ -1,8 +1,8 @@
 //! Creates and fills the file system of a container's secret files.
 //!
-//! Each container has one tmpfs, which is created detached: it has no path on the host. It is filled before any process
-//! can see it, and the container gets read-only views of it, one per mount point. The shim keeps a writable handle,
-//! because secrets must be overwritten in place when the container ends; the launcher has a second handle.
+//! Each container has one tmpfs, which is created detached: it has no path on the host. The tmpfs is filled before any
+//! process can see it, and the container gets read-only views of it, one per mount point. The shim keeps a writable
+//! handle, because secrets must be overwritten in place when the container ends; the launcher has a second handle.
 //!
 //! ```text
 //! /0/                       mount point 0, a directory (0700, the process's user)
@@ -234,8 +234,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Creates detached views, one per mount point, in the same order. They are read-only, or writable if the process
-    /// may change its files.
+    /// Creates detached views, one per mount point, in the same order. The views are read-only, or writable if the
+    /// process may change its files.
     ///
     /// # Errors
     /// Returns `InvalidInput` on kernels before 6.15 if the volume is not attached: see [`Volume::attach`].

@@ -6,7 +6,7 @@ const PIECE_MAX: usize = 64 << 10;
 /// Length in bytes up to which the allocator has a size class for each multiple of 16 bytes.
 const CLASSES_MAX: usize = 1 << 10;
 
-/// Returns unused heap memory to the kernel. This is for a shim, which runs as long as its container.
+/// Returns unused heap memory to the kernel. Call this in a shim, which runs as long as its container.
 pub fn trim() {
     // SAFETY: malloc_trim has no precondition.
     unsafe { libc::malloc_trim(0) };

@@ -1,7 +1,7 @@
 //! Moves a memory file into huge pages.
 //!
-//! A mapping of such a file needs one page fault and one page-table entry per 2 MiB. This matters for a program that is
-//! forked for every container, because each process has its own page faults for the code.
+//! A mapping of such a file needs one page fault and one page-table entry per 2 MiB. The difference matters for a
+//! program that is forked for every container, because each process has its own page faults for the code.
 
 use std::io;
 use std::num::NonZeroUsize;

@@ -41,7 +41,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// A loop device. It exists while this value exists or the device is mounted.
+/// A loop device, which exists while this value exists or the device is mounted.
 #[derive(Debug)]
 pub struct LoopDevice {
     _open: File,

@@ -1,6 +1,6 @@
 //! Implements memory files, which pass secrets between processes by descriptor.
 //!
-//! A memory file has no name on any file system. Its size is fixed by seals, because a peer that shrinks the file could
+//! A memory file has no name on any file system. The size is fixed by seals, because a peer that shrinks the file could
 //! crash a reader with SIGBUS. The file is written once, so that one wipe reaches every holder of the descriptor. The
 //! sender may continue to write to the file, so readers work on a private copy that is overwritten after use. Mapped
 //! memory is locked if the limit on locked memory allows it.
@@ -207,8 +207,8 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the passed descriptor {why}"))
 }
 
-/// A memory mapping of fixed size, locked if permitted. It maps either a whole file that this process created, or
-/// private memory.
+/// A memory mapping of fixed size, locked if permitted. The mapped memory is either a whole file that this process
+/// created, or private memory.
 struct Map {
     at: NonNull<c_void>,
     len: usize,
@@ -237,7 +237,7 @@ impl Map {
 
     fn locked(at: NonNull<c_void>, len: NonZeroUsize) -> Self {
         // SAFETY: `at` and `len` are a mapping that was just created. If the limit on locked memory is too low, mlock
-        // fails. This is ignored, because the content is short-lived, and swap is the operator's choice.
+        // fails. The failure is ignored, because the content is short-lived, and swap is the operator's choice.
         let _ = unsafe { mlock(at, len.get()) };
         Self { at, len: len.get() }
     }

@@ -235,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    /// If locking is permitted, every page that is touched later is locked; otherwise nothing changes. This runs in a
-    /// new process of the test program, because the setting is per process.
+    /// If locking is permitted, every page that is touched later is locked; otherwise nothing changes. The test runs in
+    /// a new process of the test program, because the setting is per process.
     #[test]
     fn memory_is_locked_on_fault_if_permitted() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_LOCKED";

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Path of the pty multiplexer below the caller's root. It is a link into the container's devpts.
+/// Path of the pty multiplexer below the caller's root: a link into the container's devpts.
 const MULTIPLEXER: &str = "/dev/ptmx";
 
 /// Both ends of a pseudo terminal.
@@ -46,7 +46,7 @@ impl Window {
 }
 
 impl Terminal {
-    /// Opens a new terminal in the devpts of the caller's root. It belongs to the caller's user.
+    /// Opens a new terminal in the devpts of the caller's root. The terminal belongs to the caller's user.
     ///
     /// # Errors
     /// Returns an error if the caller's root has no devpts, or another file is at the multiplexer's path.

@@ -1,5 +1,5 @@
-//! Sets project quotas: all files below a directory count against one project id. This requires ext4 or XFS, mounted
-//! with project quotas.
+//! Sets project quotas: all files below a directory count against one project id. Project quotas require ext4 or XFS,
+//! mounted with project quotas.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

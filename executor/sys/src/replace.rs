@@ -1,7 +1,7 @@
 //! Replaces a file atomically by rename: a reader sees either the old or the new content.
 //!
-//! The new content is written to `NAME.new` next to the file. That name is reserved for this module: a leftover of an
-//! earlier attempt is removed, a link is not followed, and the file is removed after an error.
+//! The new content is written to `NAME.new` next to the file. The name `NAME.new` is reserved for this module: a
+//! leftover of an earlier attempt is removed, a link is not followed, and the file is removed after an error.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};

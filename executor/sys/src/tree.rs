@@ -51,7 +51,7 @@ fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     }
 }
 
-/// Identity of a directory. It differs if an inode number was reused.
+/// Identity of a directory. The identity differs if an inode number was reused.
 #[derive(PartialEq, Eq)]
 struct Identity {
     device: (u32, u32),

@@ -42,7 +42,7 @@ pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     taken
 }
 
-/// Writes the id maps of the user namespace of a process. They must not have been written before.
+/// Writes the id maps of the user namespace of a process. The maps must not have been written before.
 fn map(pid: i32, start: u32, size: u32) -> io::Result<()> {
     let mapping = format!("0 {start} {size}");
     std::fs::write(format!("/proc/{pid}/uid_map"), &mapping)?;

@@ -28,8 +28,8 @@ pub enum Job {
 }
 
 impl Job {
-    /// Returns the CPU time limit of the job in seconds. It is enough for the permitted bytes, and much less than a
-    /// transfer may last.
+    /// Returns the CPU time limit of the job in seconds. The limit is enough for the permitted bytes, and much less
+    /// than a transfer may last.
     pub fn processor_seconds_max(&self) -> u64 {
         let bytes = match self {
             Self::Locate => 0,
@@ -62,7 +62,8 @@ pub struct Validators {
     pub etag: Option<String>,
     /// `Last-Modified` of the response.
     pub last_modified: Option<String>,
-    /// Digest of the URL without its query. It ensures that only the same server can confirm the copy as current.
+    /// Digest of the URL without its query. The digest ensures that only the same server can confirm the copy as
+    /// current.
     pub place: String,
 }
 

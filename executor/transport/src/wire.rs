@@ -13,7 +13,7 @@
 //!         ▼ │      ▼ │
 //!        calls ── body   whole gRPC messages, bounded before they are decoded
 //! ```
-//! h2 reads into one buffer per connection and returns slices of it. It keeps header fields that a client adds to the
+//! h2 reads into one buffer per connection and returns slices of it. h2 keeps header fields that a client adds to the
 //! dynamic table, and copies small responses into a write buffer. The client determines how much data h2 keeps, and how
 //! long. Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the
 //! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to the library. A

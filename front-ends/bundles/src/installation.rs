@@ -242,7 +242,7 @@ impl Installation {
         }
     }
 
-    /// Sets a condition. Its time changes only if its status changes.
+    /// Sets a condition. The condition's time changes only if its status changes.
     pub fn condition(&mut self, kind: ConditionKind, status: bool, reason: &str, message: &str, revision: u32) {
         let status = if status { "True" } else { "False" };
         let before = self.conditions.iter().find(|it| it.kind == kind && it.status == status);
@@ -351,8 +351,8 @@ impl Installation {
         self.enter(Phase::Settled);
     }
 
-    /// Records that a revision failed. Its pods will be removed, and the previous revision stays current. The phase
-    /// changes when the pods have been removed ([`Self::settle`]).
+    /// Records that a revision failed. The revision's pods will be removed, and the previous revision stays current.
+    /// The phase changes when the pods have been removed ([`Self::settle`]).
     pub fn fail(&mut self, number: u32, reason: &str, message: &str) {
         self.set(number, State::Failed);
         let stays = match self.current() {
@@ -379,7 +379,8 @@ impl Installation {
         self.condition(ConditionKind::Installed, false, "BundleLoadFailed", &stays, number);
     }
 
-    /// Returns the names of the plays that remain after a command was killed. They must be removed before other work.
+    /// Returns the names of the plays that remain after a command was killed. These plays must be removed before other
+    /// work.
     pub fn left_over(&self) -> Vec<String> {
         match self.phase {
             Phase::Settled => Vec::new(),
@@ -400,8 +401,8 @@ impl Installation {
     }
 }
 
-/// Checks the name of an installation, which becomes part of pod names. It must have 1 to 40 characters of a-z, 0-9 and
-/// `-`, with a letter or digit at both ends.
+/// Checks the name of an installation, which becomes part of pod names. The name must have 1 to 40 characters of a-z,
+/// 0-9 and `-`, with a letter or digit at both ends.
 ///
 /// # Errors
 /// Returns a message if the name is invalid.

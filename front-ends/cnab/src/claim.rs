@@ -114,7 +114,7 @@ pub struct New<'a> {
 }
 
 impl Claim {
-    /// Creates a claim. Its id sorts after the ids of all earlier claims.
+    /// Creates a claim. The claim's id sorts after the ids of all earlier claims.
     ///
     /// # Errors
     /// Returns an error if the random number generator fails.
@@ -176,7 +176,7 @@ impl Claim {
 }
 
 impl ClaimResult {
-    /// Creates a result of a claim. Its id sorts after the id of the previous result.
+    /// Creates a result of a claim. The result's id sorts after the id of the previous result.
     ///
     /// # Errors
     /// Returns an error if the random number generator fails.

@@ -112,7 +112,7 @@ impl Dependencies {
 
     /// Returns the dependencies on which an action runs: first the dependencies that run before the bundle itself, then
     /// those that run after it. Dependencies are installed and upgraded before the bundle, in the bundle's sequence.
-    /// They are uninstalled after the bundle, in reverse sequence. Custom actions run only on the bundle.
+    /// Dependencies are uninstalled after the bundle, in reverse sequence. Custom actions run only on the bundle.
     pub fn order(&self, action: &str) -> (Vec<&str>, Vec<&str>) {
         let mut names: Vec<&str> = if self.sequence.is_empty() {
             self.requires.keys().map(String::as_str).collect()

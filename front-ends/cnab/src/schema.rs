@@ -35,8 +35,8 @@ pub(crate) fn each_schema<'a>(schema: &'a Value, visit: &mut impl FnMut(&str, &'
     }
 }
 
-/// Returns true if values of this schema are secret (rule 40). That is the case if the schema or one of its subschemas
-/// has the keyword `writeOnly` with a value other than `false`.
+/// Returns true if values of this schema are secret (rule 40): if the schema or one of its subschemas has the keyword
+/// `writeOnly` with a value other than `false`.
 pub(crate) fn is_write_only(schema: &Value) -> bool {
     let mut found = false;
     each_schema(schema, &mut |_, keywords| {

@@ -17,11 +17,11 @@ use crate::change::step;
 use crate::violation::Violations;
 
 /// Minimum length, in bytes, of values that are also replaced within longer strings. Shorter values would match too
-/// often. They are replaced only if they are the whole value of a variable, argument or annotation.
+/// often. Short values are replaced only if they are the whole value of a variable, argument or annotation.
 pub const PART_MIN: usize = 8;
 /// Prefix of a placeholder.
 const PREFIX: &str = "__executor_secret_";
-/// Fields that hold names or enumerations of Kubernetes. Their values are public and not searched.
+/// Fields that hold names or enumerations of Kubernetes. Values of these fields are public and not searched.
 const NAMES: [&str; 22] = [
     "apiVersion",
     "claimName",

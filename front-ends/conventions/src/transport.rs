@@ -1,8 +1,8 @@
 //! Calls convention servers over HTTPS (rules 1 and 15).
 //!
 //! Each call is one POST request on a separate connection. Redirects are not followed and proxies are not used. The
-//! server's certificate must match the host in the URL. It must be issued by an authority in the registration's CA
-//! bundle; if there is no bundle, by an authority that the system trusts.
+//! server's certificate must match the host in the URL. The certificate must be issued by an authority in the
+//! registration's CA bundle; if there is no bundle, by an authority that the system trusts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

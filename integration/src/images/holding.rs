@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::Endpoint;
 use crate::wait;
 
-/// Proxy between a client and a registry. It pauses a response after a number of bytes until the response is released.
+/// Proxy between a client and a registry. The proxy pauses a response after a number of bytes until the response is
+/// released.
 pub struct Holding {
     port: u16,
     shared: Arc<Shared>,

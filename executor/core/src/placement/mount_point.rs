@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::limits::PATH_MAX;
 use crate::plan::Layout;
 
-/// Directory in the container with the generations of its secret files. It is in /dev, which is new in every container
-/// and cannot contain files of a request.
+/// Directory in the container with the generations of its secret files. The directory is in /dev, which is new in every
+/// container and cannot contain files of a request.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
 /// Directory in the container for the mounts with the secrets of steps in a tree of actions, and with a kept
 /// environment. An empty directory is mounted on top and hides the secrets.
@@ -43,8 +43,8 @@ pub enum Content {
 
 impl MountPoint {
     /// Returns the link of a file in the directory. The link refers to the file of the same name in the current
-    /// generation. It is relative, so that it is also valid outside of the container. If the relative target would be
-    /// too long, the link is absolute.
+    /// generation. The link is relative, so that it is also valid outside of the container. If the relative target
+    /// would be too long, the link is absolute.
     pub fn link(&self, number: usize, file: &Path) -> PathBuf {
         let names = |path: &Path| path.components().filter(|part| matches!(part, Component::Normal(_))).count();
         let depth = names(&self.target) + names(file) - 1;

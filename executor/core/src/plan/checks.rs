@@ -34,7 +34,7 @@ pub struct Checks {
     pub monitor: MonitorForm,
 }
 
-/// Structure of a monitor action. It determines how failures are reported.
+/// Structure of a monitor action, which determines how failures are reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MonitorForm {

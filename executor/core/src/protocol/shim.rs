@@ -27,8 +27,8 @@ pub enum ShimCall {
     /// Send a signal to a process.
     #[prost(message, tag = "3")]
     Signal(Signal),
-    /// Pass a handle of the secret file system and the heartbeat to a restarted launcher. Their descriptors accompany
-    /// the reply, in this order. Without secret files, the reply is a refusal with only the heartbeat's descriptor.
+    /// Pass a handle of the secret file system and the heartbeat to a restarted launcher. The descriptors accompany the
+    /// reply, in this order. Without secret files, the reply is a refusal with only the heartbeat's descriptor.
     #[prost(message, tag = "4")]
     Share(Share),
     /// Replace the secret files; descriptors accompany the call.
@@ -64,7 +64,7 @@ pub enum ShimCall {
     /// Write the state of the health checks to the log.
     #[prost(message, tag = "82")]
     NoteHealth(NoteHealth),
-    /// Create a socket for a check. Its descriptor accompanies the reply.
+    /// Create a socket for a check. The socket's descriptor accompanies the reply.
     #[prost(message, tag = "81")]
     MakeSocket(MakeSocket),
     /// Return the URL of a transfer in progress. A memory file accompanies the reply.
@@ -135,8 +135,8 @@ pub struct EndUnhealthy {
     /// [`UNHEALTHY_REASON_MAX`](crate::protocol::UNHEALTHY_REASON_MAX) bytes on one line.
     #[prost(string, tag = "1")]
     pub reason: String,
-    /// Last lines of the failed programs, at most one entry per check. They are written only to the log, masked. (Field
-    /// 2 was the output of one program.)
+    /// Last lines of the failed programs, at most one entry per check. The lines are written only to the log, masked.
+    /// (Field 2 was the output of one program.)
     #[prost(message, repeated, tag = "3")]
     pub outputs: Vec<CheckOutput>,
     /// Number of restarts before the checked run.

@@ -39,7 +39,7 @@ const ARGS_MAX: usize = 64;
 /// Maximum total size of a program's path, directory, user and arguments, in bytes. Every record of the container
 /// contains them.
 const EXEC_BYTES_MAX: usize = 8 << 10;
-/// Headers that control the connection. They are reserved for the executor.
+/// Headers that control the connection, which are reserved for the executor.
 const CONNECTION_HEADERS: [&str; 10] = [
     "connection",
     "content-length",

@@ -51,7 +51,7 @@ pub(crate) struct CheckReport {
     pub(crate) change: Option<HealthChange>,
     /// True if the health must be recorded for a restart.
     pub(crate) keep: bool,
-    /// Last lines of failed programs, for the container's log. They may contain secrets.
+    /// Last lines of failed programs, for the container's log. The lines may contain secrets.
     pub(crate) outputs: Vec<FailedOutput>,
 }
 

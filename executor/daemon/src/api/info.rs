@@ -73,7 +73,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     }
 }
 
-/// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
+/// Feature names of this version, sorted. The names are documented at `InfoResponse.features` and never removed.
 const FEATURES: [&str; 22] = [
     "actions",
     "attach",

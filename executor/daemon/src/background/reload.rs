@@ -1,9 +1,9 @@
 //! Reapplies the rules of the configuration file when the file changes, and on SIGHUP: `[[callers]]`, and `allow` of
 //! each secret provider.
 //!
-//! The file is read as the user that the daemon runs as. Its text is applied after two identical reads, so that a file
-//! that is still being written is not applied. The whole file must be valid; otherwise the rules in force stay. Changed
-//! keys that need a restart are logged.
+//! The file is read as the user that the daemon runs as. The file's text is applied after two identical reads, so that
+//! a file that is still being written is not applied. The whole file must be valid; otherwise the rules in force stay.
+//! Changed keys that need a restart are logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use super::{Account, BootError};
 use crate::config::{Config, MetricsAddress};
 use crate::scrape::http::Listener;
 
-/// Environment variables of socket activation. They are removed, because libraries would use the descriptors.
+/// Environment variables of socket activation. The variables are removed, because libraries would use the descriptors.
 const ACTIVATION: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_FDS_FIRST_FD"];
 
 /// Creates the control plane's socket, or receives it from systemd.

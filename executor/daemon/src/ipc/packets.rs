@@ -21,8 +21,8 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 
-/// A connection. It is registered for writing only while a message waits for buffer space: otherwise the kernel would
-/// notify the writer each time the peer reads a message.
+/// A connection, which is registered for writing only while a message waits for buffer space: otherwise the kernel
+/// would notify the writer each time the peer reads a message.
 #[derive(Debug)]
 pub(crate) struct Packets(AsyncFd<Seqpacket>);
 

@@ -4,9 +4,9 @@
 //!  shim ──> log, log.1 ──> reader ──> lines ──> messages ──> connection ──> receiver
 //!  (masked, limited)       one of each container and target  one of each target
 //! ```
-//! The log files are the queue. They exist anyway, each has a size limit, and a shim waits only for the disk. Therefore
-//! no receiver can block a container, and a container that floods its log loses only its own lines. If output is
-//! rotated away before it is sent, the reader detects a gap with exact counts. The gap is reported in the stream, in
+//! The log files are the queue. The files exist anyway, each has a size limit, and a shim waits only for the disk.
+//! Therefore no receiver can block a container, and a container that floods its log loses only its own lines. If output
+//! is rotated away before it is sent, the reader detects a gap with exact counts. The gap is reported in the stream, in
 //! the daemon's log and in metrics. Containers take turns on the connection, and each turn reads one chunk, which
 //! bounds the memory.
 //!
@@ -154,7 +154,7 @@ enum Encoder {
 }
 
 impl LogSinks {
-    /// Creates the configured targets. Their positions are stored in this directory.
+    /// Creates the configured targets. The positions of targets are stored in this directory.
     pub(crate) fn open(settings: &LogSettings, directory: &Path, metrics: &Metrics) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let target = |name: &'static str, form: SinkFormat, address: Address| {

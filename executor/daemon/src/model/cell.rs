@@ -37,7 +37,7 @@ pub struct Drain {
     pub deadline_at: Timestamp,
     /// Maximum number of containers that are stopped in parallel.
     pub parallel: usize,
-    /// Reason for the drain. It is reported to clients whose containers are refused.
+    /// Reason for the drain, which is reported to clients whose containers are refused.
     pub reason: String,
     /// True after all containers have exited, or 30 s after the remaining containers were killed.
     pub done: bool,

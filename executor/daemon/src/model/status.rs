@@ -1,7 +1,7 @@
 //! Status of a container, during its lifecycle and after completion.
 //!
-//! Registry, ledger and API share this type. It is built from the admitted plan and the shim's records, and holds no
-//! secrets, because the plan and the records hold none.
+//! Registry, ledger and API share this type. A status is built from the admitted plan and the shim's records, and holds
+//! no secrets, because the plan and the records hold none.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -142,8 +142,8 @@ fn ended(node: &Node, id: &ContainerId, kind: EventKind) {
     node.ledger.remove_reservation(id);
 }
 
-/// Restores the reservations of an earlier daemon. Their lifetimes continued while no daemon was running. Called after
-/// the ledger's containers are registered.
+/// Restores the reservations of an earlier daemon. The reservations' lifetimes continued while no daemon was running.
+/// Called after the ledger's containers are registered.
 pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
     for reservation in reservations {
         let left = reservation.expires_at.since(crate::now()).min(TTL_MAX);

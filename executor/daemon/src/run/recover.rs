@@ -117,7 +117,8 @@ fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
 }
 
 /// Returns the status of a container that has a directory with its first record, but no ledger entry, no live record
-/// and no exit record. It counts as created, so that its task searches for its shim, and then completes it as lost.
+/// and no exit record. The container counts as created, so that its task searches for its shim, and then completes it
+/// as lost.
 fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     match records::first(&node.config.paths, id) {
         Ok(Some(record)) => Some(ContainerStatus { state: State::Created, ..ContainerStatus::from_record(record) }),

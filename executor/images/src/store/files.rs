@@ -14,7 +14,8 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
     made.map_err(|error| ImageError::io("make directory", path, error))
 }
 
-/// Creates the directory of a file if it is missing. It is missing if the disk was full when the store was opened.
+/// Creates the directory of a file if it is missing. The directory is missing if the disk was full when the store was
+/// opened.
 pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
     path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
 }

@@ -1,4 +1,4 @@
-//! Manages partial blobs and archives that are being received. Their content is not used before it is verified from its
+//! Manages partial blobs and archives that are being received. The content is not used before it is verified from its
 //! first byte.
 
 use std::collections::HashMap;

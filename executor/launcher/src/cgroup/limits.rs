@@ -272,8 +272,9 @@ fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
 }
 
 /// Converts a weight of cgroup v2 (1 to 10000, default 100) to shares of v1 (2 to 262144, default 1024). Returns the
-/// largest number of shares that OCI runtimes convert back to this weight. Their conversion is a quadratic function of
-/// logarithms that maps the minimum, default and maximum of shares to the minimum, default and maximum weight.
+/// largest number of shares that OCI runtimes convert back to this weight. The runtimes' conversion is a quadratic
+/// function of logarithms that maps the minimum, default and maximum of shares to the minimum, default and maximum
+/// weight.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
 fn shares(weight: u32) -> u64 {
     let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;

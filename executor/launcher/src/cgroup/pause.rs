@@ -19,7 +19,7 @@ const SIGSTOP_BIT: u64 = 1 << (libc::SIGSTOP - 1);
 /// Result of stopping the processes of a cgroup.
 #[derive(Debug)]
 pub(crate) struct StoppedProcesses {
-    /// Processes that job control or a debugger had stopped before. They are not continued.
+    /// Processes that job control or a debugger had stopped before. These processes are not continued.
     before: BTreeSet<i32>,
 }
 

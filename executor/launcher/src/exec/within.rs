@@ -32,8 +32,8 @@ use crate::rootfs::place_view;
 use crate::seccomp::Filter;
 use crate::ulimits;
 
-/// Prefix of the message in which the first process reports the second process. The pid follows. It differs from all
-/// error numbers.
+/// Prefix of the message in which the first process reports the second process. The pid follows. The prefix differs
+/// from all error numbers.
 pub(crate) const MADE: &[u8; 4] = b"made";
 /// Returns the pid of the second process if the message is [`MADE`].
 pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
@@ -43,7 +43,7 @@ pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
 
 /// Message in which the second process sends its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
-/// Message for which the second process waits. It is sent when the supervisor tracks the second process.
+/// Message for which the second process waits, which is sent when the supervisor tracks the second process.
 pub(crate) const GO: &[u8] = b"go";
 
 /// Parameters for creating a process in a container.

@@ -7,7 +7,7 @@ use executor_core::cni::{Address, Addresses, Capabilities};
 use executor_core::plan::PublishedPort;
 use serde::{Deserialize, Serialize};
 
-/// First bytes of a container's hardware address. They mark the address as locally administered.
+/// First bytes of a container's hardware address, which mark the address as locally administered.
 const HARDWARE_PREFIX: [u8; 2] = [0x02, 0x65];
 
 /// A container that is attached to a bridge network, or whose attachment has begun.
@@ -48,8 +48,8 @@ impl BridgeAttachment {
         self.interface == network.interface && self.addresses == network.addresses(self.number)
     }
 
-    /// Returns the hardware address. It depends only on the addresses, because peers cache the pair of hardware and IP
-    /// address.
+    /// Returns the hardware address, which depends only on the addresses, because peers cache the pair of hardware and
+    /// IP address.
     pub(super) fn hardware(&self) -> [u8; 6] {
         hardware(&self.addresses)
     }

@@ -133,8 +133,8 @@ pub(super) fn complete(
 }
 
 /// Checks that no other container and no program on the host uses the ports, and reserves them. Hold the returned lock
-/// until the record is written. It excludes other checks and [`make`], which deletes the elements of containers without
-/// a record.
+/// until the record is written. The lock excludes other checks and [`make`], which deletes the elements of containers
+/// without a record.
 fn reserve_ports(
     host: &Host,
     id: &str,
@@ -302,8 +302,8 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the rules of a container that has ended, which frees its ports. This takes less time than the rest of
-/// [`detach`].
+/// Deletes the rules of a container that has ended, which frees its ports. The deletion takes less time than the rest
+/// of [`detach`].
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.

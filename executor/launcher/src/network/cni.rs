@@ -16,7 +16,7 @@
 //! locks      no parallel operations on one attachment, no GC during ADD or DEL             (locks.rs)
 //! ```
 //! Plugins are programs of the operator. They are trusted, but may have bugs, so their output and running time are
-//! limited. They run as root in the host's mount and network namespaces.
+//! limited. Plugins run as root in the host's mount and network namespaces.
 
 pub(super) mod check;
 pub(super) mod config;
@@ -211,14 +211,14 @@ fn dir(host: &Host) -> PathBuf {
     host.run_dir.join("cni")
 }
 
-/// Returns the cgroup for the plugins of a container. It is next to the containers' cgroups; container ids do not begin
-/// with a dot.
+/// Returns the cgroup for the plugins of a container. This cgroup is next to the containers' cgroups; container ids do
+/// not begin with a dot.
 fn cgroup(host: &Host, id: &ContainerId) -> PathBuf {
     host.cgroup_parent.join(format!(".network.{id}"))
 }
 
-/// Returns the cgroup for plugins that check a container. It is separate from the cgroup of ADD: when a hanging check
-/// is killed, processes that ADD started keep running.
+/// Returns the cgroup for plugins that check a container. This cgroup is separate from the cgroup of ADD: when a
+/// hanging check is killed, processes that ADD started keep running.
 fn check_cgroup(host: &Host, id: &ContainerId) -> PathBuf {
     host.cgroup_parent.join(format!(".check.{id}"))
 }

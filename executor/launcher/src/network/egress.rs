@@ -1,14 +1,14 @@
 //! Limits connections beyond the container's own network. If the request has no egress, all are blocked; if it has
 //! rules, only connections that the rules allow are possible.
 //!
-//! An nf_tables table in the container's network namespace is created before any process of the container runs. It
-//! accepts packets of connections that others opened, packets to the networks of the container's own addresses, and
-//! neighbour discovery. It blocks packets to the gateways and to the host's own addresses in those networks: the host
-//! is not a peer. Rules of the request come first, so a rule may allow the host or a name server on a gateway. Rules
-//! for executord's name server come first too; the name server forwards a query only if the request's rules allow it.
-//! The whole table is replaced in one transaction, so each packet is matched against either the old or the new rules.
-//! Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW. A container without
-//! egress or with egress rules gets neither capability (see the validation in core).
+//! An nf_tables table in the container's network namespace is created before any process of the container runs. The
+//! table accepts packets of connections that others opened, packets to the networks of the container's own addresses,
+//! and neighbour discovery. The table blocks packets to the gateways and to the host's own addresses in those networks:
+//! the host is not a peer. Rules of the request come first, so a rule may allow the host or a name server on a gateway.
+//! Rules for executord's name server come first too; the name server forwards a query only if the request's rules allow
+//! it. The whole table is replaced in one transaction, so each packet is matched against either the old or the new
+//! rules. Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW. A container
+//! without egress or with egress rules gets neither capability (see the validation in core).
 
 use std::io;
 use std::net::IpAddr;
@@ -51,7 +51,8 @@ pub(super) fn limit(init: BorrowedFd<'_>, plan: &Plan, addresses: &Addresses) ->
         let names = addresses.name_servers.iter().flat_map(|server| name_server(*server));
         rules(&addresses.own, &hosts, names.chain(allowed).collect())
     };
-    // The rules apply to the container's own connections. It may forward packets only if egress is unrestricted.
+    // The rules apply to the container's own connections. The container may forward packets only if egress is
+    // unrestricted.
     let forwarded = if is_open { rules.clone() } else { Vec::new() };
     process::within_network(init, || {
         let chains = |rules| [("output", Hook::Output, rules), ("forward", Hook::Forward, forwarded.clone())];
@@ -137,7 +138,7 @@ fn destination(range: &AddressRange) -> Vec<Step> {
             let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
             vec![Step::Family(IPV6), Step::HeaderRange { offset: Side::Destination.offset(false), first, last }]
         }
-        // Validation refuses such a range. This matches no packet.
+        // Validation refuses such a range. The returned range matches no packet.
         _ => vec![Step::Family(IPV4), Step::Family(IPV6)],
     }
 }

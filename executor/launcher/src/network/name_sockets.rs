@@ -1,5 +1,5 @@
 //! Opens the sockets of executord's name server, on port 53 of the gateways of a built-in network. Only root can open
-//! them. They are opened before the bridge exists, and stay open after this process exits.
+//! them. The sockets are opened before the bridge exists, and stay open after this process exits.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! Mounts a container's network namespace at a path: RUN_DIR/netns/ID, in the host's own mount namespace.
 //!
 //! Plugins use this path. The mount keeps the namespace after init's exit, so that a later process can undo a plugin's
-//! changes there. It is the only mount of a container in the host's mount namespace.
+//! changes there. No other mount of a container is in the host's mount namespace.
 
 use std::fs::{self, OpenOptions};
 use std::io;

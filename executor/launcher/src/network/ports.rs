@@ -3,8 +3,8 @@
 //!
 //! CNI's portmap plugin redirects packets before any socket sees them. Without a reservation, a container could take
 //! over the port of a running service, and a service could start on a container's port and receive nothing. Therefore a
-//! socket is bound to each port. It is never listened on or read, and is closed when the shim exits. Podman reserves
-//! ports in the same way.
+//! socket is bound to each port. The socket is never listened on or read, and is closed when the shim exits. Podman
+//! reserves ports in the same way.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;

@@ -32,7 +32,7 @@ struct Owned {
     gid: u32,
 }
 
-/// Creates /etc with empty files in the upper layer. They belong to the host user and group `root`.
+/// Creates /etc with empty files in the upper layer. The files belong to the host user and group `root`.
 ///
 /// # Errors
 /// Returns an error if the disk is full.

@@ -1,7 +1,7 @@
 //! Assembles the root `host`: a read-only view of the host's programs, for local debugging without an image.
 //!
 //! The root is a tmpfs with read-only binds of `/usr` and related directories, and a minimal `/etc` for running
-//! programs. It does not contain the host's host name, password file or configuration.
+//! programs. The root does not contain the host's host name, password file or configuration.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,8 @@
 //! Mounts the root of a container as an overlay: shared lower directories, which are never written to, and the
 //! container's own upper directory, which is removed with the container.
 //!
-//! The lower directories are a `dir:` or the layers of an image. They are passed as open descriptors, bottom first.
+//! The lower directories are a `dir:` or the layers of an image. The directories are passed as open descriptors, bottom
+//! first.
 
 use std::fs::{self, Metadata};
 use std::io;

@@ -25,7 +25,7 @@ const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 /// `ret #k`.
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// A range of calls with the same action. It ends where the next range starts.
+/// A range of calls with the same action. The range ends where the next range starts.
 struct Range {
     first: u32,
     answer: BpfProgram,

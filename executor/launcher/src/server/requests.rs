@@ -44,7 +44,7 @@ const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 /// Maximum number of deferred requests with descriptors, of all daemons.
 const LAUNCHES_MAX: usize = 64;
 /// Maximum number of deferred requests without descriptors. Most of them are for the removal of a deleted container.
-/// They do not block launches.
+/// Deferred requests do not block launches.
 const REMOVALS_MAX: usize = 2048;
 
 /// A request that waits for a shim.

@@ -69,9 +69,9 @@ impl Server {
         }
         // If a shim exited before it created directories, only its inputs and a waiting daemon are left.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
-            // The shim itself has removed everything and recorded the exit. It has wiped all secret files that it
-            // could. A file that the container's process created can be left, if a process outside of the container
-            // has a lease on it.
+            // The shim itself has removed everything and recorded the exit. The shim has wiped all secret files that it
+            // could. A file that the container's process created can be left, if a process outside of the container has
+            // a lease on it.
             let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
             self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
             self.follow_up_detachment(id);
@@ -101,8 +101,8 @@ impl Server {
         Some(patience / WATCHES)
     }
 
-    /// Kills shims whose event loop has stopped. Their containers are ended after their exit. If a killed shim does not
-    /// exit in time, its container is ended anyway, because the shim can execute no further code.
+    /// Kills shims whose event loop has stopped. The containers are ended after the shims' exit. If a killed shim does
+    /// not exit in time, its container is ended anyway, because the shim can execute no further code.
     pub(super) fn watch_shims(&mut self) {
         let Some(patience) = self.host.watchdog else { return };
         let mut given_up = Vec::new();

@@ -25,7 +25,8 @@ use crate::warm::WarmPaths;
 const REFILL_AFTER: Duration = Duration::from_millis(10);
 /// Maximum delay after the first use in a burst.
 const REFILL_BY: Duration = Duration::from_millis(40);
-/// Delay after a warm container failed or could not be created. It doubles with each further failure, up to a maximum.
+/// Delay after a warm container failed or could not be created. The delay doubles with each further failure, up to a
+/// maximum.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
 /// Maximum age of a warm container.
@@ -56,7 +57,7 @@ pub(super) struct WarmPool {
     refill_by: Option<Instant>,
     /// Number of consecutive failures of warm containers.
     failed: u32,
-    /// Number of warm containers created. Their names contain it.
+    /// Number of warm containers created. The names of warm containers contain this number.
     made: u64,
     /// Number of launches that used a warm container.
     used: u64,

@@ -1,4 +1,5 @@
-//! Runs a warm container: a shim with a waiting init in its own cgroup and namespaces. It can become any container.
+//! Runs a warm container: a shim with a waiting init in its own cgroup and namespaces. A warm container can become any
+//! container.
 //!
 //! ```text
 //! fork from the launcher
@@ -7,8 +8,8 @@
 //!   become     limits, root file system, user; init is the container's        (WarmContainer::become_container)
 //! ```
 //! A warm container has no information about the program that it will run, and is used only once. If a launch cannot
-//! use it, it is stopped. Its directory in RUN_DIR/shells keeps its name until the container's record exists. If a
-//! launcher finds such a directory without a process, it removes the leftovers ([`crate::warm`]).
+//! use it, it is stopped. The warm container's directory in RUN_DIR/shells keeps its name until the container's record
+//! exists. If a launcher finds such a directory without a process, it removes the leftovers ([`crate::warm`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -60,7 +61,7 @@ const NAME: &CStr = c"executor-warm";
 const LAUNCH_MAX: usize = 8192;
 /// Message of a warm container that is ready for use.
 pub(crate) const READY: &[u8] = b"ready";
-/// Message that acknowledges a launch. It is sent before anything is changed for the container.
+/// Message that acknowledges a launch, sent before anything is changed for the container.
 pub(crate) const BEGUN: &[u8] = b"begun";
 
 /// Parameters of a warm container.
@@ -285,7 +286,7 @@ impl WarmContainer {
                 return Err(refused);
             }
         };
-        // Reap the process that created the user namespace. It has exited or is about to exit.
+        // Reap the process that created the user namespace. This process has exited or is about to exit.
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
         }

@@ -2,7 +2,7 @@
 //! mounts.
 //!
 //! The file system of the secret files exists as long as the container's mount namespace. A helper enters the namespace
-//! and clones each mount of secret files or their generations. It makes the clone writable and returns it. The
+//! and clones each mount of secret files or their generations. The helper makes the clone writable and returns it. The
 //! container's own mounts are not changed. Files wiped through the clone are wiped for the container, too, because the
 //! file system is the same.
 

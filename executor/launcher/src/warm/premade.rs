@@ -1,8 +1,8 @@
 //! Prepares directories for a container that is not known yet. A warm container creates them in advance, with
 //! everything that does not depend on the request, and two renames give them the container's names.
 //!
-//! Each container gets new directories. They appear among the directories of containers only when their records are
-//! complete.
+//! Each container gets new directories. The directories appear among the directories of containers only when their
+//! records are complete.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

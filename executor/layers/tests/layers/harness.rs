@@ -165,7 +165,7 @@ impl Sandbox {
         })
     }
 
-    /// Lists everything outside the layers' trees. It must not change.
+    /// Lists everything outside the layers' trees. The list must not change.
     pub(crate) fn surroundings(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let mut all = listing(self.path());
         all.retain(|path, _| !path.starts_with("layers/sha256") && !path.starts_with("jail/root"));

@@ -13,7 +13,7 @@ const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;
 /// Value of `FormEntry::prefix` if no other form is a prefix of this form.
 const NONE: u32 = u32::MAX;
 
-/// Sorted forms. Their bytes are stored by the caller and passed to every call.
+/// Sorted forms. The caller stores the bytes of the forms and passes them to every call.
 pub(super) struct Matcher {
     /// Number of leading bytes that the filter and the keys use: 8, or 4 if a form is shorter than 8 bytes.
     width: usize,

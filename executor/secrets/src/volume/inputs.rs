@@ -1,9 +1,9 @@
 //! Stores secret inputs other than files for the holder of the runtime token, and reads files back.
 //!
 //! A process has its own copy of its environment and arguments, and the memory file that carried them is wiped once the
-//! process runs. If the container may request its inputs again, this module stores them in the volume. They are charged
-//! to the container, wiped with its files, and accessible through any handle of the volume. They are in a directory
-//! next to the mount points that only root can access.
+//! process runs. If the container may request its inputs again, this module stores them in the volume. The inputs are
+//! charged to the container, wiped with its files, and accessible through any handle of the volume. The inputs are in a
+//! directory next to the mount points that only root can access.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, ROOT, Volume, generations, make_dir, write_file};
 
-/// Directory of the inputs. Its name differs from those of the mount points, which are numbers.
+/// Directory of the inputs. The names of mount points are numbers, so this name differs from them.
 const DIRECTORY: &str = "inputs";
 /// File of values in this directory, in the payload format.
 const VALUES: &str = "values";

@@ -152,7 +152,8 @@ fn a_wipe_overwrites_in_place() {
     assert_eq!(volume.wipe().unwrap().files(), 0);
 }
 
-/// Returns the page frames of a mapping whose pages were touched. They are zeros if the test does not run as root.
+/// Returns the page frames of a mapping whose pages were touched. The frames are zeros if the test does not run as
+/// root.
 fn frames_at(at: usize, pages: usize) -> Vec<u64> {
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let frame = |page: usize| {

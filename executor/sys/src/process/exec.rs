@@ -64,7 +64,8 @@ pub fn trim_stack() -> io::Result<()> {
 /// # Errors
 /// Returns an error if the kernel is older than 5.11.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers. It closes no descriptor yet, so no owned descriptor becomes invalid.
+    // SAFETY: a plain system call on integers. The call closes no descriptor yet, so no owned descriptor becomes
+    // invalid.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

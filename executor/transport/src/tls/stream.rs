@@ -15,8 +15,8 @@ use crate::client_socket::ClientSocket;
 pub struct TlsStream {
     socket: ClientSocket<TcpStream>,
     session: Session,
-    /// Number of plain bytes that were encrypted but are not completely in the socket yet. They are reported as written
-    /// when they are.
+    /// Number of plain bytes that were encrypted but are not completely in the socket yet. Bytes are reported as
+    /// written when they are in the socket.
     accepted: usize,
     closing: bool,
 }

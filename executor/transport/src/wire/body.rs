@@ -34,7 +34,7 @@ pub trait MessageCheck: Send + Unpin + 'static {
     fn check(&self, message: &[u8]) -> Result<(), Status>;
 }
 
-/// Observes a call. It is dropped when the response is written or abandoned.
+/// Observes a call. The observer is dropped when the response is written or abandoned.
 pub trait CallObserver: Send + Unpin + 'static {
     /// Receives the fields of the response head, and later the fields of the trailers. Only one of the two has
     /// `grpc-status`.

@@ -31,7 +31,8 @@ const STREAMS: usize = 4096;
 const PART: usize = 4;
 /// Maximum time that a call waits for space before it is refused.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time without progress after which a client counts as stalled. This matters only while other calls wait for space.
+/// Time without progress after which a client counts as stalled. The time matters only while other calls wait for
+/// space.
 const STALLED: Duration = Duration::from_secs(10);
 /// Bytes of responses that a client must read within [`STALLED`] to make progress: 16 KiB per second.
 pub(super) const PROGRESS: usize = 160 << 10;
@@ -41,7 +42,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Kind of a call, by the space that its responses need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// One small response. Its own size is counted once it exists.
+    /// One small response. The response's own size is counted once it exists.
     Small,
     /// One response that can be large. Space is reserved before it is created.
     Large,

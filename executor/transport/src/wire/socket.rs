@@ -1,5 +1,5 @@
-//! The stream that the HTTP/2 library reads and writes. It converts between a socket and the library by [`Inbound`] and
-//! [`Outbound`].
+//! The stream that the HTTP/2 library reads and writes. The stream converts between a socket and the library by
+//! [`Inbound`] and [`Outbound`].
 
 use std::io::{self, IoSlice};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! `agent-cli catalog`: checks and shows file-based catalogs. It needs no running executord.
+//! `agent-cli catalog`: checks and shows file-based catalogs. The command needs no running executord.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use executor_bundles::catalog::diff::diff;

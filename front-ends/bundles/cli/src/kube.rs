@@ -87,8 +87,8 @@ impl Player<'_> {
         }
     }
 
-    /// Runs the program until it exits and returns its output. Its messages go to standard error; if it fails, its last
-    /// message becomes the error.
+    /// Runs the program until it exits and returns its output. The program's messages go to standard error; if it
+    /// fails, its last message becomes the error.
     async fn run(&mut self, args: &[OsString], input: Option<&Zeroizing<String>>) -> Result<Vec<u8>, PlayError> {
         let program = executables::find(PROGRAM).ok_or(PlayError::NoProgram)?;
         let own = std::env::current_exe().map_err(PlayError::Run)?;

@@ -2,7 +2,7 @@
 //! bundle`. Under the name `agent-cli-catalog` the same program is `agent-cli catalog`.
 //!
 //! The library `executor_bundles` implements bundles and catalogs. This crate has the command lines ([`bundle`],
-//! [`catalog`]) and their common parts ([`common`]). It manages installations ([`install`], [`events`]), runs
+//! [`catalog`]) and their common parts ([`common`]). The crate manages installations ([`install`], [`events`]), runs
 //! `agent-cli-kube` ([`kube`]) and pulls images from registries ([`registry`]).
 
 #![forbid(unsafe_code)]

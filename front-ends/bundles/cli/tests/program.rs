@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_agent-cli-bundle");
 
-/// Stub of `agent-cli-kube`. It counts its calls and kills its caller before or after the call named in the file
+/// Stub of `agent-cli-kube`. The stub counts its calls and kills its caller before or after the call named in the file
 /// `kill`. If the file `fail` exists, plays fail.
 const PLAYER: &str = r#"#!/bin/sh
 cd "$PLAYS" || exit 1

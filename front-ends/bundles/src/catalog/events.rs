@@ -1,4 +1,4 @@
-//! Reads objects directly from the events of the YAML parser. This takes half the time of the full reader, which
+//! Reads objects directly from the events of the YAML parser. Parsing takes half the time of the full reader, which
 //! supports features that most documents do not use.
 //!
 //! This reader rejects documents with an anchor, a tag, a merge, an unusual plain scalar or any error. The caller then

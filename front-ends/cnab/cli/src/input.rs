@@ -61,7 +61,7 @@ pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
 /// Values of `-p` by dependency and parameter. The key of the bundle itself is empty.
 pub(crate) type Given = BTreeMap<String, BTreeMap<String, Text>>;
 
-/// Unparsed value of a parameter. It does not implement `Debug`, so that it is not printed.
+/// Unparsed value of a parameter. The type does not implement `Debug`, so that no value is printed.
 pub(crate) struct Text {
     text: Zeroizing<String>,
     /// True if the command line contains the value.

@@ -16,7 +16,7 @@ use crate::names;
 use crate::violation::{Violations, pointer};
 
 impl Claim {
-    /// Parses a claim. Its bundle is not validated, because it may be older than the rules.
+    /// Parses a claim. The claim's bundle is not validated, because it may be older than the rules.
     ///
     /// # Errors
     /// Returns all violations if the claim is invalid.

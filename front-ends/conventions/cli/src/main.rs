@@ -2,8 +2,8 @@
 //! `agent-cli convention`.
 //!
 //! The library `executor_conventions` implements conventions. This crate has the command line ([`cli`], [`args`]), the
-//! reader of object files ([`objects`]), the commands ([`work`]) and the output ([`view`]). It does not connect to
-//! executord.
+//! reader of object files ([`objects`]), the commands ([`work`]) and the output ([`view`]). The program does not
+//! connect to executord.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Runs the hooks after the start and before the stop of a container (P31, P32). Their output is discarded, because it
-//! may contain secrets.
+//! Runs the hooks after the start and before the stop of a container (P31, P32). The hooks' output is discarded,
+//! because it may contain secrets.
 
 use std::time::Duration;
 

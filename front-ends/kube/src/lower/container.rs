@@ -398,8 +398,8 @@ impl<'a> Lowering<'a> {
                 environment.set(&variable.name, Variable { value, secret, plain: false });
             }
         }
-        // As in the Job controller, this variable follows the others. It is added only if the container does not set
-        // it.
+        // As in the Job controller, this variable follows the others. The variable is added only if the container does
+        // not set it.
         let own = |variable: &EnvVar| variable.name == JOB_INDEX;
         if self.workload.job.as_ref().is_some_and(|job| job.indexed) && !container.env.iter().flatten().any(own) {
             let value = Zeroizing::new(self.index.to_string());

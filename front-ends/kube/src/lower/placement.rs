@@ -1,5 +1,5 @@
 //! Checks the fields that choose a node or an order among pods (P63). There is only one node, so these fields have no
-//! effect. They are still validated as by an API server, so that errors in the file are reported.
+//! effect. The fields are still validated as by an API server, so that errors in the file are reported.
 
 use std::collections::BTreeSet;
 

@@ -100,7 +100,7 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Creates a sparse blob without data. Its length alone does not cause a refusal.
+/// Creates a sparse blob without data. The blob's length alone does not cause a refusal.
 fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
     /// A skippable zstd frame: magic number and length.
     const SKIPPED: [u8; 8] = [0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff];

@@ -49,7 +49,7 @@ const HELD_MAX: u64 = 5 << 20;
 /// Maximum memory for each reader, in executord or in the shim: 1.2 MiB of queues and windows, and 2 MiB in the shim.
 const READER_MAX: u64 = 4 << 20;
 
-/// Attaches a reader on its own connection. It reads nothing after the first message.
+/// Attaches a reader on its own connection. The reader reads nothing after the first message.
 fn reader(daemon: &Daemon, id: &str) -> anyhow::Result<Attached> {
     let api = Api::connect(&daemon.socket()).context("a connection")?;
     Ok(Attached::start(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)

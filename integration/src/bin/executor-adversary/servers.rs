@@ -91,7 +91,7 @@ const BUNDLE: &str = r#"{"schemaVersion": "v1.0.0", "name": "lamp", "version": "
 /// Raw type, name and link of an archive entry.
 type RawEntry<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// Checks how the front end handled a hostile input. It must refuse the input promptly with a message.
+/// Checks how the front end handled a hostile input. The front end must refuse the input promptly with a message.
 fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
     let shown = format!("{}{}", ran.stdout, ran.stderr);
     let raw =

@@ -36,7 +36,7 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Time limit of a victim's download, in milliseconds. It expires only if the attack succeeds.
+/// Time limit of a victim's download, in milliseconds. The limit expires only if the attack succeeds.
 const PATIENCE_MS: i64 = 30_000;
 /// Time limit of a control's download, which is expected to wait, in milliseconds.
 const CONTROL_MS: i64 = 1_500;

@@ -47,8 +47,8 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
         set_tid_size: 0,
         cgroup: 0,
     };
-    // SAFETY: the arguments are complete and outlive the call. They request no shared memory, so the child has its own
-    // copy of everything, as after fork(2).
+    // SAFETY: the arguments are complete and outlive the call. The arguments request no shared memory, so the child has
+    // its own copy of everything, as after fork(2).
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
     if result == 0 {
         // SAFETY: this is the child of the clone above.
@@ -61,7 +61,7 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
 /// # Safety
 ///
 /// Call this only in a fresh child that shares no memory with its parent: this changes the root directory of the
-/// process and never returns. It only makes system calls; it does not allocate or lock.
+/// process and never returns. The function only makes system calls, and does not allocate or lock.
 unsafe fn become_true(rootfs: &CStr) -> ! {
     let arguments = [c"/bin/true".as_ptr(), null()];
     let environment = [null()];

@@ -22,7 +22,7 @@ pub(crate) enum Peer {
     Runtime(Runtime),
 }
 
-/// A container that is ready to run. Its preparation is not measured.
+/// A container that is ready to run. The preparation is not measured.
 pub(crate) struct Prepared {
     id: String,
     bundle: Option<Bundle>,

@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-/// Number of descendants of a launcher that run another program. These are the processes of containers.
+/// Number of descendants of a launcher that run another program: the processes of containers.
 pub(crate) fn contained(daemon: &Daemon) -> anyhow::Result<usize> {
     let launcher = daemon.launcher()?.cast_signed();
     let own = program(launcher).context("the launcher has exited")?;

@@ -2,9 +2,10 @@
 //! which searches for the same forms of the values.
 //!
 //! The masked values are 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON. The
-//! output consists of log lines, of which one in a thousand contains a value. It is processed in chunks of the size in
-//! which a shim reads output. In hostile output every byte looks like the beginning of a value. `aho-corasick` gets
-//! each chunk separately and does not mask values that cross chunks, so it does less work. All times are CPU times.
+//! output consists of log lines, of which one in a thousand contains a value. The output is processed in chunks of the
+//! size in which a shim reads output. In hostile output every byte looks like the beginning of a value. `aho-corasick`
+//! gets each chunk separately and does not mask values that cross chunks, so it does less work. All times are CPU
+//! times.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;

@@ -48,7 +48,7 @@ pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &
     Ok(found)
 }
 
-/// A bundle on disk. Its creation is not measured.
+/// A bundle on disk. The creation is not measured.
 pub(crate) struct Bundle {
     id: String,
     path: PathBuf,

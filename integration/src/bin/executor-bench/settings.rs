@@ -48,7 +48,7 @@ pub(crate) fn check_names(settings: &[Settings]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration file of the executord with this index, for `containers` simultaneous containers. It
+/// Returns the configuration file of the executord with this index, for `containers` simultaneous containers. The file
 /// contains the benchmark's own keys, overridden by the keys of `settings`.
 pub(crate) fn file(
     containers: u32,

@@ -2,8 +2,8 @@
 //! executord's memory.
 //!
 //! Windows without strangers and windows with strangers alternate. The strangers connect from their own address, 10,000
-//! times a minute. Half of them have a certificate of another authority, the others have none. They run on the same
-//! machine, so the figures include the load of the strangers' own handshake work.
+//! times a minute. Half of them have a certificate of another authority, the others have none. Strangers run on the
+//! same machine, so the figures include the load of the strangers' own handshake work.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

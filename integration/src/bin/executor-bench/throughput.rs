@@ -25,7 +25,7 @@ pub(crate) struct Throughput {
 /// Figures of all contestants, and the load of the idle machine.
 pub(crate) struct Throughputs {
     pub(crate) all: Vec<Throughput>,
-    /// Number of containers in each measurement. It is a multiple of every number of lanes.
+    /// Number of containers in each measurement; a multiple of every number of lanes.
     pub(crate) containers: u32,
     pub(crate) rest: Rest,
 }

@@ -278,8 +278,8 @@ impl KilledLife<'_> {
     }
 }
 
-/// Makes a request after a kill. executord may not have detected yet that the launcher was killed. It then returns
-/// UNAVAILABLE, as documented, and this function repeats the call.
+/// Makes a request after a kill. executord may not have detected yet that the launcher was killed. In that case
+/// executord returns UNAVAILABLE, as documented, and this function repeats the call.
 pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse, Status> {
     let answer = wait::within(TIDY, || {
         let request = request.clone();

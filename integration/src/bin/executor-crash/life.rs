@@ -16,7 +16,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::shelf::{LARGE, Shelf};
 
-/// Timeout of a call. It includes a supervisor's restart and expires only after an error.
+/// Timeout of a call. The timeout includes a supervisor's restart and expires only after an error.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
@@ -75,9 +75,9 @@ impl Secrets {
     }
 }
 
-/// Builds the request of a life. It has every kind of secret input, a captured file, and an exit code. The process
-/// reports that it has read its secrets, waits for the second generation of its files, and exits. If `is_tree`, the
-/// process is the last of six steps of a tree of actions. Each step has two or more secrets. If `has_token`, the
+/// Builds the request of a life. The request has every kind of secret input, a captured file, and an exit code. The
+/// process reports that it has read its secrets, waits for the second generation of its files, and exits. If `is_tree`,
+/// the process is the last of six steps of a tree of actions. Each step has two or more secrets. If `has_token`, the
 /// container has a runtime token. A helper then writes the files even if it was a warm container.
 pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_token): (bool, bool)) -> RunRequest {
     let secret = &secrets.first;

@@ -404,7 +404,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Stops reading the certificate and key of a container. Its key is then no longer in use.
+    /// Stops reading the certificate and key of a container. The key is then no longer in use.
     fn remove(&self, id: &str) {
         let mut watched = self.locked();
         if let Some(container) = watched.containers.remove(id) {

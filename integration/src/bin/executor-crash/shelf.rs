@@ -9,7 +9,7 @@ use executor_proto::v1::SecretReference;
 /// Size of the larger value, in bytes.
 pub(crate) const LARGE: usize = 9000;
 
-/// The provider directory. It is not in the node's directories, because these must contain no secret.
+/// The provider directory. The directory is outside of the node's directories, because these must contain no secret.
 #[derive(Debug)]
 pub(crate) struct Shelf(tempfile::TempDir);
 

@@ -1,9 +1,9 @@
 //! Counts the system calls of one of the executor's processes on entry, and stops the process at one of them.
 //!
-//! The tracer is a thread, because the kernel accepts ptrace calls and waits only from the attached thread. It attaches
-//! with PTRACE_SEIZE, which does not stop a process. It detaches by exiting, which releases every remaining tracee. A
-//! shim and its helpers are traced from their fork on. A container's init is never traced, because the process that
-//! clones it is traced without options that follow forks.
+//! The tracer is a thread, because the kernel accepts ptrace calls and waits only from the attached thread. The tracer
+//! attaches with PTRACE_SEIZE, which does not stop a process. The tracer detaches by exiting, which releases every
+//! remaining tracee. A shim and its helpers are traced from their fork on. A container's init is never traced, because
+//! the process that clones it is traced without options that follow forks.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -106,7 +106,7 @@ pub(crate) struct TraceResult {
 pub(crate) struct Trace {
     thread: JoinHandle<Result<TraceResult, Errno>>,
     stop: Arc<AtomicBool>,
-    /// The tracees. They are signalled to wake the tracer.
+    /// The tracees, which are signalled to wake the tracer.
     held: Held,
 }
 
@@ -114,8 +114,8 @@ pub(crate) struct Trace {
 type Held = Arc<Mutex<BTreeSet<i32>>>;
 
 impl Trace {
-    /// Starts counting. At call `at` of the target, `act` is called while the process is stopped. Its result determines
-    /// how the process continues.
+    /// Starts counting. At call `at` of the target, `act` is called while the process is stopped. The result of `act`
+    /// determines how the process continues.
     pub(crate) fn start(
         target: TraceTarget,
         (counted, at): (Counted, u64),

@@ -1,8 +1,8 @@
 //! Builds messages from log entries: whole lines, or marked parts of lines that are too long or incomplete.
 //!
-//! An entry holds the data of one read by the shim, so a line may consist of several entries. They are joined here, up
-//! to the maximum message size. All partial lines of a container together are limited to that size, too. If no further
-//! data arrives within a second, a partial line is sent as a part.
+//! An entry holds the data of one read by the shim, so a line may consist of several entries. The entries are joined
+//! here, up to the maximum message size. All partial lines of a container together are limited to that size, too. If no
+//! further data arrives within a second, a partial line is sent as a part.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Reads the records that shims write: a container's record while it exists, and its exit record afterwards.
 //!
-//! The files are read whole at each report of a shim. They are small, in memory or in the page cache, and replaced by
-//! rename, so that reads are never torn. They come from a process with more privilege than the daemon, so they are
-//! checked only for newer versions and disk corruption.
+//! The files are read whole at each report of a shim. The files are small, in memory or in the page cache, and replaced
+//! by rename, so that reads are never torn. Records come from a process with more privilege than the daemon, so they
+//! are checked only for newer versions and disk corruption.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

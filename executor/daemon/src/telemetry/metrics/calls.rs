@@ -32,7 +32,7 @@ const CODES: [&str; 17] = [
     "unauthenticated",
 ];
 
-/// A call in progress. It is counted on drop; a call without a status was cancelled.
+/// A call in progress, which is counted on drop; a call without a status was cancelled.
 #[derive(Debug)]
 pub(crate) struct CallTimer {
     metrics: Arc<Metrics>,

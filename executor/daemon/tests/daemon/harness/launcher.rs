@@ -82,7 +82,7 @@ impl FakeLauncher {
         });
     }
 
-    /// Closes the launcher's socket and connections, as if the launcher had exited. Its shims keep running.
+    /// Closes the launcher's socket and connections, as if the launcher had exited. The shims keep running.
     pub(crate) fn die(&self) {
         if let Some(listener) = self.shared.listener.lock().unwrap().take() {
             hang_up(&*listener);

@@ -36,8 +36,8 @@ pub(super) struct UnpackTarget {
     path: PathBuf,
     /// True if the archive is a download: device nodes are rejected.
     download: bool,
-    /// New directories, each below the previous one. Their permissions and times are set after their contents are
-    /// created.
+    /// New directories, each below the previous one. The directories' permissions and times are set after their
+    /// contents are created.
     unmarked: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
     left_out: LeftOut,

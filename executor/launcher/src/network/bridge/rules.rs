@@ -63,7 +63,7 @@ const PORTS4: &str = "ports4";
 const PORTS6: &str = "ports6";
 const ADDRESS_PORTS4: &str = "address_ports4";
 const ADDRESS_PORTS6: &str = "address_ports6";
-/// Set of the network's bridge ports. It also shows in this table which containers exist.
+/// Set of the network's bridge ports. The set also shows in this table which containers exist.
 const CONTAINERS: &str = "containers";
 /// Set of the bridge ports that sent queries to the name server.
 const QUERIES: &str = "queries";

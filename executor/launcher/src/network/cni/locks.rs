@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::host::Host;
 
-/// Interval between attempts. They are polled because the kernel has no locks with a time limit.
+/// Interval between attempts. Locks are polled because the kernel has no locks with a time limit.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Byte for GC.
 const COLLECTION: i64 = 0;

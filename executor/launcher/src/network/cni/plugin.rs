@@ -2,7 +2,7 @@
 //!
 //! The input is a command and its configuration. The output is the plugin's JSON response, or a [`Fault`]. The plugin
 //! runs with a clean environment, only the three standard descriptors, the host's mounts, and its own cgroup, through
-//! which the plugin and all of its children can be killed. It is killed if the process that waits for it exits.
+//! which the plugin and all of its children can be killed. The plugin is killed if the process that waits for it exits.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -200,7 +200,7 @@ fn run(
         let _ = host.hierarchies.kill_all(cgroup, KILL_PATIENCE);
     }
     if !has_ended(child, Instant::now() + KILL_PATIENCE) {
-        // The plugin cannot be killed now. It is reaped after its exit, at the latest when this process exits.
+        // The plugin cannot be killed now. The plugin is reaped after its exit, at the latest when this process exits.
         return Err(Fault::Late(began.elapsed()));
     }
     let ended = process::wait_for(child).map_err(system("cannot wait for the plugin"))?;

@@ -1,5 +1,5 @@
 //! Delivers the last output to clients that read more slowly than the process wrote. The process has exited, and its
-//! secrets may already be wiped. Its exit is not reported before lossless clients have received all output.
+//! secrets may already be wiped. The exit is not reported before lossless clients have received all output.
 //!
 //! There is no time limit unless the container is stopped. After a Stop, all clients have the rest of its grace period,
 //! but at least [`LAST_WORDS`]. Clients that are not lossless always have at least this time.

@@ -1,9 +1,10 @@
 //! Writes and mounts the secret files in a helper process.
 //!
 //! The helper is forked from the shim and joins the container's memory cgroup, so that the files' pages count against
-//! the container's limit. It copies the files from the memory file directly into the detached volume, enters the
-//! container's namespaces, and moves the mounts into place. They are read-only unless the request makes them writable.
-//! The helper exits before the container starts. It also writes sysctls, which need the same namespaces.
+//! the container's limit. The helper copies the files from the memory file directly into the detached volume, enters
+//! the container's namespaces, and moves the mounts into place. The mounts are read-only unless the request makes them
+//! writable. The helper exits before the container starts. The helper also writes sysctls, which need the same
+//! namespaces.
 //!
 //! If the container has a runtime token, the helper generates the token, writes it as one of the files and returns its
 //! digest. So no long-running process has ever held the token. The helper then also stores the other secret inputs in
@@ -244,7 +245,7 @@ impl Injection<'_> {
         Ok(token)
     }
 
-    /// Writes the files and the other inputs to be stored. They are charged to the container's memory.
+    /// Writes the files and the other inputs to be stored, which are charged to the container's memory.
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, HelperFailure> {
         let PreparedContainer { user, file_groups, .. } = self.prepared;
         let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);

@@ -1,5 +1,5 @@
-//! Defines the role and settings of a container's init. They are known when libcontainer clones it, or are sent to the
-//! init of a warm container.
+//! Defines the role and settings of a container's init. The settings are known when libcontainer clones init, or are
+//! sent to the init of a warm container.
 
 use executor_core::plan::HostOptions;
 use executor_core::users::ResolvedUser;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Role and settings of an init in its container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct InitSpec {
-    /// User of the program. Its home directory is the default of HOME.
+    /// User of the program. The user's home directory is the default of HOME.
     pub user: ResolvedUser,
     /// Rows and columns of the program's own terminal. 0 means the default. `None` if the program has no terminal of
     /// its own.

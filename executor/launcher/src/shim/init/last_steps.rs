@@ -1,9 +1,9 @@
-//! Runs the last steps of a container's init, between libcontainer and the program. This is the launcher's
+//! Runs the last steps of a container's init, between libcontainer and the program. The module is the launcher's
 //! implementation of libcontainer's `Executor`.
 //!
-//! `Init` runs in the cloned process, in the container, without privilege. It waits for the process payload on a
-//! socket, opens its terminal if it has one, and executes the program ([`crate::program`]). It reports failures on the
-//! same socket, which closes when execve succeeds. In a warm container, init has privilege over its own namespaces
+//! `Init` runs in the cloned process, in the container, without privilege. Init waits for the process payload on a
+//! socket, opens its terminal if it has one, and executes the program ([`crate::program`]). Init reports failures on
+//! the same socket, which closes when execve succeeds. In a warm container, init has privilege over its own namespaces
 //! until it has executed the order to activate ([`super::activation`]).
 
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ const INIT: &CStr = c"init";
 /// Command line of an init that runs no program. Otherwise the container would see the launcher's command line, with
 /// host paths.
 const INIT_TITLE: &str = "executor-init";
-/// Message in which init sends its terminal. It is shorter than any failure message.
+/// Message in which init sends its terminal. The message is shorter than any failure message.
 pub(crate) const TERMINAL: &[u8] = b"tty";
 
 /// Executes the container's program.
@@ -81,13 +81,14 @@ impl Init {
         }
     }
 
-    /// Forks, and returns in the child. The first process itself stays: it has not read the payload, closes all
-    /// its descriptors and is confined like the program. Its memory, a copy of the shim's memory, cannot be inspected
-    /// by any process in the container.
+    /// Forks, and returns in the child. The first process itself stays: it has not read the payload, closes all its
+    /// descriptors and is confined like the program. The first process's memory, a copy of the shim's memory, cannot be
+    /// inspected by any process in the container.
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("set up the init", error);
         process::hold_signals().map_err(failed)?;
-        // Before the fork, so that the child inherits the name. It gets its own name when it executes the program.
+        // Before the fork, so that the child inherits the name. The child gets its own name when it executes the
+        // program.
         rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
         title::set(INIT_TITLE);
         let child = match process::fork().map_err(failed)? {

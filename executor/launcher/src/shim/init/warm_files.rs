@@ -1,5 +1,4 @@
-//! Writes and mounts the secret files of an activated warm container without a helper. This requires that only files
-//! are injected.
+//! Writes and mounts the secret files of an activated warm container without a helper, if only files are injected.
 //!
 //! The init of a warm container may still mount in its own namespaces, so it mounts the files when it replaces its root
 //! ([`super::activation`]). The shim writes the files before that, while it is in the container's memory cgroup. So

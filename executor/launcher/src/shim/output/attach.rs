@@ -1,5 +1,5 @@
-//! Manages the clients that are attached to the container's process. They receive its masked output, and one of them
-//! may send its input.
+//! Manages the clients that are attached to the container's process. The clients receive the process's masked output,
+//! and one client may send its input.
 //!
 //! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
 //! ([`Attached::holds_up`]), which blocks when its pipes are full. A process whose run requested to await a reader is
@@ -7,9 +7,9 @@
 //! client disconnects, the process continues. If a client's daemon exited, the client is awaited for the same time, and
 //! resumes at its position.
 //!
-//! Other clients never block the process. Their unread output is kept up to a limit, and beyond that the client is
-//! informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while the process
-//! does not read its input, no more input is read from the client.
+//! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond that the
+//! client is informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while
+//! the process does not read its input, no more input is read from the client.
 
 mod window;
 
@@ -85,7 +85,7 @@ struct AttachedClient {
     ended: bool,
     /// True after the client reported that it does not return.
     left: bool,
-    /// True if sending to the client failed. Its earlier messages are still read.
+    /// True if sending to the client failed. The client's earlier messages are still read.
     broken: bool,
 }
 

@@ -37,8 +37,8 @@ use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
 
-/// Held-back output is written after this time without further output. It is long enough for a program that writes a
-/// line in parts, and short enough for a client that follows the log.
+/// Held-back output is written after this time without further output. The time is long enough for a program that
+/// writes a line in parts, and short enough for a client that follows the log.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// Output pipes and log file of a container.

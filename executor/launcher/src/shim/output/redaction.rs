@@ -1,9 +1,9 @@
 //! Keeps the values of a container's secrets in the shim's memory, so that they can be masked in the output.
 //!
 //! The values are read from the memory files of the container's start after its init was cloned: secret variables,
-//! secret arguments, files that are not public, and the runtime token. They stay in memory until the container has
-//! ended. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for a
-//! container without these inputs, and a matcher is built only when there is output.
+//! secret arguments, files that are not public, and the runtime token. The values stay in memory until the container
+//! has ended. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for
+//! a container without these inputs, and a matcher is built only when there is output.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ impl Value {
     }
 }
 
-/// A matcher for values. It is built only when there is output, because with many values that takes as long as a
+/// A matcher for values, which is built only when there is output, because with many values that takes as long as a
 /// container's start.
 pub(crate) struct Masking {
     mode: Redaction,

@@ -27,8 +27,8 @@ use crate::shim::files::update::Update;
 /// Maximum number of connections: enough for a daemon, a daemon that replaces it, a launcher, and some spares.
 const CONNECTIONS_MAX: usize = 6;
 
-/// Maximum number of commands that are read from a connection at a time. They may carry descriptors, and other peers
-/// wait.
+/// Maximum number of commands that are read from a connection at a time. Commands may carry descriptors, and other
+/// peers wait.
 const ROUND_MAX: usize = 8;
 
 pub(crate) struct Control {
@@ -46,7 +46,8 @@ pub(crate) struct Control {
 /// A connected peer.
 struct Connection {
     socket: Seqpacket,
-    /// True if the peer has disconnected or does not read. Its earlier commands are still executed, without replies.
+    /// True if the peer has disconnected or does not read. The peer's earlier commands are still executed, without
+    /// replies.
     gone: bool,
     /// True if the peer connected as root. False for a socket that was passed as a descriptor, because its credentials
     /// may belong to the process that bound the other end.
@@ -205,8 +206,7 @@ impl Control {
         }
     }
 
-    /// Sends a report to the launcher. This must happen before the report to the daemon, whose next request may rely on
-    /// it.
+    /// Sends a report to the launcher. Call this before the report to the daemon, whose next request may rely on it.
     fn report_launcher(&mut self, report: &[u8]) {
         if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(report, &[]).is_err()) {
             self.lifeline = None;

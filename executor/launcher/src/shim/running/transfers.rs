@@ -1,9 +1,10 @@
 //! Handles downloads and uploads of a tree of actions. executord executes the transfers.
 //!
-//! The shim has no network and reads no tenant data. It keeps the URL of a transfer in the volume and returns it while
-//! the transfer's step runs, so that a later executord can start the transfer again. When the end of the transfer is
-//! reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because executord
-//! has no privilege for that. Messages of executord about a transfer are accepted only while the transfer's step runs.
+//! The shim has no network and reads no tenant data. The shim keeps the URL of a transfer in the volume and returns it
+//! while the transfer's step runs, so that a later executord can start the transfer again. When the end of the transfer
+//! is reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because
+//! executord has no privilege for that. Messages of executord about a transfer are accepted only while the transfer's
+//! step runs.
 
 use std::io;
 use std::os::fd::AsFd as _;

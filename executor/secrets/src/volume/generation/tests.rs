@@ -139,7 +139,7 @@ fn new_generation_replaces_and_wipes_old() {
 }
 
 /// If a program watches a visible directory, it gets an event for each new file, after which it reads the new content.
-/// It never sees temporary names.
+/// The program never sees temporary names.
 #[test]
 fn rotation_moves_links_in_visible_directories() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};

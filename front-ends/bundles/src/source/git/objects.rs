@@ -18,7 +18,7 @@ use crate::source::{FILES_MAX, NAME_MAX, Sink, SourceError};
 
 /// Maximum size of a commit, in bytes.
 const COMMIT_MAX: u64 = 1 << 20;
-/// Maximum size of a tree, in bytes. This is enough for [`FILES_MAX`] entries with names of ordinary length.
+/// Maximum size of a tree, in bytes; enough for [`FILES_MAX`] entries with names of ordinary length.
 const TREE_MAX: u64 = 16 << 20;
 
 /// Hash function of an object.

@@ -308,7 +308,7 @@ fn stopped_on_a_full_disk() -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Starts executord on the full disk. It must refuse a container and delete one.
+/// Starts executord on the full disk. executord must refuse a container and delete one.
 pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     let mut daemon = stopped_on_a_full_disk()?;
     let fault = match start_or_end(&daemon)? {

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// Cost of a packet in addition to its bytes. It also limits the memory for a process that writes single bytes to both
-/// streams alternately.
+/// Cost of a packet in addition to its bytes. The cost also limits the memory for a process that writes single bytes to
+/// both streams alternately.
 const PACKET_COST: u64 = 64;
 
 #[derive(Default)]

@@ -110,7 +110,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     Ok(Admitted { record, brought, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
 }
 
-/// Returns the refusal for a host on which secret files would be on ramfs. ramfs replaces tmpfs without `noswap`. It
+/// Returns the refusal for a host on which secret files would be on ramfs. ramfs replaces tmpfs without `noswap`. ramfs
 /// has no size limit, and holes in its files cannot be distinguished from zeros.
 fn no_bound() -> Refused {
     let why = "needs a tmpfs with `noswap`, which this kernel lacks (Linux 6.4 or later has it)";

@@ -243,7 +243,7 @@ impl Assembled {
     }
 }
 
-/// Returns the Docker daemon's socket if the container requested it. Its path comes from the launcher's own
+/// Returns the Docker daemon's socket if the container requested it. The socket's path comes from the launcher's own
 /// configuration.
 fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Refused> {
     if !plan.isolation.docker_socket {

@@ -104,8 +104,8 @@ impl WaitingInit {
         }
         let mut size = placement::volume_size(&plan.files, host.page);
         if inject::keeps_inputs(plan) {
-            // The number and names of the inputs are known, but not their sizes. Their total size is less than the
-            // payload's size.
+            // The number and names of the inputs are known, but not their sizes. The inputs' total size is less than
+            // the payload's size.
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         if plan.keep_environment {
@@ -140,7 +140,7 @@ impl Injected {
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
         };
-        // Forks the step starter. This must happen before this process reads a secret.
+        // Forks the step starter. Call this before this process reads a secret.
         let steps = match &record.plan.actions {
             None => None,
             Some(actions) => Some(
@@ -167,7 +167,7 @@ impl Injected {
     }
 }
 
-/// Reads the runtime token, if the container has one. It is the last of the container's files.
+/// Reads the runtime token, if the container has one. The token is the last of the container's files.
 fn read_token(
     plan: &Plan,
     prepared: &PreparedContainer,
