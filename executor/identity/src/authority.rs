@@ -31,7 +31,7 @@ const SERIAL_LENGTH: usize = 16;
 /// Error for a CA that cannot be used. Contains no part of the key.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    #[error("{}: {}", .0.display(), .1)]
+    #[error("cannot read {}: {}", .0.display(), .1)]
     Read(PathBuf, io::Error),
     /// A file has invalid content.
     #[error("{}: {}", .0.display(), .1)]

@@ -102,10 +102,10 @@ pub(crate) struct Config {
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("configuration {0}")]
+    #[error("cannot read the configuration {0}")]
     Read(PathBuf, #[source] io::Error),
     /// Not TOML, or a value of the wrong type.
-    #[error("configuration {0}")]
+    #[error("cannot parse the configuration {0}")]
     Parse(PathBuf, #[source] Box<toml::de::Error>),
     /// A value is invalid.
     #[error("configuration {0}: {1}")]

@@ -138,7 +138,7 @@ fn destination(range: &AddressRange) -> Vec<Step> {
             let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
             vec![Step::Family(IPV6), Step::HeaderRange { offset: Side::Destination.offset(false), first, last }]
         }
-        // Validation refuses such a range. The returned range matches no packet.
+        // Validation refuses such a range. These steps match no packet.
         _ => vec![Step::Family(IPV4), Step::Family(IPV6)],
     }
 }
