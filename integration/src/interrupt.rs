@@ -18,10 +18,10 @@ const EXIT_CODE: i32 = 130;
 /// # Errors
 /// Returns an error if the thread or the signal handlers cannot be set up.
 pub fn watch() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting tokio")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("cannot start tokio")?;
     let entered = runtime.enter();
-    let mut interrupts = signal(SignalKind::interrupt()).context("watching for Ctrl-C")?;
-    let mut terminations = signal(SignalKind::terminate()).context("watching for SIGTERM")?;
+    let mut interrupts = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    let mut terminations = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
     drop(entered);
     let wait = move || {
         runtime.block_on(async move {
@@ -37,7 +37,7 @@ pub fn watch() -> anyhow::Result<()> {
             }
         });
     };
-    std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait).context("starting a thread")?;
+    std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait).context("cannot start a thread")?;
     Ok(())
 }
 

@@ -22,9 +22,9 @@ fn main() -> anyhow::Result<()> {
     let mounts = mounts(&fs::read(format!("/proc/{pid}/mountinfo"))?);
     let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
     let (user, mount) = (namespace("user")?, namespace("mnt")?);
-    setns(user, CloneFlags::CLONE_NEWUSER).context("entering the user namespace")?;
+    setns(user, CloneFlags::CLONE_NEWUSER).context("cannot enter the user namespace")?;
     // setns changes the root and working directory to those of the namespace.
-    setns(mount, CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
+    setns(mount, CloneFlags::CLONE_NEWNS).context("cannot enter the mount namespace")?;
     let mut out = Vec::new();
     for (path, line) in listing_without_mounts(Path::new("/"), &mounts) {
         out.extend([path.as_os_str().as_bytes(), &[0], line.as_bytes(), &[0]].concat());

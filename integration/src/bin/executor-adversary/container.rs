@@ -124,7 +124,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
 /// Control: on the host, the script gets a lease on its own file, and a non-blocking writer is refused.
 pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
     let path = tempfile::NamedTempFile::new()?.into_temp_path(); // open nowhere
-    let said = on_the_host(LEASE, &[path.to_str().context("a path")?, "open"])?;
+    let said = on_the_host(LEASE, &[path.to_str().context("the path is not UTF-8")?, "open"])?;
     ensure!(said.contains("lease taken") && said.contains("writer waits"), "{said}");
     Ok("on the host a lease is acquired, and a writer waits for it".into())
 }
@@ -148,7 +148,8 @@ pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
 /// Unreclaimable kernel memory of the whole host, in bytes.
 fn unreclaimable() -> anyhow::Result<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).context("SUnreclaim")?;
+    let line =
+        meminfo.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).context("/proc/meminfo has no SUnreclaim")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 

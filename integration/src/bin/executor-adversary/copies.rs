@@ -46,7 +46,7 @@ fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
         header.set_mode(0o644);
         // Written directly, because the library refuses paths that lead outside.
         for (at, text) in [(0, path), (157, link)] {
-            let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("too long")?;
+            let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("the text is too long")?;
             field.copy_from_slice(text.as_bytes());
         }
         header.set_cksum();

@@ -154,7 +154,7 @@ fn holes_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let answer = launcher.unpack(&Blob::from_archive(&sparse(1 << 20)), &[]);
     ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
-    let layer = launcher.stored("sha256").pop().context("a layer")?;
+    let layer = launcher.stored("sha256").pop().context("there is no stored layer")?;
     let mut found = Vec::new();
     files(&layer, &mut found)?;
     let sizes: Vec<u64> = found.iter().filter(|(name, _)| name == "sparse").map(|(_, size)| *size).collect();
@@ -195,7 +195,8 @@ fn flips_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_archive(&sparse(1 << 12));
     ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "the intact blob is refused");
-    let file = || launcher.stored("sha256").pop().map(|layer| layer.join("fs/sparse")).context("a layer");
+    let file =
+        || launcher.stored("sha256").pop().map(|layer| layer.join("fs/sparse")).context("there is no stored layer");
     let whole = fs::read(file()?)?;
     fs::OpenOptions::new().write(true).open(file()?)?.write_all_at(&[1], 0)?;
     ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? != whole, "found");
@@ -224,7 +225,7 @@ fn links(scale: Scale) -> anyhow::Result<Outcome> {
     for name in scale.pick(&["dev"][..], &["dev", "proc", "sys"]) {
         let (rootfs, victim) = (Rootfs::busybox(), tempfile::tempdir()?);
         fs::write(victim.path().join("ptmx"), "precious")?;
-        rootfs.replace_by_link(name, victim.path().to_str().context("a path")?);
+        rootfs.replace_by_link(name, victim.path().to_str().context("the path is not UTF-8")?);
         let request = program("/bin/true", &[]).id(&format!("c-{name}")).rootfs(&rootfs.reference());
         match daemon.api.run(request) {
             Err(_) => refused += 1,

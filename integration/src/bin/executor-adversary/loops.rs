@@ -73,7 +73,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let restarts = paced(&daemon, scale.pick(5, 100));
     let most = BURST + begun.elapsed().as_secs() / PERIOD + 1;
     // The other client's events are still available, from the first one on.
-    let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("an event")?;
+    let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("there is no event")?;
     let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
     let fault = match restarts.iter().max() {
         Some(restarts) if *restarts > most => Some(format!("{restarts} restarts; at most {most} are allowed")),
@@ -120,7 +120,7 @@ impl PidsLimit {
     }
 
     fn set(&self, most: &str) -> anyhow::Result<()> {
-        fs::write(self.dir.join("pids.max"), most).context("pids.max")
+        fs::write(self.dir.join("pids.max"), most).context("cannot write pids.max")
     }
 }
 
@@ -147,13 +147,16 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
         let (daemon, limit) = PidsLimit::around_launcher()?;
         limit.set(&room.to_string())?;
         let refused = (0..CONTAINERS).find_map(|index| daemon.api.run(sleeper(&format!("c{index}"))).err());
-        let refused = refused.with_context(|| format!("{CONTAINERS} containers with {room} processes"))?;
+        let refused = refused.with_context(|| format!("no Run of {CONTAINERS} was refused with {room} processes"))?;
         let mut statuses = vec![("Run", refused)];
         let execute = || Executed::start(&daemon.api, start("c0", "/bin/sleep", &["100000"]));
         let mut begun = Vec::new();
         if daemon.api.get("c0").is_ok() {
             let refused = (0..CONTAINERS).find_map(|_| execute().map(|process| begun.push(process)).err());
-            statuses.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {room}"))?));
+            statuses.push((
+                "Exec",
+                refused.with_context(|| format!("no Exec of {CONTAINERS} was refused with {room} processes"))?,
+            ));
         }
         for (call, status) in statuses {
             match status.code() {
@@ -184,7 +187,7 @@ fn processes_control(_: Scale) -> anyhow::Result<String> {
 fn with_warm_pool() -> anyhow::Result<(Daemon, Vec<i32>)> {
     let daemon = Setup::default().config("[warm_pool]\nsize = 2\n").start();
     daemon.api.wait_until_warm_pool_is_ready();
-    let launcher = daemon.launcher().context("a launcher")?;
+    let launcher = daemon.launcher().context("there is no launcher")?;
     let all = footprint::processes(&daemon.setup().run_dir(), Some(launcher));
     let own = warm_pool::processes(&all).into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
     let own: Vec<i32> = own.collect();

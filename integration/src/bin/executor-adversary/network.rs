@@ -507,7 +507,8 @@ fn registries_control(_: Scale) -> anyhow::Result<String> {
     let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));
     let daemon = insecure(&["own.test"]);
     let reported = cli::run(&daemon.socket(), &["image", "pull", &format!("own.test:{}/x:1", victim.port())]);
-    let first = wait::within(Duration::from_secs(5), || victim.requests().first().cloned().context("no request"));
+    let first =
+        wait::within(Duration::from_secs(5), || victim.requests().first().cloned().context("there is no request"));
     let path = first.map_err(|why| why.context(reported.stderr))?.target;
     Ok(format!("a registry that is initially on loopback received a request for {path}"))
 }

@@ -26,8 +26,11 @@ impl CCore {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("EXECUTOR_PYTHON")?;
-        let (to, from) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+            .context("cannot run EXECUTOR_PYTHON")?;
+        let (to, from) = (
+            child.stdin.take().context("the child has no standard input")?,
+            child.stdout.take().context("the child has no standard output")?,
+        );
         Ok(Self { child, to, from: BufReader::new(from) })
     }
 

@@ -51,7 +51,7 @@ const READER_MAX: u64 = 4 << 20;
 
 /// Attaches a reader on its own connection. The reader reads nothing after the first message.
 fn reader(daemon: &Daemon, id: &str) -> anyhow::Result<Attached> {
-    let api = Api::connect(&daemon.socket()).context("a connection")?;
+    let api = Api::connect(&daemon.socket()).context("cannot connect")?;
     Ok(Attached::start(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)
 }
 
@@ -165,7 +165,7 @@ fn stubborn(daemon: &Daemon) -> anyhow::Result<()> {
 /// Calls Drain, reads its first message and disconnects.
 fn call(daemon: &Daemon) -> anyhow::Result<()> {
     let mut drain = daemon.api.client().cell().drain(Some(LONG), 1, "attack")?;
-    let progress = daemon.api.block_on(drain.next())?.context("progress")?;
+    let progress = daemon.api.block_on(drain.next())?.context("the drain reported no progress")?;
     ensure!(!progress.done, "the drain is done");
     Ok(())
 }

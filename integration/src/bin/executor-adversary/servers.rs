@@ -73,7 +73,7 @@ fn archive(path: &Path, entries: &[(u8, &[u8], &[u8])]) -> anyhow::Result<()> {
 fn compress(path: &Path, from: &mut dyn std::io::Read) -> anyhow::Result<()> {
     let mut gzip =
         Command::new("gzip").args(["-1", "-c"]).stdin(Stdio::piped()).stdout(fs::File::create(path)?).spawn()?;
-    std::io::copy(from, gzip.stdin.as_mut().context("a pipe")?)?;
+    std::io::copy(from, gzip.stdin.as_mut().context("the child has no pipe")?)?;
     ensure!(gzip.wait()?.success(), "gzip failed");
     Ok(())
 }

@@ -57,8 +57,8 @@ impl Repository {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("git")?;
-        child.stdin.take().context("stdin")?.write_all(input.as_bytes())?;
+            .context("cannot start git")?;
+        child.stdin.take().context("the child has no standard input")?.write_all(input.as_bytes())?;
         let output = child.wait_with_output()?;
         ensure!(output.status.success(), "git {arguments:?}");
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())

@@ -48,7 +48,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     let limit = PATIENCE.as_secs().to_string();
     let mut bounded = Command::new("timeout");
     bounded.args(["--kill-after=5", &limit]).arg(command.get_program()).args(command.get_args());
-    let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("running timeout")?;
+    let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("cannot run timeout")?;
     kill_leftovers();
     let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).unwrap_or_default();
     let reported: Option<Value> = serde_json::from_str(&last).ok().filter(|_| output.status.success());

@@ -251,7 +251,7 @@ fn following(tls: &TlsDaemon, client: &Client, id: &str) -> anyhow::Result<Conta
             vec![File { path: "value".into(), from: Some(reference.clone()), ..File::default() }];
     });
     let ran = tls.daemon.api.block_on(client.rpc().run(request))?.into_inner();
-    ran.container.context("a container")
+    ran.container.context("the response has no container")
 }
 
 fn value(container: &Container) -> String {

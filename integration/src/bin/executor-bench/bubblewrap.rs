@@ -51,7 +51,7 @@ pub(crate) struct Bubblewrap {
 impl Bubblewrap {
     pub(crate) fn find(rootfs: &Rootfs) -> anyhow::Result<Option<Self>> {
         let Some(program) = program("bwrap") else { return Ok(None) };
-        let version = Command::new(&program).arg("--version").output().context("running bwrap")?;
+        let version = Command::new(&program).arg("--version").output().context("cannot run bwrap")?;
         let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
         Ok(Some(Self { version, program, rootfs: rootfs.path.clone() }))
     }

@@ -80,7 +80,7 @@ fn socket_of(connection: &executor_client::Client) -> anyhow::Result<&std::path:
 impl Client {
     /// Connects and subscribes to new events.
     pub(crate) async fn new(connection: executor_client::Client, rootfs: &Rootfs) -> anyhow::Result<Self> {
-        let events = connection.events(None, "").await.context("WatchEvents")?;
+        let events = connection.events(None, "").await.context("cannot watch events")?;
         let waiting = Waiting::default();
         tokio::spawn(waiting.clone().hand_out(events));
         let runs = executor_client::Client::connect(socket_of(&connection)?).await?;
@@ -120,8 +120,8 @@ impl Client {
 
     async fn until_exit(&self, id: &str, request: &Request, shape: Shape) -> anyhow::Result<Exit> {
         let event = self.waiting.expect(id);
-        self.runs.run(request).await.context("Run")?;
-        let event = tokio::time::timeout(PATIENCE, event).await.context("no exit event")?;
+        self.runs.run(request).await.context("cannot run the container")?;
+        let event = tokio::time::timeout(PATIENCE, event).await.context("there is no exit event")?;
         let (at, result) = event.context("the event stream ended")?;
         check(&result, shape)?;
         Ok((at, result))
@@ -129,13 +129,13 @@ impl Client {
 
     /// Starts a container and keeps it running.
     pub(crate) async fn start(&self, id: &str, shape: Shape) -> anyhow::Result<()> {
-        self.runs.run(&self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
+        self.runs.run(&self.request(id, shape)).await.with_context(|| format!("cannot run {id}"))?;
         Ok(())
     }
 
     /// Deletes a container. With `force`, the container may be running.
     pub(crate) async fn delete(&self, id: &str, force: bool) -> anyhow::Result<()> {
-        self.connection.delete(id, force).await.with_context(|| format!("Delete {id}"))
+        self.connection.delete(id, force).await.with_context(|| format!("cannot delete {id}"))
     }
 
     fn request(&self, id: &str, shape: Shape) -> Request {

@@ -72,7 +72,7 @@ impl Daemon {
         command.arg("--ephemeral").arg("--run-dir").arg(&run).arg("--state-dir").arg(&state);
         command.arg("--config").arg(&config);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log)?);
-        let child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
+        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, run, state, log })
     }
 

@@ -25,7 +25,7 @@ const NAMESPACES: i32 = libc::CLONE_NEWPID
 /// Runs `/bin/true` once. Returns the time from before clone3 until the child has been reaped.
 pub(crate) fn run(rootfs: &Rootfs) -> anyhow::Result<Duration> {
     let start = Instant::now();
-    let child = clone(&rootfs.c_path).context("clone3")?;
+    let child = clone(&rootfs.c_path).context("cannot clone a process")?;
     let status = waitpid(child, None)?;
     let took = start.elapsed();
     ensure!(status == WaitStatus::Exited(child, 0), "the floor's container exited with {status:?}");

@@ -21,15 +21,15 @@ pub(crate) struct Host {
 impl Host {
     /// Moves this process into a new mount namespace. Call this before any thread is started.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
-        unshare(CloneFlags::CLONE_NEWNS).context("unsharing the mount namespace")?;
+        unshare(CloneFlags::CLONE_NEWNS).context("cannot unshare the mount namespace")?;
         let none = None::<&str>;
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("making mounts private")?;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("cannot make mounts private")?;
         let (v1, v2) = cgroup_mounts()?;
         for path in v2.iter().filter(|_| !v1.is_empty()) {
-            umount2(path, MntFlags::MNT_DETACH).with_context(|| format!("detaching {}", path.display()))?;
+            umount2(path, MntFlags::MNT_DETACH).with_context(|| format!("cannot detach {}", path.display()))?;
         }
         // The init of a container is orphaned when `create` exits. A subreaper adopts the init and can wait for it.
-        nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
+        nix::sys::prctl::set_child_subreaper(true).context("cannot become a subreaper")?;
         let cgroups = match (v1.is_empty(), v2.is_empty()) {
             (true, _) => "v2",
             (false, true) => "v1",
@@ -55,7 +55,7 @@ impl RuntimeDirectory {
         std::fs::create_dir(&at)?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some("executor-bench"), &at, Some("tmpfs"), flags, Some("mode=0755"))
-            .with_context(|| format!("a tmpfs at {}", at.display()))?;
+            .with_context(|| format!("cannot mount a tmpfs at {}", at.display()))?;
         Ok(Self(at))
     }
 
@@ -99,7 +99,7 @@ fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
 
 /// Mount points of v1 hierarchies, and of cgroup2.
 fn cgroup_mounts() -> anyhow::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-    let table = std::fs::read_to_string("/proc/self/mounts").context("reading the mount table")?;
+    let table = std::fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
     let of = |kind: &str| {
         let lines = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         lines.filter(|words| words.get(2) == Some(&kind)).map(|words| PathBuf::from(words[1])).collect::<Vec<_>>()

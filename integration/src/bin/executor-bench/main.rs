@@ -164,7 +164,7 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(rustix::process::geteuid().is_root(), "run as root: the benchmark creates namespaces and cgroups");
     // Do this before any thread is started, because threads would stay in the old mount namespace.
     let host = Host::prepare()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start tokio")?;
     runtime.block_on(measure(options, &host))
 }
 
@@ -181,7 +181,7 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     stage.end()?;
     outcome?;
     if let Some(path) = &options.json {
-        std::fs::write(path, report.json()).with_context(|| format!("writing {}", path.display()))?;
+        std::fs::write(path, report.json()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if report.failed() {
         return Ok(ExitCode::FAILURE);

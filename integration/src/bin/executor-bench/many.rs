@@ -164,5 +164,5 @@ async fn for_all(executor: &Executor, count: u32, call: Call) -> anyhow::Result<
         });
     }
     let answered = lanes.join_all().await.into_iter().collect::<anyhow::Result<Vec<_>>>();
-    Ok(answered.context("one of many containers")?.concat())
+    Ok(answered.context("cannot start or delete one of many containers")?.concat())
 }

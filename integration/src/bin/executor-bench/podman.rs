@@ -38,7 +38,7 @@ pub(crate) struct Podman {
 /// Finds podman. `namespace` is the path of the network namespace that simulates the host.
 pub(crate) fn find(run: &Path, rootfs: &Arc<Rootfs>, namespace: &str, host: &Host) -> anyhow::Result<Vec<Podman>> {
     let Some(program) = program("podman") else { return Ok(Vec::new()) };
-    let version = Command::new(&program).arg("--version").output().context("running podman")?;
+    let version = Command::new(&program).arg("--version").output().context("cannot run podman")?;
     let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
     let podman = |(name, network): (&str, &'static [&'static str])| Podman {
         name: format!("podman, {name}"),

@@ -37,7 +37,7 @@ impl Memory {
             let text = match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
                 // A warm container was just being created, and the parent of its first process has exited.
                 Err(error) if [Some(libc::ENOENT), Some(libc::ESRCH)].contains(&error.raw_os_error()) => continue,
-                text => text.with_context(|| format!("the memory map of process {pid}"))?,
+                text => text.with_context(|| format!("cannot read the memory map of process {pid}"))?,
             };
             *pss.entry(role).or_insert(0) += kilobytes(&text, "Pss:")?;
         }
@@ -65,6 +65,6 @@ fn program(pid: i32) -> Option<(u64, u64)> {
 }
 
 fn kilobytes(text: &str, key: &str) -> anyhow::Result<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("no {key}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).with_context(|| format!("there is no {key}"))?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

@@ -202,7 +202,8 @@ fn machine() -> anyhow::Result<Duration> {
 
 /// Returns the CPU time of a process, and of its reaped children.
 fn counters(pid: u32) -> anyhow::Result<(Duration, Duration)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("cannot read the CPU time of process {pid}"))?;
     // The name is in parentheses and may contain anything; the state is the third field, `utime` the 14th.
     let after = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let times: Vec<u64> = after.skip(11).take(4).map(str::parse).collect::<Result<_, _>>()?;

@@ -60,7 +60,7 @@ impl Profiler {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .context("starting perf")?;
+            .context("cannot start perf")?;
         let mut perf = Perf { program: program.clone(), child };
         let start = Instant::now();
         while std::fs::metadata(&data).map_or(0, |found| found.len()) == 0 {

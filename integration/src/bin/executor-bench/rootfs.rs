@@ -51,8 +51,8 @@ fn compile(source: &str, to: &Path) -> anyhow::Result<()> {
         .arg(to)
         .stdin(Stdio::piped())
         .spawn()
-        .context("running cc")?;
-    compiler.stdin.take().context("no pipe")?.write_all(source.as_bytes())?;
+        .context("cannot run cc")?;
+    compiler.stdin.take().context("the child has no pipe")?.write_all(source.as_bytes())?;
     let status = compiler.wait()?;
     ensure!(status.success(), "cc could not make the static program {}: {status}", to.display());
     Ok(())

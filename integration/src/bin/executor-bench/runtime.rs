@@ -31,7 +31,7 @@ pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &
     let mut found = Vec::new();
     for name in ["crun", "runc"] {
         let Some(program) = program(name) else { continue };
-        let version = Command::new(&program).arg("--version").output().with_context(|| format!("running {name}"))?;
+        let version = Command::new(&program).arg("--version").output().with_context(|| format!("cannot run {name}"))?;
         let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
         for seccomp in [None, seccomp].iter().take(if seccomp.is_some() { 2 } else { 1 }) {
             found.push(Runtime {
@@ -81,9 +81,9 @@ impl Runtime {
         let pid_file = bundle.path.join("pid");
         let start = Instant::now();
         call(self.command(&["create", "--bundle"]).arg(&bundle.path).arg("--pid-file").arg(&pid_file).arg(&bundle.id))?;
-        let pid = std::fs::read_to_string(&pid_file).context("reading the pid file")?;
+        let pid = std::fs::read_to_string(&pid_file).context("cannot read the pid file")?;
         let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file does not contain a pid")?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("cannot open a pidfd")?;
         call(&mut self.command(&["start", &bundle.id]))?;
         // This process is the subreaper, so the container's init has become its child.
         let status = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED)?;

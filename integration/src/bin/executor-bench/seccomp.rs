@@ -13,10 +13,11 @@ use crate::oci::CAPABILITIES;
 
 /// Reads a profile and resolves it for this machine and [`CAPABILITIES`].
 pub(crate) fn load(path: &Path) -> anyhow::Result<Value> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let profile = serde_json::from_str(&text).with_context(|| format!("parsing {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let profile = serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?;
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    resolve(&profile, std::env::consts::ARCH, &release).with_context(|| format!("the profile {}", path.display()))
+    resolve(&profile, std::env::consts::ARCH, &release)
+        .with_context(|| format!("cannot resolve the profile {}", path.display()))
 }
 
 fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {

@@ -69,7 +69,7 @@ pub(crate) fn file(
         1_u64 << 40,
         if network.is_some() { &bridge } else { "" },
     );
-    let mut table: Table = own.parse().context("the benchmark's own configuration")?;
+    let mut table: Table = own.parse().context("cannot parse the benchmark's own configuration")?;
     if let Some(settings) = settings {
         merge(&mut table, &settings.keys);
     }

@@ -152,7 +152,7 @@ async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &Atom
 /// TLS configuration of a stranger: it trusts the node, and has no certificate or a certificate of another authority.
 fn stranger(tls: &TlsDaemon, authority: Option<&Authority>) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(tls.dir().join("ca.crt")).context("the node's CA")?)?;
+    roots.add(CertificateDer::from_pem_file(tls.dir().join("ca.crt")).context("cannot read the node's CA")?)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13])?;
     let config = config.with_root_certificates(roots);

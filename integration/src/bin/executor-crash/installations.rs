@@ -247,10 +247,10 @@ impl Installations {
             .args(self.command(&self.arguments(operation)))
             .env("OUT", out.join("printed"));
         let mut child = self.environment(&mut command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let mut reported = BufReader::new(child.stdout.take().context("a pipe")?);
+        let mut reported = BufReader::new(child.stdout.take().context("the child has no pipe")?);
         let mut pid = String::new();
         reported.read_line(&mut pid)?;
-        Ok((child, reported, pid.trim().parse().with_context(|| format!("pid {pid:?}"))?))
+        Ok((child, reported, pid.trim().parse().with_context(|| format!("{pid:?} is not a pid"))?))
     }
 }
 
@@ -278,13 +278,14 @@ impl Node for Installations {
             let _ = send.send((shot.call, shot.number));
             StopAction::Kill
         };
-        let trace = Trace::start(TraceTarget::Living(pid), (Counted::Changes, at), act).context("attaching")?;
+        let trace = Trace::start(TraceTarget::Living(pid), (Counted::Changes, at), act)
+            .context("cannot attach to the process")?;
         let begun = Instant::now();
-        child.stdin.take().context("a pipe")?.write_all(b"go\n")?;
+        child.stdin.take().context("the child has no pipe")?.write_all(b"go\n")?;
         let mut ended = String::new();
         reported.read_to_string(&mut ended)?;
         child.wait()?;
-        let seen = trace.end().context("tracing")?;
+        let seen = trace.end().context("cannot trace the process")?;
         let kill = kills.try_recv().ok().map(|(at, number)| Kill {
             at,
             call: calls::name(number),

@@ -306,7 +306,7 @@ impl Node for Pods {
 
     fn kill_at(&mut self, target: Serving, at: u64) -> anyhow::Result<Outcome> {
         let (step, (reported, kills), victim) = (Step::default(), mpsc::channel(), self.pid(target));
-        let pidfd = pidfd(victim).context("pidfd")?;
+        let pidfd = pidfd(victim).context("cannot open a pidfd")?;
         let act = {
             let step = Arc::clone(&step);
             move |shot: &crate::tracer::StoppedCall| {
@@ -315,7 +315,8 @@ impl Node for Pods {
                 StopAction::Kill
             }
         };
-        let trace = Trace::start(TraceTarget::Living(victim), (Counted::All, at), act).context("attaching")?;
+        let trace = Trace::start(TraceTarget::Living(victim), (Counted::All, at), act)
+            .context("cannot attach to the process")?;
         let (life, log) = self.next_life(&step);
         let life = self.runtime.spawn(life);
         let (mut kill, mut revived) = (None, Ok(()));
@@ -325,8 +326,8 @@ impl Node for Pods {
         if kill.is_some() {
             revived = self.revive(target, &pidfd);
         }
-        let ended = self.runtime.block_on(life).context("the kubelet")?;
-        let seen = trace.end().context("tracing")?;
+        let ended = self.runtime.block_on(life).context("the kubelet failed")?;
+        let seen = trace.end().context("cannot trace the process")?;
         if kill.is_none() && seen.shot.is_some() {
             // The kill happened after the last call of the kubelet.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();

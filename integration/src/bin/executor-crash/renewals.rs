@@ -86,7 +86,7 @@ impl Renewals {
         let watch = Watch::start();
         for number in 0..STANDING {
             let request = request(&format!("renewal-{number}"));
-            watch.add(&evaluate::run(&node, &request)?.container.context("a container")?)?;
+            watch.add(&evaluate::run(&node, &request)?.container.context("the response has no container")?)?;
         }
         let in_force = watch.locked().containers.values().map(|it| it.pair.key.clone()).collect::<Vec<_>>();
         let mut keys = Needles::new()?;
@@ -121,7 +121,7 @@ impl Renewals {
         }
         Ok(match target {
             Renewing::Executord => TraceTarget::Living(self.node.pid(Part::Executord)),
-            Renewing::Signer => TraceTarget::Living(*signers().first().context("a process that signs")?),
+            Renewing::Signer => TraceTarget::Living(*signers().first().context("no process signs")?),
             Renewing::NextSigner => TraceTarget::Shim { launcher },
             Renewing::Launcher => TraceTarget::Living(launcher),
             Renewing::Shim => TraceTarget::Living(self.shim(id)?),
@@ -249,7 +249,7 @@ impl Node for Renewals {
         ensure!(self.watch.reads(), "the thread that reads the pairs has panicked");
         let mut verdict = Verdict::default();
         let container = self.next()?;
-        let (id, since) = (container.id.clone(), container.identity.clone().context("an identity")?);
+        let (id, since) = (container.id.clone(), container.identity.clone().context("the container has no identity")?);
         let old = Pair::read(api::pid(&container))?;
         let traced = self.target(target, &id)?;
         let (send, kills) = mpsc::channel();
@@ -257,7 +257,7 @@ impl Node for Renewals {
             let _ = send.send((shot.call, shot.number));
             StopAction::Kill
         };
-        let trace = Trace::start(traced, (Counted::All, at), act).context("attaching")?;
+        let trace = Trace::start(traced, (Counted::All, at), act).context("cannot attach to the process")?;
         let (begun, moment) = (Instant::now(), due(&container));
         let mut killed = None;
         while killed.is_none() && begun.elapsed() < PATIENCE {
@@ -268,7 +268,7 @@ impl Node for Renewals {
             }
         }
         let when = SystemTime::now();
-        let seen = trace.end().context("tracing")?;
+        let seen = trace.end().context("cannot trace the process")?;
         let kill = killed.or_else(|| kills.try_recv().ok()).map(|(at, number)| Kill {
             at,
             call: calls::name(number),
@@ -299,7 +299,7 @@ impl Node for Renewals {
         self.end(&id, was_lost, &mut verdict);
         self.check_keys(&mut verdict);
         match evaluate::run(&self.node, &request(&id)) {
-            Ok(run) => self.watch.add(&run.container.context("a container")?)?,
+            Ok(run) => self.watch.add(&run.container.context("the response has no container")?)?,
             Err(status) => verdict.wrong.push(format!("the next run: {}", describe(&status))),
         }
         self.check_footprint(&mut verdict);
@@ -399,7 +399,7 @@ impl Watch {
     /// Starts to read the certificate and key of a container.
     fn add(&self, container: &Container) -> anyhow::Result<()> {
         let pid = api::pid(container);
-        let pair = Pair::read(pid).with_context(|| format!("the pair of {}", container.id))?;
+        let pair = Pair::read(pid).with_context(|| format!("cannot read the key pair of {}", container.id))?;
         self.locked().containers.insert(container.id.clone(), WatchedContainer { pid, pair });
         Ok(())
     }

@@ -21,7 +21,7 @@ impl Shelf {
     const NAME: &str = "shelf";
 
     pub(crate) fn new() -> anyhow::Result<Self> {
-        let dir = tempfile::tempdir().context("a directory for secrets")?;
+        let dir = tempfile::tempdir().context("cannot create a directory for secrets")?;
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         Ok(Self(dir))
     }

@@ -285,8 +285,8 @@ impl Node for TestNode {
                 if target == Target::Orphan { StopAction::LetGo } else { StopAction::Kill }
             }
         };
-        let trace =
-            Trace::start(target.trace_target(&self.node, warm_shim), (Counted::All, at), act).context("attaching")?;
+        let trace = Trace::start(target.trace_target(&self.node, warm_shim), (Counted::All, at), act)
+            .context("cannot attach to the process")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor restarts exited processes while the client continues; or the
         // life ends without a kill.
@@ -299,8 +299,8 @@ impl Node for TestNode {
             self.await_deaths(target);
             revived = self.node.revive();
         }
-        let answers = api.block_on(life).context("the client")?;
-        let seen = trace.end().context("tracing")?;
+        let answers = api.block_on(life).context("the client failed")?;
+        let seen = trace.end().context("cannot trace the process")?;
         if kill.is_none() && seen.shot.is_some() {
             // The kill happened after the client's last call.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();

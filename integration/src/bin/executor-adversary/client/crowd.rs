@@ -247,7 +247,7 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
         let daemon = with_descriptors(*most)?;
         let run = |index| daemon.api.run(sleeper(&format!("c{index}")).file("a", b"1"));
         let refused = (0..CONTAINERS).find_map(|index| run(index).err());
-        let refused = refused.with_context(|| format!("{CONTAINERS} containers with {most} descriptors"))?;
+        let refused = refused.with_context(|| format!("no Run of {CONTAINERS} was refused with {most} descriptors"))?;
         let mut reported = vec![("Run", refused)];
         daemon.api.delete("c1", true)?; // so that there is room for a process of Exec
         let mut executed = Vec::new();
@@ -256,7 +256,10 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
                 .map(|process| executed.push(process))
                 .err()
         });
-        reported.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {most} descriptors"))?));
+        reported.push((
+            "Exec",
+            refused.with_context(|| format!("no Exec of {CONTAINERS} was refused with {most} descriptors"))?,
+        ));
         reported.extend(daemon.api.update(update("c0", &[("a", b"2")])).err().map(|status| ("UpdateFiles", status)));
         reported.extend(
             daemon

@@ -225,6 +225,6 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let found = held(process.pid, &[("an argument", secret.as_bytes())])?;
     ensure!(!found.is_empty(), "the search does not find existing data");
     process.send(v1::exec_request::Part::Signal(9));
-    process.read_message().context("the end of a process")?;
+    process.read_message().context("cannot read the end of a process")?;
     Ok("in the process itself its argument is found".into())
 }

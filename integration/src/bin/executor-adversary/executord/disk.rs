@@ -126,7 +126,7 @@ const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb"
 /// Creates a link that belongs to executord's user and points to a file of root.
 fn plant(daemon: &Daemon, place: &str, victim: &Victim) -> anyhow::Result<std::path::PathBuf> {
     let link = daemon.setup().state_dir().join(place);
-    let owner = fs::metadata(link.parent().context("a directory")?)?;
+    let owner = fs::metadata(link.parent().context("the path has no directory")?)?;
     ensure!(owner.uid() != 0, "{place} is in a directory of root's");
     if fs::symlink_metadata(&link).is_ok() {
         fs::rename(&link, link.with_extension("kept"))?;

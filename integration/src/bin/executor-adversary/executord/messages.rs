@@ -96,7 +96,10 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
     for attempt in 0..scale.pick(12, 300) {
         let id = format!("c{attempt}");
         let bytes = serde_json::to_vec(&plan(&id)?)?;
-        let at = bytes.windows(200).position(|window| window.iter().all(|byte| *byte == b'a')).context("the label")?;
+        let at = bytes
+            .windows(200)
+            .position(|window| window.iter().all(|byte| *byte == b'a'))
+            .context("the record has no label")?;
         let file = writable(&bytes)?;
         let (ours, theirs, process, files) = launch_descriptors()?;
         let (ended, also) = (AtomicBool::new(false), file.try_clone()?);
@@ -200,7 +203,7 @@ pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     let answer = launcher.call(launch("real"), &[theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()]);
     ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
     Shim(ours).reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
-    integration::daemon::kill(launcher.record("real").context("a record")?.shim.pid, 9);
+    integration::daemon::kill(launcher.record("real").context("the container has no record")?.shim.pid, 9);
     launcher.exit("real");
     Ok("with one id it is launched, and finished when its shim is killed".into())
 }
@@ -255,7 +258,7 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
         let (ours, theirs) = Seqpacket::pair()?;
         shim.ask_with(ShimCall::Attach(Attach { input: true, ..Attach::default() }), &[theirs.as_fd()]);
         shim.answer().map_err(|why| anyhow::anyhow!("{why:?}"))?;
-        let pid = launcher.record(&id).context("a record")?.shim.pid;
+        let pid = launcher.record(&id).context("the container has no record")?.shim.pid;
         let waits = makes_wait(pid, &ours, &theirs);
         let took = stopped(&launcher, &shim, &id);
         drop((ours, theirs));
