@@ -133,7 +133,6 @@ impl Context {
     }
 }
 
-/// The file of contexts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Contexts {

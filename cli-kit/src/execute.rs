@@ -24,7 +24,6 @@ pub enum Interruption {
 
 /// A command that is ready to be executed.
 pub trait Work {
-    /// Default socket of executord.
     fn default_socket(&self) -> &'static str {
         DEFAULT_SOCKET
     }

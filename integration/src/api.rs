@@ -165,7 +165,6 @@ impl Api {
         self.call(async |mut rpc| rpc.list(request).await)
     }
 
-    /// Ids of all containers.
     pub fn ids(&self) -> Vec<String> {
         let page = self.list(ListRequest { page_size: 1000, ..ListRequest::default() }).expect("List");
         page.containers.into_iter().map(|container| container.id).collect()

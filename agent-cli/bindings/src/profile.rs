@@ -73,7 +73,6 @@ impl FromStr for Profile {
     }
 }
 
-/// Error of an unknown profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not a profile; use cc, rfc or libcnb")]
 pub struct UnknownProfile;

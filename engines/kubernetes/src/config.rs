@@ -113,7 +113,6 @@ struct Document {
     cri: Config,
 }
 
-/// The configuration file.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigFile {
     path: PathBuf,

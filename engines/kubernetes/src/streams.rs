@@ -264,7 +264,6 @@ async fn resize(resizes: Option<Resizes>, input: &Input) -> Never {
     std::future::pending().await
 }
 
-/// Ports of a sandbox.
 struct Ports {
     node: Arc<Node>,
     pod: String,

@@ -56,7 +56,6 @@ pub use tokens::RegisterError;
 /// Owned future of a handler.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Maximum number of concurrent connections. Further clients wait in the backlog of the listener.

@@ -81,9 +81,7 @@ struct Actor {
 
 /// Reason why the task stopped following a connection to a shim.
 enum FollowEnd {
-    /// The container is completed.
     Completed,
-    /// The connection was lost.
     Lost,
     /// The launcher reported that the shim is gone and that it has cleaned up the container.
     Finished,

@@ -12,7 +12,6 @@ use tokio::task::JoinError;
 /// Kind of an API error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The request is invalid.
     Invalid,
     /// The container, process or other object does not exist.
     NotFound,
@@ -38,7 +37,6 @@ pub enum Kind {
     TimedOut,
     /// Not possible now; the same request may succeed later.
     Unavailable,
-    /// An internal error.
     Internal,
 }
 

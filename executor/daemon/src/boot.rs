@@ -34,7 +34,6 @@ pub enum BootError {
         /// The failed operation.
         what: &'static str,
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// The daemon's user cannot reach the daemon's directory.
@@ -93,7 +92,6 @@ pub enum BootError {
     Launcher {
         /// The launcher's program.
         program: PathBuf,
-        /// The reason.
         why: String,
     },
     /// The privileges cannot be dropped.
@@ -101,7 +99,6 @@ pub enum BootError {
     Privileges {
         /// The user to become.
         user: String,
-        /// The cause.
         source: std::io::Error,
     },
 }

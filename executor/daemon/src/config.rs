@@ -60,7 +60,6 @@ const MESSAGE_ROOM: u64 = 1 << 20;
 /// Lower bound of the default maximum request size, in bytes.
 const MESSAGE_MIN: u64 = 2 << 20;
 
-/// An error in the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -69,7 +68,6 @@ pub enum ConfigError {
     /// The file is not valid TOML, or has unknown keys or values of the wrong type.
     #[error("{}: {}", .0.display(), .1)]
     Form(PathBuf, Box<toml::de::Error>),
-    /// A value is invalid.
     #[error("{origin}: {key} = {value}: {why}")]
     Value {
         /// File name, or the command line.
@@ -78,7 +76,6 @@ pub enum ConfigError {
         key: Cow<'static, str>,
         /// The value as given.
         value: String,
-        /// The reason.
         why: String,
     },
     /// Several values are invalid.
@@ -105,7 +102,6 @@ fn lines(faults: &[ConfigError]) -> String {
     faults.iter().map(|fault| fault.to_string().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// The configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -211,7 +207,6 @@ pub struct Config {
     pub metrics: MetricsSettings,
     /// Trace settings, if traces are exported.
     pub traces: Option<TraceSettings>,
-    /// Log sink settings.
     pub logs: LogSettings,
     pub secret_providers: Vec<executor_providers::ProviderConfig>,
     /// Settings of container certificates.

@@ -29,7 +29,6 @@ pub use signer::Signer;
 /// Maximum time that a request waits for the launcher's first greeting.
 const FIRST_GREETING: Duration = Duration::from_secs(10);
 
-/// State of the connection.
 #[derive(Clone, Debug)]
 pub enum Connection {
     /// The daemon has started, and its first attempt to connect is not finished.
@@ -67,7 +66,6 @@ impl Launcher {
         }
     }
 
-    /// Returns the launcher's socket.
     pub fn socket(&self) -> &std::path::Path {
         &self.socket
     }
@@ -76,7 +74,6 @@ impl Launcher {
         self.connection.subscribe()
     }
 
-    /// Watches the number of greetings.
     pub fn watch_greetings(&self) -> watch::Receiver<u64> {
         self.greeted.subscribe()
     }

@@ -75,21 +75,17 @@ pub struct Node {
     pub config: Arc<Config>,
     /// Containers by id, and the capacity that they hold.
     pub registry: Arc<Registry>,
-    /// Event log of containers.
     pub events: EventLog,
     /// Persistent store of containers and events.
     pub ledger: Arc<Ledger>,
-    /// Connection to the launcher.
     pub launcher: Arc<Launcher>,
     /// Name servers of built-in networks.
     pub names: Arc<NameServers>,
-    /// Image store.
     pub images: Arc<Images<LauncherLayers>>,
     /// Client of the process that signs container certificates.
     pub signer: Signer,
     /// Rules for callers and references.
     pub rules: Arc<Rules>,
-    /// Secret providers.
     pub providers: Arc<Providers>,
     /// Shared state of downloads and uploads.
     pub artifacts: Artifacts,
@@ -102,9 +98,7 @@ pub struct Node {
     pub boot_id: String,
     /// True if the host was rebooted since the ledger was last written.
     pub booted: bool,
-    /// Metrics of the daemon.
     pub metrics: Arc<Metrics>,
-    /// Trace exporter.
     pub traces: Traces,
     /// Start time of the daemon.
     pub started_at: Timestamp,

@@ -97,7 +97,6 @@ pub struct Listeners {
     pub main: StdUnixListener,
     /// The socket for containers with a runtime token, if it could be created.
     pub runtime: Option<StdUnixListener>,
-    /// The TCP listener, if configured.
     pub tcp: Option<StdTcpListener>,
     /// The metrics socket, if configured.
     pub metrics: Option<Listener>,

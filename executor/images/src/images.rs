@@ -26,7 +26,6 @@ use crate::store::StoreHold;
 /// Minimum number of hexadecimal digits of a digest that can select an image.
 const PREFIX_MIN: usize = 8;
 
-/// The images of a node.
 pub struct Images<L> {
     pub(crate) intake: Arc<Intake<L>>,
     pulls: Pulls,

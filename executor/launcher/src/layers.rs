@@ -50,7 +50,6 @@ pub(crate) enum LayerWork {
     },
     /// Remove directories that are no longer referenced.
     Clear(Vec<String>),
-    /// Measure trees.
     Measure(Vec<String>),
 }
 

@@ -49,7 +49,6 @@ pub(crate) struct Tree {
     root: OwnedFd,
     /// Open descriptors of the directories in [`REAL`] and of the mount points of in-memory file systems.
     real: Vec<OwnedFd>,
-    /// Id map of the container.
     ids: IdMap,
     /// Parts of the image that the root file system omits.
     warnings: Vec<String>,
@@ -59,7 +58,6 @@ pub(crate) struct Tree {
     has_names: bool,
 }
 
-/// A mounted overlay.
 struct Overlay {
     /// Views of the lower layers.
     views: Vec<OwnedFd>,

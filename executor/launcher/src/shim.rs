@@ -96,7 +96,6 @@ pub(crate) struct Launch {
     pub plan: MemFile,
     /// Arguments and environment.
     pub process: MemFile,
-    /// File contents.
     pub files: MemFile,
 }
 

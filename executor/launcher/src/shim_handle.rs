@@ -22,7 +22,6 @@ use prost::Message;
 use crate::shim::WARM_STARTED;
 use crate::warm::WarmPaths;
 
-/// A watched shim.
 pub(crate) struct ShimHandle {
     pub id: ContainerId,
     /// Admission time of the container.

@@ -30,7 +30,6 @@ const PREFIX: &str = ".shell-";
 /// Time limit for the kernel to release a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Paths of one warm container.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmPaths {
     /// Cgroup, relative to each hierarchy's mount.

@@ -51,7 +51,6 @@ pub struct FetchRequest {
     pub lease: Option<Lease>,
 }
 
-/// Result of a fetch.
 #[derive(Debug)]
 pub enum Fetched {
     Value(Value),

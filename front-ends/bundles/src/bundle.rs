@@ -62,7 +62,6 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// A valid bundle.
 #[derive(Clone)]
 pub struct Bundle {
     pub format: Format,

@@ -36,7 +36,6 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Adds a violation.
     pub fn add(&mut self, place: impl Into<String>, rule: &'static str, message: impl Into<String>) {
         if self.found.len() < FAULTS_MAX {
             self.found.push(Fault { place: place.into(), rule, message: message.into() });

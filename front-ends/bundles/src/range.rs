@@ -108,7 +108,6 @@ impl Operator {
     }
 }
 
-/// A range of versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     text: String,

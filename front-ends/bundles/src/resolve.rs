@@ -54,7 +54,6 @@ pub enum Edge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub enum Verdict {
-    /// The bundle is chosen.
     Chosen,
     /// Another bundle is preferred, because it is not deprecated or has a higher version.
     Lower,

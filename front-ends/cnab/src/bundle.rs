@@ -43,11 +43,8 @@ pub struct Bundle {
     pub images: BTreeMap<String, Image>,
     /// Actions other than install, upgrade and uninstall.
     pub actions: BTreeMap<String, Custom>,
-    /// Parameters by name.
     pub parameters: BTreeMap<String, Parameter>,
-    /// Credentials by name.
     pub credentials: BTreeMap<String, Credential>,
-    /// Outputs by name.
     pub outputs: BTreeMap<String, Output>,
     /// Schemas of parameters and outputs.
     pub definitions: BTreeMap<String, Definition>,

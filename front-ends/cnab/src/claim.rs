@@ -39,7 +39,6 @@ pub struct Claim {
     pub custom: Value,
     /// A ULID.
     pub id: String,
-    /// Name of the installation.
     pub installation: String,
     /// Values of the parameters, without `writeOnly` parameters.
     #[serde(default)]
@@ -102,7 +101,6 @@ pub struct ClaimResult {
 /// Arguments of `Claim::new`.
 #[derive(Debug)]
 pub struct New<'a> {
-    /// Name of the installation.
     pub installation: &'a str,
     pub action: &'a Action,
     pub bundle: &'a Bundle,

@@ -16,7 +16,6 @@ use crate::violation::{Violations, pointer};
 /// Maximum size of a credential set, in bytes.
 pub const SET_MAX: usize = 1 << 20;
 
-/// Source of a credential.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Source {
     /// A variable of the caller's environment.

@@ -13,7 +13,6 @@ use crate::violation::{Violations, pointer};
 pub const EXTENSION: &str = "io.cnab.dependencies";
 const AT: &str = "/custom/io.cnab.dependencies";
 
-/// Dependencies of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     sequence: Vec<String>,

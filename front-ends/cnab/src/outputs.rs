@@ -31,7 +31,6 @@ impl std::fmt::Debug for Content {
 /// Validated outputs of an action.
 #[derive(Debug)]
 pub struct Settled {
-    /// Contents by name.
     pub outputs: BTreeMap<String, Content>,
     /// Missing outputs, and contents that do not match their definition. Empty if the action failed.
     pub wrong: Violations,

@@ -27,7 +27,6 @@ pub enum Source {
     Output(String),
     /// The last content of an output of a dependency.
     DependencyOutput {
-        /// Name of the dependency.
         dependency: String,
         /// Name of the output in the dependency's bundle.
         output: String,

@@ -41,9 +41,7 @@ pub enum Operator {
     In,
     /// The label does not exist, or has none of the values.
     NotIn,
-    /// The label exists.
     Exists,
-    /// The label does not exist.
     DoesNotExist,
 }
 

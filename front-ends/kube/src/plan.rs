@@ -125,7 +125,6 @@ pub struct PodPlan {
     pub name: String,
     /// Kind of the workload.
     pub kind: Kind,
-    /// Name of the workload.
     pub workload: String,
     /// Replacement strategy.
     pub update: Update,

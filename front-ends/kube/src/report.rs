@@ -110,7 +110,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns an empty report.
     pub fn new(strictness: Strictness) -> Self {
         Self { strictness, ..Self::default() }
     }
@@ -134,7 +133,6 @@ impl Report {
         self.violations.len() + self.beyond
     }
 
-    /// Adds a warning.
     pub fn warn(&mut self, origin: &Origin, path: impl Into<String>, rule: &'static str, message: impl Into<String>) {
         if self.warnings.len() < KEPT_MAX {
             let warning = origin.violation(path.into(), rule, message.into());

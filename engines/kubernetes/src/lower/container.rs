@@ -12,7 +12,6 @@ use crate::secrets::RequestSecrets;
 
 /// Inputs for the creation of a container, in addition to its request.
 pub(crate) struct Origin<'a> {
-    /// Id of the sandbox.
     pub(crate) sandbox: &'a str,
     /// Request of the sandbox.
     pub(crate) sandbox_config: &'a PodSandboxConfig,
@@ -22,7 +21,6 @@ pub(crate) struct Origin<'a> {
     pub(crate) log: &'a str,
     /// References of the manifests of image volumes, by image id.
     pub(crate) volumes: &'a BTreeMap<String, String>,
-    /// Secrets of the container.
     pub(crate) secrets: &'a RequestSecrets,
     /// Minimum `oom_score_adj`. Lower values are raised to this value.
     pub(crate) oom_score_adj_min: i32,

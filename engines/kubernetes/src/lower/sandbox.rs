@@ -37,7 +37,6 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Reads the settings.
     pub(crate) fn read() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let hostname = read("/proc/sys/kernel/hostname").trim().to_owned();

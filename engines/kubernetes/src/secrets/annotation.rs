@@ -35,7 +35,6 @@ pub(super) enum Place<'a> {
     Volume(&'a str),
 }
 
-/// An entry of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Entry {

@@ -99,7 +99,6 @@ pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
 enum Paused {
     /// The whole log was sent.
     Sent,
-    /// The container has changed.
     Changed,
     /// The daemon stops.
     Stopping,

@@ -19,7 +19,6 @@ pub(crate) struct LaunchPayload {
     pub(crate) plan: MemFile,
     /// Program, arguments, environment.
     pub(crate) process: MemFile,
-    /// Contents of the files.
     pub(crate) files: MemFile,
 }
 

@@ -19,7 +19,6 @@ use crate::operations::reserve;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 
-/// Default drain deadline.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
 /// Maximum drain deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);

@@ -465,7 +465,6 @@ pub(crate) fn stats(facts: &ContainerStatus, counted: Option<&Usage>) -> v1::Con
     }
 }
 
-/// Converts an event.
 pub(crate) fn event(event: &Event) -> v1::Event {
     use v1::event::Kind;
     v1::Event {
@@ -572,7 +571,6 @@ pub(crate) fn state(state: State) -> v1::State {
     }
 }
 
-/// Converts an amount of capacity.
 pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
     v1::Capacity {
         memory_bytes: amount.memory_bytes,
@@ -582,7 +580,6 @@ pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
     }
 }
 
-/// Converts a timestamp.
 pub(crate) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
     let (seconds, nanos) = (time.0 / 1_000_000_000, time.0 % 1_000_000_000);
     prost_types::Timestamp { seconds: seconds.cast_signed(), nanos: i32::try_from(nanos).unwrap_or(0) }

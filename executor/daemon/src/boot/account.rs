@@ -26,7 +26,6 @@ const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
 /// The overflow uid: the user of programs without a user of their own, and of ids without a name.
 pub(super) const NOBODY: u32 = 65_534;
 
-/// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Name or number as configured.

@@ -13,7 +13,6 @@ impl Faults {
         result.map_err(|error| self.add(error)).ok()
     }
 
-    /// Records an error.
     pub(super) fn add(&mut self, fault: ConfigError) {
         self.0.push(fault);
     }

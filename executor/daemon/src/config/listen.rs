@@ -105,7 +105,6 @@ pub(super) struct Caller {
 /// Settings of the TCP listener.
 #[derive(Clone, Debug)]
 pub struct TcpSettings {
-    /// Address to listen on.
     pub address: SocketAddr,
     /// Certificate and key files.
     pub files: TlsFiles,

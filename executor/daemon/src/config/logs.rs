@@ -108,7 +108,6 @@ impl Default for Syslog {
     }
 }
 
-/// Log sink settings.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
     /// Socket of the journal, if output is sent there.
@@ -123,10 +122,8 @@ pub struct LogSettings {
     pub waiting_bytes_max: u64,
 }
 
-/// Syslog receiver settings.
 #[derive(Clone, Debug)]
 pub struct SyslogSettings {
-    /// Address of the receiver.
     pub address: SyslogAddress,
     /// Facility number.
     pub facility: u8,
@@ -136,7 +133,6 @@ pub struct SyslogSettings {
     pub structured_data_id: String,
 }
 
-/// Address of a syslog receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyslogAddress {
     /// TLS over TCP (RFC 5425).

@@ -52,7 +52,6 @@ pub struct MetricsSettings {
     pub labels: Vec<String>,
 }
 
-/// Address of the metrics endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     /// Path of a unix socket.

@@ -32,7 +32,6 @@ impl Default for Retention {
     }
 }
 
-/// Retention limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionSettings {
     /// Maximum number of completed containers.

@@ -4,7 +4,6 @@ use executor_providers::{ProviderConfig, Unusable};
 
 use super::{Check, ConfigError};
 
-/// Resolves the secret providers.
 pub(super) fn resolve(check: &Check, providers: Vec<ProviderConfig>) -> Result<Vec<ProviderConfig>, ConfigError> {
     ProviderConfig::check_all(&providers).map_err(|Unusable { key, value, why }| check.fault(key, &value, &why))?;
     Ok(providers)

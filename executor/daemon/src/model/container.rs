@@ -57,7 +57,6 @@ impl Presence {
     }
 }
 
-/// A container.
 #[derive(Debug)]
 pub struct Handle {
     id: ContainerId,
@@ -121,7 +120,6 @@ impl Handle {
         }
     }
 
-    /// Returns the container's id.
     pub fn id(&self) -> &ContainerId {
         &self.id
     }
@@ -193,7 +191,6 @@ impl Handle {
         self.removed.send_replace(true);
     }
 
-    /// Watches the container.
     pub fn watch(&self) -> watch::Receiver<Presence> {
         self.presence.subscribe()
     }

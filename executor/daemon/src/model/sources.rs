@@ -48,7 +48,6 @@ pub struct SourceRecord {
     /// Client that submitted the reference, if the value is refreshed. Unset in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requester: Option<Arc<Requester>>,
-    /// Lease of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
     /// Reason why the value may be outdated; unset if the provider responded to the last poll.

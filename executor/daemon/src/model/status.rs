@@ -31,7 +31,6 @@ pub struct ContainerStatus {
     pub created_at: Timestamp,
     /// Id of the boot in which the container was admitted.
     pub boot_id: String,
-    /// Current state.
     pub state: State,
     /// Start of the shim, from the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,7 +95,6 @@ pub struct ContainerResult {
     pub oom_killed: bool,
     /// True if the container received a stop.
     pub stopped: bool,
-    /// Failure, if any.
     pub failure: Option<Failure>,
     /// Durations of the phases.
     pub timings: Timings,

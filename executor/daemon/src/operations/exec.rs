@@ -53,7 +53,6 @@ impl Drop for Start {
 /// Result of an executed process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExecEnd {
-    /// The process exited.
     Exit(Exit),
     /// The process and its descendants were killed because the time limit had passed.
     TimedOut,

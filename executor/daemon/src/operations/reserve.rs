@@ -128,7 +128,6 @@ pub(crate) fn release(node: &Node, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Releases all reservations.
 pub(crate) fn release_all(node: &Node) {
     for Reservation { id, .. } in node.registry.all_reservations() {
         node.registry.release_reservation(&id, |_| ended(node, &id, EventKind::ReservationReleased));

@@ -18,7 +18,6 @@ const MOST: usize = 64;
 /// Time for sending the request, and again for reading the response, after which the connection can lose its slot.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
-/// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A user of this host, on the unix socket.
@@ -27,7 +26,6 @@ pub(super) enum Owner {
     Address(IpAddr),
 }
 
-/// Phase of a connection.
 #[derive(Clone, Copy, Debug)]
 enum SlotPhase {
     /// The client has not sent a complete request; holds the start time.

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use executor_core::outputs::{CapturedFile, DIRECTORY, LIST, LIST_BYTES_MAX, LIST_VERSION, OutputsList};
 use rustix::fs::{Mode, OFlags, open};
 
-/// An error from reading outputs.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputsError {
     /// A file is missing.
@@ -22,15 +21,9 @@ pub enum OutputsError {
     Read(PathBuf, #[source] io::Error),
     /// A file is malformed, or differs from the list.
     #[error("{}: {why}", .path.display())]
-    Form {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    Form { path: PathBuf, why: String },
 }
 
-/// The outputs of a container.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     directory: PathBuf,

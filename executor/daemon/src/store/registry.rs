@@ -57,7 +57,6 @@ pub(crate) struct Terms {
     pub(crate) kept_max: usize,
 }
 
-/// Result of an admission.
 #[derive(Debug)]
 pub enum Admission {
     /// The container is new.
@@ -103,7 +102,6 @@ pub(crate) struct CapacityUse {
     pub(crate) allocated: Amount,
     /// Capacity held by reservations.
     pub(crate) reserved: Amount,
-    /// Number of reservations.
     pub(crate) reservations: usize,
 }
 
@@ -482,7 +480,6 @@ impl Registry {
         self.networks.subscribe()
     }
 
-    /// Returns all containers.
     pub fn all(&self) -> Vec<Arc<Handle>> {
         locked(&self.inner).containers.values().cloned().collect()
     }

@@ -120,7 +120,6 @@ impl Traces {
     }
 }
 
-/// The trace of a container.
 struct Trace<'a> {
     id: TraceId,
     root: SpanId,

@@ -206,7 +206,6 @@ impl Drop for Node {
     }
 }
 
-/// Returns a valid request.
 pub(crate) fn request(id: &str) -> RunRequest {
     let run = v1::RunAction { path: "/bin/true".into(), ..Default::default() };
     RunRequest {

@@ -49,7 +49,6 @@ struct Entry {
     annotations: BTreeMap<String, String>,
 }
 
-/// A search for signatures.
 struct Search<'a> {
     registry: &'a Registry,
     repository: &'a Repository,

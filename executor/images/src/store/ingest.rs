@@ -21,7 +21,6 @@ const UPLOAD: &str = "upload-";
 /// Name suffix of partial blobs.
 const PARTIAL: &str = ".partial";
 
-/// The ingest directory.
 pub(crate) struct Ingest {
     dir: PathBuf,
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,

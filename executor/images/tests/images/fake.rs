@@ -46,7 +46,6 @@ pub(crate) struct RecordedRequest {
     pub(crate) body: String,
 }
 
-/// Response to a request.
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,

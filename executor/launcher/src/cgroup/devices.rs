@@ -27,7 +27,6 @@ const OF_EVERY_CONTAINER: [&str; 12] = [
     "c 136:* rwm",
 ];
 
-/// Devices of a container.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Devices<'a> {
     /// All devices of the host.

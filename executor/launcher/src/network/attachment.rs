@@ -17,7 +17,6 @@ pub(super) struct BridgeAttachment {
     pub id: String,
     /// Boot id of the boot in which the interface exists.
     pub boot_id: String,
-    /// Network name.
     pub network: String,
     /// Name of the bridge interface. The nf_tables tables have the same name.
     pub interface: String,

@@ -20,7 +20,6 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// Init has exited.
     InitEnded,
     /// A signal arrived: SIGCHLD, or a signal that ends the shim.
     Signal,

@@ -44,7 +44,6 @@ const TARGET_PATIENCE: Duration = Duration::from_secs(1);
 /// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// Init has exited.
     InitEnded,
     /// A signal arrived: SIGCHLD, or a signal that ends the shim.
     Signal,

@@ -81,7 +81,6 @@ impl Layer {
         self
     }
 
-    /// Returns the archive.
     pub(crate) fn bytes(self) -> Vec<u8> {
         self.0.into_inner().unwrap()
     }

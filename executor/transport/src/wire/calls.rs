@@ -26,7 +26,6 @@ const STREAMS_SPARE: usize = 32;
 /// a connection whose client sends more.
 const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 
-/// Request head.
 #[derive(Debug, Default)]
 pub struct Request {
     pub method: Method,
@@ -225,7 +224,6 @@ impl Calls {
     }
 }
 
-/// Methods for the calls.
 impl Calls {
     /// Removes and returns the head of a stream's request. Returns `None` if the stream has ended.
     pub fn start(&self, id: u32) -> Option<Request> {

@@ -90,7 +90,6 @@ impl Conversation {
         self.0.streams_requests
     }
 
-    /// Queues a request.
     pub(super) fn push_request(&self, message: Bytes) {
         locked(&self.0.incoming).push_back(message);
     }

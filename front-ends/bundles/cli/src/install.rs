@@ -218,7 +218,6 @@ impl<'a> Work<'a> {
         read
     }
 
-    /// Runs `install`.
     pub(crate) fn install(&self, args: &InstallArgs) -> Result<u8, Failure> {
         check_name(&args.name).map_err(Failure::Usage)?;
         let (source, follows, steps) = match (&args.source, &args.from.catalog, &args.from.package) {
@@ -261,7 +260,6 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Runs `upgrade`.
     pub(crate) fn upgrade(&self, args: &UpgradeArgs) -> Result<u8, Failure> {
         let locked = self.store.lock(&args.name).map_err(InstallError::from)?;
         let found = self.store.read(&args.name).map_err(InstallError::from)?;

@@ -29,7 +29,6 @@ object! { top
     /// `olm.package`.
     pub struct PackageBlob {
         schema("schema"): String,
-        /// Name of the package.
         name("name"): String,
         /// Channel that is used by default.
         default_channel("defaultChannel"): String,
@@ -51,9 +50,7 @@ object! { top
     /// `olm.channel`.
     pub struct ChannelBlob {
         schema("schema"): String,
-        /// Name of the channel.
         name("name"): String,
-        /// Name of the package.
         package("package"): String,
         /// One entry for each bundle of the channel.
         entries("entries"): Vec<EntryBlob>,
@@ -64,7 +61,6 @@ object! { top
 object! {
     /// An entry of a channel: a bundle, and the bundles that can be upgraded to it.
     pub struct EntryBlob {
-        /// Name of the bundle.
         name("name"): String,
         /// Name of the bundle that this bundle replaces.
         replaces("replaces"): String,

@@ -12,7 +12,6 @@ use super::load::Objects;
 use crate::fault::Faults;
 use crate::range::Range;
 
-/// A valid catalog.
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// Packages by name.
@@ -54,7 +53,6 @@ pub struct Channel {
 
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Name of the bundle.
     pub name: String,
     /// Name of the bundle that this bundle replaces; that bundle may not exist.
     pub replaces: Option<String>,

@@ -229,7 +229,6 @@ fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sour
     Ok(Files { labels: labels(&configuration), pin: Some(pin), ..Files::default() })
 }
 
-/// Applies a layer.
 fn apply(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
     apply_archive(path, archive::open(path)?, sink)
 }

@@ -19,7 +19,6 @@ pub struct Metadata {
     pub maintainers: Vec<Maintainer>,
 }
 
-/// Maintainer of a bundle.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Maintainer {
     pub name: String,
@@ -49,11 +48,9 @@ pub struct Image {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Parameter of a bundle.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Parameter {
-    /// Name of the definition.
     pub definition: String,
     /// Description for users.
     #[serde(default)]
@@ -93,11 +90,9 @@ pub struct Credential {
     pub destination: Destination,
 }
 
-/// Output of an action.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Output {
-    /// Name of the definition.
     pub definition: String,
     /// Description for users.
     #[serde(default)]

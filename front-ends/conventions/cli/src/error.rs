@@ -6,7 +6,6 @@ use executor_cli_kit::failure::Failure;
 use executor_cli_kit::text::plain;
 use executor_conventions::violation::Violations;
 
-/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConventionError {
     #[error("cannot read {}", .path.display())]

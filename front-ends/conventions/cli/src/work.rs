@@ -17,14 +17,12 @@ use crate::error::ConventionError;
 use crate::objects::{self, Document, Location};
 use crate::view;
 
-/// Runs `list`.
 pub(crate) fn list(global: &Global, config: &ConfigArgs) -> Result<(), Failure> {
     let configuration = config::load(config.config.as_deref()).map_err(ConventionError::Registrations)?;
     let document = view::Listed::new(&configuration);
     print_result(global, &document, || document.text(Style::detect()))
 }
 
-/// Runs `explain`.
 pub(crate) fn explain(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> Result<(), Failure> {
     let (mut explained, mut failed) = (Vec::new(), Vec::new());
     run(config, args, |document, object, outcome| match outcome {
@@ -35,7 +33,6 @@ pub(crate) fn explain(global: &Global, config: &ConfigArgs, args: &FilesArgs) ->
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
 
-/// Runs `apply`.
 pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> Result<(), Failure> {
     let (mut failed, mut intents) = (Vec::new(), 0);
     let documents = run(config, args, |document, object, outcome| match outcome {

@@ -11,10 +11,8 @@ use crate::error::KubeError;
 use crate::known::{KnownPod, created_at, failed, role};
 use crate::memory::Memory;
 
-/// Change of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Create the pod.
     Create,
     /// Remove the pod and create it again. Holds the reason.
     Replace(String),

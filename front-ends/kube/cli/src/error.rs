@@ -6,7 +6,6 @@ use std::time::Duration;
 use executor_cli_kit::failure::Failure;
 use executor_kube::report::Violations;
 
-/// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeError {
     #[error("{}:\n  {}", counted(.0), .0.to_string().replace('\n', "\n  "))]

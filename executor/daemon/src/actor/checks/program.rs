@@ -73,7 +73,6 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
     CheckRun { outcome, output: output.last_lines() }
 }
 
-/// Result of a program.
 enum ProgramEnd {
     Exit(Exit),
     TimedOut,

@@ -6,7 +6,6 @@ use executor_proto::v1::{self, check::Kind};
 
 use super::{duration, timestamp};
 
-/// Converts checks.
 pub(super) fn checks(checks: &Checks) -> v1::Checks {
     let list = |of: &[Check]| of.iter().map(check).collect();
     let decides_start = !checks.startup.is_empty() || !checks.liveness.is_empty();

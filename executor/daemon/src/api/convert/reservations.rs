@@ -5,7 +5,6 @@ use executor_proto::v1;
 use super::timestamp;
 use crate::model::reservation::Reservation;
 
-/// Converts a reservation.
 pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {
     let amount = reservation.amount;
     v1::Reservation {

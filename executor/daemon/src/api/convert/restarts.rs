@@ -6,7 +6,6 @@ use executor_proto::v1::{self, restart_policy::Mode};
 
 use super::{duration, exit_status, timestamp};
 
-/// Converts a restart policy.
 pub(super) fn policy(policy: &RestartPolicy) -> v1::RestartPolicy {
     let (mode, max_retries) = match policy.mode {
         RestartMode::OnFailure(most) => (Mode::OnFailure, most.unwrap_or(0)),
@@ -20,7 +19,6 @@ pub(super) fn policy(policy: &RestartPolicy) -> v1::RestartPolicy {
     }
 }
 
-/// Converts a restart record.
 pub(super) fn status(restarts: &RestartRecord) -> v1::RestartStatus {
     let last = restarts.last.as_ref();
     v1::RestartStatus {

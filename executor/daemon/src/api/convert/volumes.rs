@@ -38,7 +38,6 @@ fn host_path(asked: &HostPath) -> v1::HostPath {
     }
 }
 
-/// Converts an empty volume.
 pub(super) fn empty(EmptyVolume { medium, bytes, mode, gid }: &EmptyVolume) -> v1::EmptyVolume {
     let medium = match medium {
         Medium::Disk => empty_volume::Medium::Disk,
@@ -53,7 +52,6 @@ pub(super) fn images(plan: &Plan) -> Vec<v1::ImageInUse> {
     images.map(|image| v1::ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }).collect()
 }
 
-/// Converts a host volume.
 pub(in crate::api) fn host(volume: &HostVolume) -> v1::HostVolume {
     let HostVolume { name, path, read_only } = volume;
     v1::HostVolume { name: name.clone(), path: path.display().to_string(), read_only: *read_only }

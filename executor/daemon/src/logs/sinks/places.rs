@@ -18,7 +18,6 @@ use serde::{Deserialize, Serialize};
 /// Maximum size of the file in bytes, enough for several hundred thousand containers.
 const FILE_MAX: u64 = 64 << 20;
 
-/// Positions of one target.
 #[derive(Debug)]
 pub(super) struct SinkPositions {
     path: PathBuf,

@@ -34,12 +34,10 @@ const REFUSAL: Duration = Duration::from_millis(300);
 /// Minimum duration of a connection. A connection that breaks sooner counts as a failed attempt.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// Address of a receiver.
 #[derive(Clone, Debug)]
 pub(super) enum Address {
     /// The journal's socket.
     Journald(PathBuf),
-    /// A syslog receiver.
     Syslog(SyslogAddress),
 }
 
@@ -52,7 +50,6 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// A receiver with its connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
     address: Address,

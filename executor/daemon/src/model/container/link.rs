@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::packets::{Packets, PendingCalls};
 
-/// A connection to a shim.
 #[derive(Debug)]
 pub struct ShimLink {
     packets: Packets,
@@ -23,13 +22,11 @@ pub struct ShimLink {
     kill_at: Mutex<Option<Instant>>,
 }
 
-/// Payload of a response.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
 enum ShimPayload {
     /// An optional descriptor.
     Done(Option<OwnedFd>),
-    /// Counters.
     Usage(Usage),
 }
 

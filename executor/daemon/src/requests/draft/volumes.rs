@@ -42,7 +42,6 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
     Volume { path, source, sub_path, read_only: asked.read_only }
 }
 
-/// Converts an empty volume.
 pub(super) fn empty(index: usize, volume: &v1::EmptyVolume, violations: &mut Vec<Violation>) -> EmptyVolume {
     let medium = medium(volume.medium).unwrap_or_else(|why| {
         violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));

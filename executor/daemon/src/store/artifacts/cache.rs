@@ -85,7 +85,6 @@ impl Cache {
         cache
     }
 
-    /// Returns the directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -37,7 +37,6 @@ const CACHE: usize = 1 << 20;
 /// An error from reading or writing the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A system error.
     #[error("{}", executor_core::errors::plain(.0))]
     Io(io::Error),
     #[error(transparent)]
@@ -86,7 +85,6 @@ pub(super) struct FirstWrite {
     pub starts: u64,
 }
 
-/// An open store.
 pub(super) struct Store(Database);
 
 impl Store {

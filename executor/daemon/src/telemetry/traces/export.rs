@@ -33,7 +33,6 @@ pub(super) struct Queue {
     spans: Spans,
 }
 
-/// An item of the queue.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // nearly all are spans
 enum Queued {

@@ -49,7 +49,6 @@ pub(in crate::network) enum Fault {
     /// The plugin was killed because it wrote too much output.
     #[error("its answer has more than {ANSWER_MAX} bytes")]
     Flood,
-    /// The plugin reported a failure.
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
     /// The plugin succeeded, but its response is not a JSON object.

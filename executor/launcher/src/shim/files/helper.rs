@@ -24,7 +24,6 @@ pub(crate) struct HelperFailure(pub(crate) String, pub(crate) io::Error);
 
 /// Failure of a helper.
 pub(crate) enum NotDone {
-    /// A step failed.
     Failed {
         /// errno, or 0 if there is none.
         errno: i32,

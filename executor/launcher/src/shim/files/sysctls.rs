@@ -46,7 +46,6 @@ impl<'a> Settings<'a> {
         self.wanted.keys().any(|name| !name.starts_with("net."))
     }
 
-    /// Writes the sysctls.
     pub(crate) fn write(&self) -> Result<(), HelperFailure> {
         let mut all = self.wanted.iter();
         all.try_for_each(|(name, value)| {

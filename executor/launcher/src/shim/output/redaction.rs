@@ -70,7 +70,6 @@ impl Masking {
         Self { mode, values, search: OnceCell::new(), warnings, reported: false }
     }
 
-    /// Returns the matcher.
     pub(crate) fn redactor(&self) -> &Redactor {
         self.search.get_or_init(|| Redactor::new(self.mode, watched(&self.values)))
     }

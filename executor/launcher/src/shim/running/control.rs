@@ -56,7 +56,6 @@ struct Connection {
 
 /// A command of a peer.
 pub(crate) enum Command {
-    /// Stop the container.
     Stop(Stop),
     /// Start the process of a held container.
     Start,
@@ -70,7 +69,6 @@ pub(crate) enum Command {
     UpdateFiles(Update),
     /// Replace the egress rules. The descriptors are listed in `EGRESS_FDS`.
     UpdateEgress(Vec<OwnedFd>),
-    /// Replace limits.
     UpdateLimits(UpdateLimits),
     /// Open the log file of the request again.
     ReopenLog,
@@ -128,7 +126,6 @@ pub(crate) struct PendingCommand {
     answer: AnswerDestination,
 }
 
-/// Destination of a reply.
 pub(crate) struct AnswerDestination {
     sequence: u64,
     connection: usize,

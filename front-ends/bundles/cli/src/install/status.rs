@@ -36,7 +36,6 @@ impl Work<'_> {
         })
     }
 
-    /// Runs `list`.
     pub(crate) fn list(&self) -> Result<u8, Failure> {
         let mut all = Vec::new();
         for name in self.store.names().map_err(InstallError::from)? {

@@ -99,7 +99,7 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
         let at = bytes
             .windows(200)
             .position(|window| window.iter().all(|byte| *byte == b'a'))
-            .context("the record has no label")?;
+            .context("the plan has no label")?;
         let file = writable(&bytes)?;
         let (ours, theirs, process, files) = launch_descriptors()?;
         let (ended, also) = (AtomicBool::new(false), file.try_clone()?);
