@@ -30,7 +30,7 @@ pub(crate) struct ExecArgs {
     pub(crate) tty: bool,
     /// Detach as soon as the process runs
     ///
-    /// Its output is dropped. The process ends with its container, or with executord.
+    /// The output is dropped. The process ends with its container, or with executord.
     #[arg(long, short, conflicts_with = "interactive")]
     pub(crate) detach: bool,
     /// Keys that detach from the process, with -it

@@ -198,7 +198,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
         views => views,
     }?;
     for view in &views {
-        // This makes the node read-only, not the device.
+        // The attribute makes the node read-only, not the device.
         let fixed = Attributes { read_only: true, no_suid: true, no_exec: true, ..Attributes::default() };
         set_attributes(view.as_fd(), fixed)?;
         set_private(view.as_fd())?;

@@ -1,7 +1,7 @@
 //! Sets resource limits of a container's processes, except the limits on open files and core files.
 //!
-//! This is done in two steps. First, with privilege, hard limits of the launcher that are too low are raised, while the
-//! soft limits stay, so that the process has all resources for starting a program. Immediately before execve, each
+//! Limits are set in two steps. First, with privilege, hard limits of the launcher that are too low are raised, while
+//! the soft limits stay, so that the process has all resources for starting a program. Immediately before execve, each
 //! limit is set to the requested value.
 
 use std::io;

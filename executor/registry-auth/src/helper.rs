@@ -1,7 +1,7 @@
 //! Credentials from a credential helper: the program `docker-credential-NAME`, run as Docker and Podman run it.
 //!
-//! It gets the registry on its standard input and answers with JSON (`Username`, `Secret`). Its run time and its output
-//! are limited.
+//! The helper gets the registry on standard input and responds with JSON (`Username`, `Secret`). The helper's run time
+//! and output are limited.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};

@@ -74,7 +74,8 @@ impl MemFile {
     /// # Errors
     /// Returns an error if the descriptor is not a memory file, its size is not sealed, or it is larger than `max_len`.
     pub fn from_fd(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
-        // This is the first call on the descriptor, because other calls could block on another type of file.
+        // Get the seals before any other call on the descriptor, because other calls could block on another type of
+        // file.
         let seals = fcntl_get_seals(&fd).map_err(|_| invalid("is not a memory file"))?;
         if fstatfs(&fd)?.f_type.cast_unsigned() != TMPFS {
             return Err(invalid("is a memory file of huge pages"));

@@ -1,7 +1,7 @@
 //! Drops privileges permanently.
 //!
-//! This is for single-threaded processes: capabilities are per thread, and a new thread inherits the capabilities of
-//! its creator.
+//! Only for single-threaded processes: capabilities are per thread, and a new thread inherits the capabilities of its
+//! creator.
 
 use std::io;
 

@@ -16,7 +16,8 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
         | ImageError::Redirect { .. }
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
-        // These errors may be transient. For other registry statuses the caller must correct the request.
+        // Slow and broken connections may be transient. For other registry statuses the caller must correct the
+        // request.
         ImageError::TooSlow { .. } | ImageError::Connection { .. } => Kind::Unavailable,
         ImageError::Status { .. } if error.is_transient() => Kind::Unavailable,
         ImageError::Status { .. } | ImageError::Untrusted { .. } => Kind::Precondition,

@@ -24,7 +24,7 @@ pub(crate) type UsageReading = (Arc<ContainerStatus>, Option<Usage>);
 /// Containers whose counters are read.
 #[derive(Clone, Debug)]
 pub(crate) enum ContainerSelection {
-    /// These containers, in the order of their ids.
+    /// Containers in the order of their ids.
     Named(Vec<Arc<Handle>>),
     /// Every running container.
     Running,

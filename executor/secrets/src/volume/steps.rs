@@ -10,7 +10,7 @@
 //! /steps/5/payload      URL of a transfer, numbered after the processes, until it has ended (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
-//! These secrets are in the volume and not in separate memory files, because every process that may clean up a
+//! The secrets of steps are in the volume and not in separate memory files, because every process that may clean up a
 //! container wipes its volume: the shim, the launcher, or a later launcher that finds only the container.
 
 use std::io::{self, Write as _};

@@ -138,7 +138,7 @@ pub(crate) fn end_reason(container: &Container) -> String {
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
         None => match Outcome::new(result) {
-            // This is the reason in Kubernetes if a program cannot be started.
+            // Kubernetes reports this reason if a program cannot be started.
             Outcome::NotExecuted(_) | Outcome::Failed(failure::Kind::Prepare) => "StartError".to_owned(),
             _ => "ContainerStatusUnknown".to_owned(),
         },
