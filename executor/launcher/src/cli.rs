@@ -28,8 +28,8 @@ pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 
 /// Holds the executor's privilege: forks a shim for each container and cleans up after shims.
 ///
-/// systemd starts the launcher, or executord if no launcher is running. The launcher listens on RUN_DIR/launcher.sock
-/// for executord only, and finishes containers that have lost their shim.
+/// Started by systemd, or by executord if no launcher is running. The launcher listens on RUN_DIR/launcher.sock for
+/// executord only, and finishes containers that have lost their shim.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "executor-launcher",

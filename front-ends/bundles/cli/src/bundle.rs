@@ -56,8 +56,8 @@ enum Command {
     Unpack(UnpackArgs),
     /// Install a bundle under a name: from a source, or resolved from a catalog
     ///
-    /// Its Deployments, ConfigMaps and Secrets run as pods. A bundle that needs an API server is refused, unless
-    /// --partial skips those parts.
+    /// The bundle's Deployments, ConfigMaps and Secrets run as pods. A bundle that needs an API server is refused,
+    /// unless --partial skips those parts.
     Install(Box<InstallArgs>),
     /// Upgrade an installation along its catalog's graph, or to a source
     ///
