@@ -89,8 +89,8 @@ impl Global {
         Err(Failure::Usage(why))
     }
 
-    /// Returns the executord that flags and environment name. If they name none, returns the executord of the current
-    /// context. Without a current context, returns the command's default socket.
+    /// Returns the executord that flags and environment name. If neither names one, returns the executord of the
+    /// current context. Without a current context, returns the command's default socket.
     ///
     /// # Errors
     /// Returns an error if flags or variables conflict or are incomplete, or if there is no such context.

@@ -47,7 +47,7 @@ impl Printer {
         self
     }
 
-    /// Returns the retained output. If it was truncated, a note is appended.
+    /// Returns the retained output. If the output was truncated, a note is appended.
     pub fn into_kept(self) -> Vec<u8> {
         self.kept.map(Kept::into_bytes).unwrap_or_default()
     }

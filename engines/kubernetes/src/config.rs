@@ -87,7 +87,7 @@ impl Default for Config {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// True if the rule is for annotations. Otherwise it is for the volumes of `service_accounts`.
+    /// True if the rule is for annotations. Otherwise the rule is for the volumes of `service_accounts`.
     annotations: bool,
     /// Service accounts of the pods whose volumes may refer to the paths; [`ALL`] for all.
     service_accounts: Vec<String>,

@@ -61,7 +61,8 @@ impl VolumeRecord {
         *self == Self { device: self.device, ..other.clone() }
     }
 
-    /// Returns true if the volume is mounted. If it is not, another file system can have its device number.
+    /// Returns true if the volume is mounted. If the volume is not mounted, another file system can have the volume's
+    /// device number.
     fn is_mounted(&self) -> bool {
         file_system::root(&self.target).is_ok_and(|root| root == Some(self.device))
     }

@@ -98,8 +98,8 @@ fn is_ours(pid: i32, run_dir: &Path) -> bool {
             .is_ok_and(|line| run_dir_of(&line).is_some_and(|dir| dir == run_dir))
 }
 
-/// Returns true if a thread name is the name of a starting launcher. Until it sets its name, the kernel names it after
-/// the memory file or, before Linux 6.14, after the descriptor number.
+/// Returns true if a thread name is the name of a starting launcher. Until a launcher sets its name, the kernel names
+/// the thread after the memory file or, before Linux 6.14, after the descriptor number.
 fn is_starting(name: &[u8]) -> bool {
     name == memfd_exec::STARTING.to_bytes() || name.starts_with(b"memfd:") || name.iter().all(u8::is_ascii_digit)
 }

@@ -96,7 +96,7 @@ fn open_stepwise(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) 
                 followed += 1;
                 push_reversed(&mut left, Path::new(OsStr::from_bytes(target.as_bytes())))?;
             }
-            // EINVAL: the entry is not a link. If it has become a link meanwhile, opening it fails.
+            // EINVAL: the entry is not a link. If the entry has become a link since then, opening it fails.
             Err(Errno::INVAL) if left.is_empty() => return open_entry(at, &name, flags),
             Err(Errno::INVAL) if above.len() == DEPTH_MAX => return Err(Errno::NAMETOOLONG),
             Err(Errno::INVAL) => above.push(open_entry(at, &name, OFlags::PATH | OFlags::DIRECTORY)?),

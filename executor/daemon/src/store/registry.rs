@@ -383,8 +383,9 @@ impl Registry {
         after.reserve(id, amount).is_ok()
     }
 
-    /// Adds a container of an earlier daemon. If its resources are not removed, it holds its capacity, even if this
-    /// exceeds the free capacity. Returns `None` if the id has been claimed in the meantime.
+    /// Adds a container of an earlier daemon. If the container's resources are not removed, the container holds its
+    /// capacity, even if the capacity exceeds the free capacity. Returns `None` if the id has been claimed in the
+    /// meantime.
     pub fn adopt(&self, facts: ContainerStatus, is_removed: bool) -> Option<Arc<Handle>> {
         let mut inner = locked(&self.inner);
         if inner.containers.contains_key(&facts.plan.id) {

@@ -339,8 +339,8 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
             return Err(NetworkError::Changed(network.name.clone()));
         }
     }
-    // The configuration has changed, or the interface is down. When it goes down, the kernel removes its IPv6
-    // addresses.
+    // The configuration has changed, or the interface is down. When an interface goes down, the kernel removes the
+    // interface's IPv6 addresses.
     if found.take_if(|found| found.alias != alias || !found.is_up).is_some() {
         link::remove(name).map_err(system("cannot remove the interface of the network"))?;
     }

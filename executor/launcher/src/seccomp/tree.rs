@@ -76,7 +76,7 @@ pub(super) fn compile(
     program.truncate(ARCHITECTURE);
     program.push(instruction(LOAD_NUMBER, (0, 0), 0));
     program.extend(tree(&ranges));
-    // A program with absent calls has no linear equivalent. If it is too long, the kernel rejects it.
+    // A program with absent calls has no linear equivalent. If the program is too long, the kernel rejects it.
     if program.len() > INSTRUCTIONS_MAX && absent.is_empty() { linear(rules) } else { Ok(program) }
 }
 

@@ -74,7 +74,7 @@ impl Tree {
         Ok(Walked { dir: walk.dir, path: walk.path, hidden: walk.hidden_from.is_some() })
     }
 
-    /// Walks to the next component. If it is a link, returns its target.
+    /// Walks to the next component. If the component is a link, returns the target.
     fn step(&mut self, walk: &mut ArchiveWalk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');

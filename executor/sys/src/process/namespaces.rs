@@ -43,7 +43,7 @@ pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result
 }
 
 /// Runs `act` in another mount namespace, then returns to the caller's mount namespace. The working directory is then
-/// `/`. The process must have one thread. If it cannot return, it exits with status 1.
+/// `/`. The process must have one thread. A process that cannot return exits with status 1.
 ///
 /// # Errors
 /// Returns an error if the caller lacks privilege. `act` is then not run.

@@ -129,7 +129,7 @@ fn serve(child: Option<i32>) -> io::Result<ChildExit> {
             libc::SIGCHLD => {}
             signal => {
                 // SAFETY: a plain system call on integers. The child has not been reaped, so its pid cannot have been
-                // reused. If it has exited, the next wait reports this.
+                // reused. If the child has exited, the next wait reports the exit.
                 let _ = child.map(|child| unsafe { libc::kill(child, signal) });
             }
         }

@@ -301,7 +301,8 @@ fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
     payload.get(..payload.len().checked_sub(padding)?)
 }
 
-/// Returns the payload. If it has an undefined error code at offset `at`, replaces the code with INTERNAL_ERROR.
+/// Returns the payload. If the payload has an undefined error code at offset `at`, replaces the code with
+/// INTERNAL_ERROR.
 fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
     let mut reported = payload.to_vec();
     if let Some(place) = reported.get_mut(at..at + 4)

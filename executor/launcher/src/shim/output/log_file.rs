@@ -99,8 +99,8 @@ impl LogFile {
         self.pending_bytes += self.lines.append(entry, &mut self.pending);
     }
 
-    /// Writes the added lines, after a report of earlier losses. If they cannot be written, removes a partly written
-    /// line, which would corrupt the next one.
+    /// Writes the added lines, after a report of earlier losses. If the lines cannot be written, removes a partly
+    /// written line, which would corrupt the next one.
     ///
     /// # Errors
     /// Returns the number of lost bytes of output if the write fails, with the error unless the previous write failed,
