@@ -264,7 +264,7 @@ mod tests {
             let file = sparse(1 << 40);
             file.write_all_at(&[0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff], 0).unwrap();
             let reported = Archive::open(file, compression, &limits).err().unwrap().to_string();
-            assert!(reported.contains("stored bytes"), "{reported}");
+            assert!(reported.contains("stored on disk"), "{reported}");
             let reported = Archive::open(sparse(1 << 40), compression, &Limits::default()).err().unwrap().to_string();
             assert!(reported.contains("bytes of the"), "{reported}");
             assert!(Archive::open(sparse(limits.free), compression, &limits).is_ok());
