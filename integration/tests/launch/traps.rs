@@ -44,7 +44,7 @@ fn failed_creates_leave_no_zombie() {
     for number in 0..5 {
         let plan = plan(&format!("failed{number}"), &reference, "/bin/true");
         let refused = launcher.launch(&plan, &none).unwrap().reach(State::Running).unwrap_err();
-        assert!(refused.message.starts_with("create: "), "{refused:?}");
+        assert!(refused.message.starts_with("libcontainer cannot create the container: "), "{refused:?}");
     }
     wait::until("no process of them is left, including zombies", || host::descendants(pid).is_empty().then_some(()));
     assert_eq!(fs::read_dir(launcher.run_dir().join("containers")).unwrap().count(), 0);

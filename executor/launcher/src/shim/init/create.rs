@@ -107,10 +107,12 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     });
     let container = made.map_err(|error| failed("cannot create the cgroup", &error))?.map_err(|error| {
         reap(); // an init that failed half-way stays a zombie of this process
-        failed_by_libcontainer(format!("create: {}", log::chain(&error)))
+        failed_by_libcontainer(format!("libcontainer cannot create the container: {}", log::chain(&error)))
     })?;
-    let pid =
-        container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
+    let pid = container
+        .pid()
+        .map(|pid| pid.as_raw())
+        .ok_or_else(|| Refused::new(Reason::Internal, "libcontainer created no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("cannot open the container's init", &error))?;
     Ok(Created { container: Some(container), pid, pidfd, socket, was_warm, order: None })
 }
@@ -119,7 +121,9 @@ impl Created {
     /// Lets the init of a warm container continue until it waits for its order.
     pub(crate) fn release(&mut self) -> Result<(), Refused> {
         let Some(mut container) = self.container.take() else { return Ok(()) };
-        container.start().map_err(|error| failed_by(format!("libcontainer: {}", log::chain(&error))))
+        container
+            .start()
+            .map_err(|error| failed_by(format!("libcontainer cannot start the container: {}", log::chain(&error))))
     }
 
     /// Activates init according to the order. If `at_once` is true, the order is sent together with the payload at the
