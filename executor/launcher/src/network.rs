@@ -129,8 +129,8 @@ enum NetworkError {
     ForeignInterface(String, String),
     #[error("its addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
     Overlap { pool: IpNet, route: IpNet, interface: String, key: String },
-    #[error("cannot change nf_tables rules: {}; built-in networks need the kernel modules nf_tables, nft_nat, nft_masq, nft_fib_inet, \
-             nft_ct and nft_fwd_netdev", crate::errors::plain(.0))]
+    #[error("cannot change nf_tables rules: {}; built-in networks need the kernel modules nf_tables, nft_nat, \
+             nft_masq, nft_fib_inet, nft_ct and nft_fwd_netdev", crate::errors::plain(.0))]
     Rules(io::Error),
     #[error("{what}: {why}", what = .0, why = crate::errors::plain(.1))]
     System(&'static str, io::Error),
