@@ -103,10 +103,12 @@ fn happenings(daemon: &Daemon) {
 fn every_metric_is_documented_and_correct() {
     let daemon = daemon("containers = \"on\"\nlabels = [\"team\"]");
     happenings(&daemon);
-    let text = wait::until("the rotation is counted, and exited containers hold nothing", || {
+    let text = wait::until("starts and the rotation are counted, and exited containers hold nothing", || {
         let text = scrape(&daemon, "text/plain");
-        let is = |series: &str| value(&text, series) == Some(1.0);
-        (is("executor_secret_rotations_total") && is("executor_allocated_containers")).then_some(text)
+        let is = |series: &str, number: f64| value(&text, series) == Some(number);
+        let are_started = is("executor_container_start_seconds_count", 4.0);
+        let is_rotated = is("executor_secret_rotations_total", 1.0);
+        (are_started && is_rotated && is("executor_allocated_containers", 1.0)).then_some(text)
     });
     let (documented, exported) = (documented(), exported(&text));
     for (name, described) in &exported {
