@@ -89,8 +89,8 @@ pub(crate) enum Command {
     ///
     /// Standard output and standard error of the process are written to the standard output and standard error of
     /// agent-cli, byte for byte. Ctrl-C stops the container; a second one kills it, and a third one exits at once.
-    /// SIGTERM and SIGHUP do the same; several of them within half a second count as one. The container is deleted when
-    /// it has completed, unless --keep or --detach is given, or it already existed under the same --id.
+    /// SIGTERM and SIGHUP do the same; several of them within half a second count as one. A completed
+    /// container is deleted. With --keep or --detach, or if the container existed before, agent-cli does not delete it.
     ///
     /// If the reader of the output closes it (`| head`), the container is stopped with a grace period of at most one
     /// second.

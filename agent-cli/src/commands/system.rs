@@ -13,8 +13,8 @@ pub(crate) enum SystemCommand {
     /// Show the disk usage of images and completed containers
     ///
     /// The size of an image is the size of its blobs in a registry; unpacked layers use more, which the line about the
-    /// store shows. RECLAIMABLE is the size that `image prune --unused-for` can free for images, and `container prune`
-    /// for containers.
+    /// store shows. RECLAIMABLE is the size that `image prune --unused-for` (images) or `container prune`
+    /// (containers) can free.
     Df,
 }
 

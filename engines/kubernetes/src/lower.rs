@@ -1,7 +1,7 @@
 //! Lowers sandboxes and containers of the CRI to requests of executor.v1.
 //!
-//! Each field is supported, refused by name, or ignored (rule C7). Ignored fields are settings of Windows, the overhead
-//! and the seccomp filter of a sandbox, and SELinux options.
+//! Each field is supported, refused by name, or ignored (rule C7). These fields are ignored: settings of Windows,
+//! SELinux options, and a sandbox's overhead and seccomp filter.
 
 pub(crate) mod container;
 mod mounts;
@@ -18,8 +18,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::failure::Violations;
 
-/// Maximum size of an object's labels, and of its annotations, in bytes. Every list contains labels and annotations,
-/// and the kubelet limits lists to 16 MiB. Kubernetes allows 256 KiB of annotations.
+/// Maximum size of an object's labels, and of its annotations, in bytes. Kubernetes allows 256 KiB of annotations. Lists
+/// contain both, and the kubelet accepts lists of up to 16 MiB.
 const TEXTS_MAX: usize = 1 << 20;
 
 /// Label of all pods and containers of executord that executor-cri has created.

@@ -78,8 +78,8 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Reads the records in a directory, which is created if it is missing. Records of volumes that are not mounted,
-    /// for example after a reboot, are removed: the kubelet publishes such volumes again.
+    /// Reads the records in a directory. Creates the directory if it is missing. Removes records of volumes that are not
+    /// mounted. After a reboot no volume is mounted, and the kubelet publishes each volume again.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be created or read.

@@ -1,9 +1,9 @@
 //! Parses network configurations and plugin results of the Container Network Interface (CNI), and builds the input of
 //! plugins.
 //!
-//! The input is the bytes of a configuration file and of a plugin's result; the output is a [`CniNetwork`], the JSON
-//! for a plugin's standard input, [`Addresses`], and errors in the plugin's own words. The rules are those of the CNI
-//! specification, versions 0.3.1 to 1.1.0. Configuration and plugins belong to the operator, but the size of both is
+//! Configuration files become a [`CniNetwork`] and the JSON for a plugin's standard input. Results of plugins become
+//! [`Addresses`] or errors with the plugin's own message. All of this follows the CNI specification, versions 0.3.1 to
+//! 1.1.0. Configuration and plugins belong to the operator, but the size of both is
 //! limited. STATUS is not implemented, because nothing in a container's lifecycle needs it.
 
 mod answer;

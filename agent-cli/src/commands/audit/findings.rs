@@ -92,8 +92,8 @@ impl Row {
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
         match self {
             Self::Container => true,
-            // The shim masks these canaries in the log. The shim also holds the writable side of the secret tmpfs,
-            // which has no old files.
+            // The shim masks these canaries in the log. The shim also holds the writable side of the secret tmpfs. The
+            // tmpfs has no old files.
             Self::Shim => kind.is_masked() && !(volume && kind == Kind::OldFile),
             // The launcher holds the second handle on the secret tmpfs.
             Self::Launcher => volume && kind.is_masked() && kind != Kind::OldFile,

@@ -162,8 +162,8 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
     request.devices_mut().iter_mut().try_for_each(|device| look_up(device, &info)).map_err(Failure::Usage)
 }
 
-/// Replaces a host path with the name of the operator's device with this path. If there is none, uses the path itself
-/// if it is in `policy.device_paths`.
+/// Replaces a host path with the name of the operator's device at this path. If no device has the path, but
+/// `policy.device_paths` contains it, the path is used unchanged.
 fn look_up(device: &mut DeviceMount, info: &v1::InfoResponse) -> Result<(), String> {
     let known = &info.devices;
     if !device.name.starts_with('/') {

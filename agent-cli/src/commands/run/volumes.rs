@@ -36,9 +36,9 @@ pub(crate) struct VolumeArgs {
     ///
     /// type is volume (the default; source is a name), bind (source is a directory or file of the host), image (source
     /// is a reference; always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty
-    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory. A bind
-    /// of a path below policy.host_paths also has bind-propagation (rprivate, rslave or rshared), bind-recursive
-    /// (disabled, enabled, writable or readonly), suid, dev and follow-links.
+    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory.
+    /// More options for a bind of a path below policy.host_paths: bind-propagation (rprivate, rslave or rshared),
+    /// bind-recursive (disabled, enabled, writable or readonly), suid, dev and follow-links.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
     mount: Vec<Mounted>,
 }

@@ -20,8 +20,8 @@ pub struct DeviceNode {
     /// Owner and permission bits. If unset, the host's root owns the node, and every process of the container can open
     /// it.
     pub access: Option<NodeAccess>,
-    /// True if the node is created in the container's /dev itself, where a privileged process can change it. False if
-    /// it is a mount.
+    /// True if the node is created in the container's /dev itself, where a privileged process can change it. Otherwise the
+    /// node is a mount.
     pub is_in_place: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! libcontainer creates and joins a cgroup in every hierarchy that is mounted under the name of a controller.
 //! libcontainer joins by pid, and each time the kernel waits for a grace period of 5 ms or more. So the launcher mounts
-//! the hierarchies that it uses under other names, in its own mount namespace. The shim creates the container's cgroup
-//! and is in it while libcontainer creates the container's processes, which inherit the cgroup.
+//! the hierarchies that it uses under other names, in its own mount namespace. The shim creates the
+//! container's cgroup and joins it. Processes that libcontainer creates then inherit the cgroup.
 
 use std::fs;
 use std::io;

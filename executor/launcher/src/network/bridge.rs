@@ -302,8 +302,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the rules of a container that has ended, which frees its ports. The deletion takes less time than the rest
-/// of [`detach`].
+/// Deletes the rules of a container that has ended, which frees its ports. [`detach`] does the slower rest.
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.

@@ -3,10 +3,9 @@
 //! ```text
 //! <14>1 2026-11-24T10:00:00.123456Z node executor web-1 stdout [container@32473 id="web-1" sequence="7"] text
 //! ```
-//! The text is UTF-8, with invalid bytes replaced with U+FFFD. Each byte of a control character other than tab, and of
-//! a bidirectional mark, becomes `#` and three octal digits, because section 6.4 advises against control characters,
-//! and a receiver may show the text in a terminal. A non-ASCII text starts with the byte order mark that the RFC
-//! requires.
+//! The text is UTF-8. Invalid bytes are replaced with U+FFFD. Each byte of a control character other than tab, and of a
+//! bidirectional mark, becomes `#` and three octal digits: section 6.4 advises against control characters, and receivers
+//! may show the text in a terminal. Non-ASCII text starts with a byte order mark, as the RFC requires.
 
 use std::fmt::Write as _;
 

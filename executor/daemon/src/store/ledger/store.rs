@@ -1,5 +1,5 @@
-//! The embedded store of the ledger. The store uses redb, which stores everything in one file, verifies the data that
-//! it reads, survives a kill at any point, and needs no C library.
+//! The embedded store of the ledger, which uses redb. redb stores all tables in one file, verifies checksums on reads,
+//! survives a kill at any point, and needs no C library.
 //!
 //! Tables: containers by id, events by cursor, reservations by id and the state of the cell, each as JSON; a few
 //! numbers; and the last boot. The cache is small, because the daemon reads the ledger only once.

@@ -1,8 +1,8 @@
 //! Calls a CNI plugin: a program of the operator that runs as root in the host's namespaces, within limits.
 //!
 //! The input is a command and its configuration. The output is the plugin's JSON response, or a [`Fault`]. The plugin
-//! runs with a clean environment, only the three standard descriptors, the host's mounts, and its own cgroup, through
-//! which the plugin and all of its children can be killed. The plugin is killed if the process that waits for it exits.
+//! runs with a clean environment, only the three standard descriptors, and the host's mounts. Its own cgroup makes it
+//! possible to kill the plugin with all of its children. The plugin is killed if the process that waits for it exits.
 
 use std::ffi::CString;
 use std::fs::{self, File};
