@@ -80,19 +80,15 @@ pub(crate) struct TestOptions {
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, options.runtime)?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let sites = Site::several("cluster", options.nodes)?;
-    let started = start(workspace, &supplies, &sites, &programs, options.runtime, &[]);
-    let result = started.and_then(|cluster| {
+    let Options { runtime, nodes, .. } = *options;
+    let start = Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &[] };
+    start.run(options.logs.as_deref(), |cluster, _| {
         let kubectl = cluster.write_wrapper()?;
         step(&format!("Ready. As root: {} get nodes. Press Ctrl-C to stop the cluster.", kubectl.display()));
         wait_for_signal()?;
         step("Stopping the cluster");
         Ok(ExitCode::SUCCESS)
-    });
-    if let Some(logs) = &options.logs {
-        site::copy_logs(&sites, logs)?;
-    }
-    result
+    })
 }
 
 /// Starts a cluster and runs the cases. Fails if a case fails.
@@ -101,8 +97,10 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
     let Some(selection) = options.cases.select(together, alone)? else { return Ok(ExitCode::SUCCESS) };
     let supplies = build(workspace, options.runtime)?;
     let programs = options.cases.programs(workspace)?;
+    let start =
+        Start { workspace, supplies: &supplies, programs: &programs, runtime: options.runtime, nodes, images: &[] };
     let sites = Site::several("cluster", nodes)?;
-    let started = start(workspace, &supplies, &sites, &programs, options.runtime, &[]);
+    let started = start.on(&sites);
     options.cases.run_and_report(started, selection, &sites)
 }
 
@@ -123,37 +121,60 @@ fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
     Ok(supplies)
 }
 
-/// Starts a cluster, with the control plane on the first node. `images` are further images for [`Supplies::serve`].
-fn start(
-    workspace: &Workspace,
-    supplies: &Supplies,
-    sites: &[Arc<Site>],
-    programs: &Path,
+/// Settings for the start of a cluster.
+struct Start<'a> {
+    workspace: &'a Workspace,
+    supplies: &'a Supplies,
+    /// Directory with the programs of the product.
+    programs: &'a Path,
     runtime: Kind,
-    images: &[(&str, &str)],
-) -> anyhow::Result<Cluster> {
-    let first = sites.first().context("no node")?;
-    let control = &first.directory;
-    certificates::make(control, sites)?;
-    control::write_kubeconfigs(control, sites)?;
-    step("Starting etcd and the API server");
-    let controllers = control::start(&first.room, supplies.programs(), control)?;
-    let start = |site: &Arc<Site>| {
-        step(&format!("Starting the runtime and the kubelet of {}", site.name));
-        let registry = supplies.serve(&site.room, &site.directory, &[&IMAGES[..], images].concat())?;
-        let node = Node::start(workspace, supplies, site, programs.to_owned(), registry, runtime)?;
-        let arguments = system::write_kubelet_configuration(site, &node.socket())?;
-        node.set_kubelet(supplies.programs().join("kubelet"), arguments)?;
-        node.start_kubelet()?;
-        Ok(node)
-    };
-    let node = start(first)?;
-    let others = sites[1..].iter().map(start).collect::<anyhow::Result<_>>()?;
-    let cluster = Cluster::new((node, others), supplies.programs().join("kubectl"), controllers, Arc::clone(first));
-    cluster.until_nodes_are_ready()?;
-    step("Starting kube-proxy, CoreDNS and metrics-server");
-    system::start(&cluster)?;
-    Ok(cluster)
+    /// Number of nodes.
+    nodes: u8,
+    /// Further images for [`Supplies::serve`].
+    images: &'a [(&'a str, &'a str)],
+}
+
+impl Start<'_> {
+    /// Starts a cluster, and returns the result of `with`. Copies the logs to a directory, also after an error.
+    fn run<T>(
+        &self,
+        logs: Option<&Path>,
+        with: impl FnOnce(&Cluster, &[Arc<Site>]) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let sites = Site::several("cluster", self.nodes)?;
+        let result = self.on(&sites).and_then(|cluster| with(&cluster, &sites));
+        if let Some(logs) = logs {
+            site::copy_logs(&sites, logs)?;
+        }
+        result
+    }
+
+    /// Starts a cluster, with the control plane on the first node.
+    fn on(&self, sites: &[Arc<Site>]) -> anyhow::Result<Cluster> {
+        let first = sites.first().context("no node")?;
+        let control = &first.directory;
+        certificates::make(control, sites)?;
+        control::write_kubeconfigs(control, sites)?;
+        step("Starting etcd and the API server");
+        let controllers = control::start(&first.room, self.supplies.programs(), control)?;
+        let start = |site: &Arc<Site>| {
+            step(&format!("Starting the runtime and the kubelet of {}", site.name));
+            let registry = self.supplies.serve(&site.room, &site.directory, &[&IMAGES[..], self.images].concat())?;
+            let node =
+                Node::start(self.workspace, self.supplies, site, self.programs.to_owned(), registry, self.runtime)?;
+            let arguments = system::write_kubelet_configuration(site, &node.socket())?;
+            node.set_kubelet(self.supplies.programs().join("kubelet"), arguments)?;
+            node.start_kubelet()?;
+            Ok(node)
+        };
+        let node = start(first)?;
+        let others = sites[1..].iter().map(start).collect::<anyhow::Result<_>>()?;
+        let cluster = Cluster::new((node, others), self.supplies.programs().join("kubectl"), controllers);
+        cluster.until_nodes_are_ready()?;
+        step("Starting kube-proxy, CoreDNS and metrics-server");
+        system::start(&cluster)?;
+        Ok(cluster)
+    }
 }
 
 /// Waits for SIGINT, SIGTERM or SIGHUP.

@@ -112,10 +112,8 @@ impl Site {
     fn open(prefix: &str, number: u8) -> anyhow::Result<Self> {
         let temporary = tempfile::Builder::new().prefix(&format!("executor-{prefix}-")).tempdir()?;
         // No cgroup name contains another one, because a room removes all cgroups whose names contain its own name.
-        let (name, cgroup) = match number {
-            1 => (NAME.to_owned(), format!("{prefix}1-{}x", std::process::id())),
-            _ => (format!("{NAME}{number}"), format!("{prefix}{number}-{}x", std::process::id())),
-        };
+        let cgroup = format!("{prefix}{number}-{}x", std::process::id());
+        let name = if number == 1 { NAME.to_owned() } else { format!("{NAME}{number}") };
         let room = Room::open(temporary.path(), PREPARE, &cgroup).with_context(|| name.clone())?;
         Ok(Self {
             name,

@@ -12,11 +12,11 @@ use anyhow::Context as _;
 
 use self::known::Verdict;
 use super::kubectl::Cluster;
-use super::{build, start};
+use super::{Start, build};
 use crate::engines::Kind;
 use crate::engines::cases::programs;
 use crate::engines::report::Report;
-use crate::engines::site::{self, MAX_NODES, Site};
+use crate::engines::site::MAX_NODES;
 use crate::engines::supplies::{self, Supplies};
 use crate::workspace::{Workspace, output, run, step};
 
@@ -73,13 +73,9 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     }
     supplies.agnhost()?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let sites = Site::several("cluster", options.nodes)?;
-    let started = start(workspace, &supplies, &sites, &programs, options.runtime, &IMAGES);
-    let report = started.and_then(|cluster| run_cases(options, &supplies, &cluster));
-    if let Some(logs) = &options.logs {
-        site::copy_logs(&sites, logs)?;
-    }
-    let report = report?;
+    let Options { runtime, nodes, .. } = *options;
+    let start = Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &IMAGES };
+    let report = start.run(options.logs.as_deref(), |cluster, _| run_cases(options, &supplies, cluster))?;
     let verdict = Verdict::new(&report, options.runtime);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

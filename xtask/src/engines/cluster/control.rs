@@ -18,7 +18,7 @@ const SERVICES: &str = "10.96.0.0/16";
 /// Clients of the API server on the first node that have a kubeconfig, in addition to the kubelet.
 const CLIENTS: [&str; 3] = ["admin", "controller-manager", "scheduler"];
 const ETCD: &str = "http://127.0.0.1:2379";
-/// File name of the API server's audit log, which contains only requests of nodes.
+/// File name of the API server's audit log: requests of kubelets, and of service accounts in kube-system.
 pub(super) const AUDIT: &str = "audit.jsonl";
 /// Audit policy: logs the requests of kubelets, and of service accounts in kube-system.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1

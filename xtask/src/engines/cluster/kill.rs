@@ -17,18 +17,18 @@ use serde_json::{Value, json};
 
 use super::kubectl::Cluster;
 use super::space::{Space, WAIT, extend, pod};
-use super::{build, leftovers, start};
+use super::{Start, build, leftovers};
 use crate::engines::Kind;
 use crate::engines::cases::programs;
-use crate::engines::site::{self, Site};
 use crate::workspace::{Workspace, step};
 
 /// Number of pods of a Job.
 const PARALLEL: usize = 5;
 /// Interval between updates of the Deployment.
 const UPDATE: Duration = Duration::from_secs(60);
-/// Maximum time before a kill, and between a kill and the restart, in milliseconds.
+/// Maximum time before a kill, in milliseconds.
 const INTERVAL: u64 = 8_000;
+/// Maximum time between a kill and the restart, in milliseconds.
 const PAUSE: u64 = 3_000;
 /// Programs that are killed: each one once in a round, in a random order.
 const PROGRAMS: [&str; 4] = ["kubelet", "executor-cri", "executord", "executor-launcher"];
@@ -83,13 +83,9 @@ struct Outcome {
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, Kind::Executor)?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let sites = Site::several("cluster", 1)?;
-    let started = start(workspace, &supplies, &sites, &programs, Kind::Executor, &[]);
-    let outcome = started.and_then(|cluster| run(&cluster, options));
-    if let Some(logs) = &options.logs {
-        site::copy_logs(&sites, logs)?;
-    }
-    let outcome = outcome?;
+    let (supplies, programs) = (&supplies, &*programs);
+    let start = Start { workspace, supplies, programs, runtime: Kind::Executor, nodes: 1, images: &[] };
+    let outcome = start.run(options.logs.as_deref(), |cluster, _| run(cluster, options))?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);
     } else {

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -13,7 +12,6 @@ use serde_json::Value;
 
 use crate::engines::cases::until;
 use crate::engines::node::Node;
-use crate::engines::site::Site;
 
 /// Time limit of a condition. A machine with two processors starts a pod in about a second, and some controllers act
 /// once a minute.
@@ -26,17 +24,11 @@ pub(super) struct Cluster {
     kubectl: PathBuf,
     /// Processes of nsenter.
     _control: Vec<Child>,
-    site: Arc<Site>,
 }
 
 impl Cluster {
-    pub(super) fn new(
-        (node, others): (Node, Vec<Node>),
-        kubectl: PathBuf,
-        control: Vec<Child>,
-        site: Arc<Site>,
-    ) -> Self {
-        Self { node, others, kubectl, _control: control, site }
+    pub(super) fn new((node, others): (Node, Vec<Node>), kubectl: PathBuf, control: Vec<Child>) -> Self {
+        Self { node, others, kubectl, _control: control }
     }
 
     /// Returns all nodes.
@@ -46,12 +38,12 @@ impl Cluster {
 
     /// Returns a command that runs kubectl as administrator.
     pub(super) fn command(&self) -> Command {
-        self.admin(self.site.room.command(&self.kubectl))
+        self.admin(self.node.command(&self.kubectl))
     }
 
     /// Returns a command that runs a shell command at a terminal, which `script` provides.
     pub(super) fn terminal(&self, line: &str) -> Command {
-        let mut command = self.site.room.command("script");
+        let mut command = self.node.command(Path::new("script"));
         command.args(["--quiet", "--return", "--command", line, "/dev/null"]);
         self.admin(command)
     }
@@ -116,7 +108,7 @@ impl Cluster {
     /// Writes a script that runs kubectl in the namespaces, and returns its path.
     pub(super) fn write_wrapper(&self) -> anyhow::Result<PathBuf> {
         let path = self.node.path("kubectl");
-        let enter = self.site.room.command("env");
+        let enter = self.node.command(Path::new("env"));
         let enter: Vec<_> = enter.get_args().map(|word| word.display().to_string()).collect();
         let (namespaces, config) = (enter.join(" "), self.node.path("admin.kubeconfig"));
         let script = format!(

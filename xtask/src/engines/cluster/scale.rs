@@ -18,24 +18,19 @@ use serde_json::{Value, json};
 use super::control::AUDIT;
 use super::kubectl::Cluster;
 use super::space::{SERVE, Space, pod, spread};
-use super::{build, start};
+use super::{NODES, Start, build};
 use crate::engines::Kind;
 use crate::engines::cases::programs;
-use crate::engines::site::{self, Site};
-use crate::engines::supplies::Supplies;
+use crate::engines::site::Site;
 use crate::engines::usage::{self, Usage};
 use crate::workspace::{Workspace, output, step};
 
 /// Number of pods of the measurement. A node has at most 110 pods, including the pods of the system.
 const PODS: u32 = 100;
-/// Number of nodes for the measurement of requests to the API server.
-const NODES: u8 = 3;
 /// Duration of a measurement.
 const INTERVAL: Duration = Duration::from_secs(120);
 /// Pause between the readiness of all pods and the measurement, for the last updates of their status.
 const SETTLE: Duration = Duration::from_secs(30);
-/// Time limit for the start of all pods.
-const PATIENCE: &str = "600s";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -106,18 +101,18 @@ struct ApiFigure {
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, Kind::Containerd)?;
     let programs = programs(workspace, options.programs.as_deref())?;
+    let start =
+        |runtime, nodes| Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &[] };
     let mut figures = Figures::default();
     if options.only != Some(Part::Api) {
         for runtime in [Kind::Executor, Kind::Containerd] {
             figures.rest = figures.rest.max(usage::rest()?);
-            let node = with_cluster(workspace, options, &supplies, &programs, (runtime, 1), node_figure)?;
-            figures.nodes.push(node);
+            figures.nodes.push(start(runtime, 1).run(options.logs.as_deref(), node_figure)?);
         }
     }
     if options.only != Some(Part::Node) {
         figures.rest = figures.rest.max(usage::rest()?);
-        let kind = (Kind::Executor, NODES);
-        figures.api = Some(with_cluster(workspace, options, &supplies, &programs, kind, api_figure)?);
+        figures.api = Some(start(Kind::Executor, NODES).run(options.logs.as_deref(), api_figure)?);
     }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&figures)?);
@@ -127,35 +122,17 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     Ok(if usage::is_rest(figures.rest) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Starts a cluster, and returns the result of `measure`.
-fn with_cluster<T>(
-    workspace: &Workspace,
-    options: &Options,
-    supplies: &Supplies,
-    programs: &Path,
-    (runtime, nodes): (Kind, u8),
-    measure: impl FnOnce(&Cluster, &[Arc<Site>]) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let sites = Site::several("cluster", nodes)?;
-    let started = start(workspace, supplies, &sites, programs, runtime, &[]);
-    let result = started.and_then(|cluster| measure(&cluster, &sites));
-    if let Some(logs) = &options.logs {
-        site::copy_logs(&sites, logs)?;
-    }
-    result
-}
-
 fn node_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<NodeFigure> {
     let runtime = cluster.get(&["nodes"])?["items"][0]["status"]["nodeInfo"]["containerRuntimeVersion"].take();
     let runtime = runtime.as_str().unwrap_or_default().replace("://", " ");
     let processes = sites[0].room.processes();
     step(&format!("{runtime}: measuring without pods"));
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE); // no notification says that the last update was sent
     let without = machine()?;
     let space = Space::create(cluster, "scale")?;
     let start_seconds = start_pods(&space)?;
     step(&format!("{runtime}: measuring with {PODS} pods, which were ready after {start_seconds:.0} s"));
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE); // no notification says that the last update was sent
     let (begin, before) = (Instant::now(), usage::by_program(&processes)?);
     let with = machine()?;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), usage::by_program(&processes)?);
@@ -183,13 +160,8 @@ fn start_pods(space: &Space<'_>) -> anyhow::Result<f64> {
     });
     let mut spec = pod(SERVE, probes);
     spread(&mut spec, "web");
-    let labels = json!({"app": "web"});
-    let template = json!({"metadata": {"labels": labels}, "spec": spec});
     let begin = Instant::now();
-    let fields = json!({"replicas": PODS, "selector": {"matchLabels": labels}, "template": template});
-    space.apply("apps/v1", "Deployment", "web", json!({"spec": fields}))?;
-    let wait = ["rollout", "status", "deployment/web", "--timeout", PATIENCE];
-    space.described(space.kubectl(&wait))?;
+    space.deploy("web", PODS, &spec)?;
     Ok(begin.elapsed().as_secs_f64())
 }
 
@@ -197,7 +169,7 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
     let space = Space::create(cluster, "scale")?;
     start_pods(&space)?;
     step(&format!("Measuring the requests of {NODES} nodes"));
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE); // no notification says that the last update was sent
     let (first, others) = sites.split_first().context("no node")?;
     let log = first.directory.join(AUDIT);
     // The interface of the first node that is connected with the other node receives what that node sends.
