@@ -6,7 +6,7 @@ use prost::Message as _;
 
 /// Messages that carry a secret, or contain such a message. Their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
-const NO_DERIVED_DEBUG: [&str; 17] = [
+const NO_DERIVED_DEBUG: [&str; 18] = [
     ".executor.v1.AttachRequest",
     ".executor.v1.AttachResponse",
     ".executor.v1.ConnectPortRequest",
@@ -18,6 +18,7 @@ const NO_DERIVED_DEBUG: [&str; 17] = [
     ".executor.v1.ExecStart",
     ".executor.v1.File",
     ".executor.v1.GetArchiveResponse",
+    ".executor.v1.ProviderToken",
     ".executor.v1.PutArchiveRequest",
     ".executor.v1.RegistryCredentials",
     ".executor.v1.RunAction",

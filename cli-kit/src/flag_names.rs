@@ -7,6 +7,7 @@ pub fn flag(field: &str, doing: &str) -> String {
     let (list, index) = element(inner);
     let flag = match list {
         "volume_mounted_files" | "files" => "--file",
+        "provider_tokens" => "--provider-token",
         "removed_paths" => "--remove",
         "expected_generation" => "--expect-generation",
         "env" => "--env",

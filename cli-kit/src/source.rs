@@ -28,6 +28,7 @@ pub enum Flag {
     PublicFile,
     SecretEnv,
     SecretArg,
+    ProviderToken,
     RegistryPassword,
     VcapServices,
     Param,
@@ -41,6 +42,7 @@ impl Flag {
             Self::PublicFile => "--public-file",
             Self::SecretEnv => "--secret-env",
             Self::SecretArg => "--secret-arg",
+            Self::ProviderToken => "--provider-token",
             Self::RegistryPassword => "--registry-password",
             Self::VcapServices => "--vcap-services",
             Self::Param => "--param",
@@ -53,6 +55,7 @@ impl Flag {
             Self::File | Self::PublicFile => "PATH",
             Self::SecretEnv | Self::Param => "NAME",
             Self::SecretArg => "INDEX",
+            Self::ProviderToken => "PROVIDER[/ROLE]",
             Self::RegistryPassword => "SOURCE",
             Self::VcapServices => "",
         }
@@ -69,7 +72,7 @@ impl std::fmt::Display for Flag {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Argument {
     pub flag: Flag,
-    /// Target of the content: a path in the container, a variable's name, or an argument's index.
+    /// Target of the content: a path in the container, a variable's name, an argument's index, or a provider.
     pub key: String,
     pub source: Source,
     pub access: Access,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use executor_proto::v1::{
-    EnvironmentVariable, File, GetSecretsResponse, PullImageRequest, RegistryCredentials, RunRequest,
+    EnvironmentVariable, File, GetSecretsResponse, ProviderToken, PullImageRequest, RegistryCredentials, RunRequest,
     UpdateFilesRequest, ValidateRequest,
 };
 use prost::bytes::{Buf, BufMut};
@@ -88,8 +88,15 @@ impl Wipe for File {
     }
 }
 
+impl Wipe for ProviderToken {
+    fn wipe(&mut self) {
+        self.token.zeroize();
+    }
+}
+
 impl Wipe for RunRequest {
     fn wipe(&mut self) {
+        self.provider_tokens.iter_mut().for_each(Wipe::wipe);
         self.registry_credentials.iter_mut().for_each(Wipe::wipe);
         self.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
         self.environment.iter_mut().for_each(EnvironmentVariable::wipe);
@@ -111,6 +118,7 @@ impl Wipe for ValidateRequest {
 
 impl Wipe for UpdateFilesRequest {
     fn wipe(&mut self) {
+        self.provider_tokens.iter_mut().for_each(Wipe::wipe);
         self.files.iter_mut().for_each(Wipe::wipe);
     }
 }
@@ -219,6 +227,7 @@ mod tests {
             action: Some(Action { run: Some(run), ..Action::default() }),
             volume_mounted_files: vec![file()],
             registry_credentials: Some(credentials),
+            provider_tokens: vec![ProviderToken { token: "canary".into(), ..ProviderToken::default() }],
             ..RunRequest::default()
         }
     }

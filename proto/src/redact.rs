@@ -5,8 +5,8 @@ mod streams;
 use std::fmt;
 
 use crate::v1::{
-    DownloadAction, EnvironmentVariable, File, RegistryCredentials, RunAction, SecretArgument, StreamLogsResponse,
-    UploadAction,
+    DownloadAction, EnvironmentVariable, File, ProviderToken, RegistryCredentials, RunAction, SecretArgument,
+    StreamLogsResponse, UploadAction,
 };
 
 impl fmt::Debug for EnvironmentVariable {
@@ -38,6 +38,16 @@ impl fmt::Debug for SecretArgument {
             .field("index", &self.index)
             .field("value", &"[REDACTED]")
             .field("from", &self.from)
+            .finish()
+    }
+}
+
+impl fmt::Debug for ProviderToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProviderToken")
+            .field("provider", &self.provider)
+            .field("token", &"[REDACTED]")
+            .field("role", &self.role)
             .finish()
     }
 }
@@ -148,6 +158,7 @@ mod tests {
                 identity_token: CANARY.into(),
                 registry_token: CANARY.into(),
             }),
+            provider_tokens: vec![ProviderToken { token: CANARY.into(), ..ProviderToken::default() }],
             ..Default::default()
         };
         let secrets = GetSecretsResponse { files: request.volume_mounted_files.clone(), ..Default::default() };

@@ -85,5 +85,6 @@ impl Update {
 impl Drop for Update {
     fn drop(&mut self) {
         self.0.files.iter_mut().for_each(|file| file.content.zeroize());
+        self.0.provider_tokens.iter_mut().for_each(|one| one.token.zeroize());
     }
 }

@@ -32,6 +32,9 @@ pub(crate) struct RotateArgs {
     /// File to remove; can be repeated
     #[arg(long, value_name = "PATH")]
     pub(crate) remove: Vec<String>,
+    /// New token for a provider with `auth = "jwt"`, in the same form as with `run`; changes no file
+    #[arg(long = "provider-token", value_name = "PROVIDER[/ROLE]=SOURCE")]
+    pub(crate) provider_tokens: Vec<String>,
     /// Signal to send to the container's process afterwards: HUP, SIGUSR1, 10
     #[arg(long, value_name = "NAME", value_parser = signals::parse)]
     pub(crate) signal: Option<u32>,
@@ -51,7 +54,11 @@ pub(crate) struct Prepared {
 impl RotateArgs {
     /// Reads the inputs that the flags name.
     pub(super) fn prepare(self) -> Result<Prepared, Failure> {
-        let others = [(Flag::File, &*self.files), (Flag::PublicFile, &self.public_files)];
+        let others = [
+            (Flag::File, &*self.files),
+            (Flag::PublicFile, &self.public_files),
+            (Flag::ProviderToken, &self.provider_tokens),
+        ];
         let delivery = bindings::delivery(&self.bindings, &others)?;
         let request = Request::build(self, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
         Ok(Prepared { request, delivery })
@@ -68,15 +75,24 @@ impl Request {
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
         let bindings = args.bindings.from.vcap_services.is_some() || !args.bindings.from.bind.is_empty();
-        if args.files.is_empty() && args.public_files.is_empty() && args.remove.is_empty() && !bindings {
-            return Err(Failure::Usage("rotate takes at least one --file, --remove, --vcap-services or --bind".into()));
+        let flags = [
+            (Flag::File, &args.files),
+            (Flag::PublicFile, &args.public_files),
+            (Flag::ProviderToken, &args.provider_tokens),
+        ];
+        if flags.iter().all(|(_, texts)| texts.is_empty()) && args.remove.is_empty() && !bindings {
+            let why = "rotate takes at least one --file, --remove, --provider-token, --vcap-services or --bind";
+            return Err(Failure::Usage(why.into()));
         }
-        let flags = [(Flag::File, &args.files), (Flag::PublicFile, &args.public_files)];
         let arguments = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
         let arguments = arguments.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
+        let contents = source::read_all(arguments, stdin, variable)?;
+        let (tokens, files): (Vec<Content>, Vec<_>) =
+            contents.into_iter().partition(|content| content.flag == Flag::ProviderToken);
         Ok(Self(Wiped::new(UpdateFilesRequest {
             id: args.id,
-            files: source::read_all(arguments, stdin, variable)?.into_iter().map(Content::into_file).collect(),
+            files: files.into_iter().map(Content::into_file).collect(),
+            provider_tokens: tokens.into_iter().map(Content::into_provider_token).collect::<Result<_, _>>()?,
             removed_paths: args.remove,
             expected_generation: args.expect_generation,
             signal: args.signal.unwrap_or(0),
@@ -134,10 +150,13 @@ mod tests {
     fn every_flag_arrives() {
         let line = ["--file", "db/password=@-", "--file", "/abs=@env:TOKEN", "--remove", "old", "--remove", "/x/y"];
         let rest = ["--signal", "HUP", "--expect-generation", "7", "--public-file", "db/type=@env:TOKEN"];
+        let rest = [&rest[..], &["--provider-token", "vault/app=@env:TOKEN"]].concat();
         let Request(message) = &build(&[&line[..], &rest].concat()).unwrap();
         let files: Vec<_> = message.files.iter().map(|file| (&*file.path, &file.content[..])).collect();
         assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-8e21"), ("db/type", b"canary-8e21")]);
         assert_eq!(message.files.iter().map(|file| file.public).collect::<Vec<_>>(), [false, false, true]);
+        let [token] = &message.provider_tokens[..] else { panic!("{message:?}") };
+        assert_eq!([&*token.provider, &token.role, &token.token], ["vault", "app", "canary-8e21"]);
         assert_eq!(message.removed_paths, ["old", "/x/y"]);
         assert_eq!((&*message.id, message.signal, message.expected_generation), ("web-1", 1, Some(7)));
         let Request(least) = &build(&["--remove", "old"]).unwrap();

@@ -90,7 +90,7 @@ impl RunArgs {
         self.keep |= self.keep_until_deleted && !self.detach;
         let (is_dry, is_name, replace) = (self.dry_run, self.name.is_some(), self.replace);
         let fetch_to = self.outputs.output_to.take();
-        let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args];
+        let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args, &self.provider_tokens];
         self.streams.check(self.detach, sources.into_iter().flatten())?;
         let streams = self.streams.streams();
         let ending = AtTheEnd { detach: self.detach, keep: self.keep, fetch_to, can_stay, streams };
@@ -99,6 +99,7 @@ impl RunArgs {
             (Flag::PublicFile, &self.public_files),
             (Flag::SecretEnv, &self.secret_env),
             (Flag::SecretArg, &self.secret_args),
+            (Flag::ProviderToken, &self.provider_tokens),
         ];
         let delivery = bindings::delivery(&self.bindings, &others)?;
         let request = lower::lower(self, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;

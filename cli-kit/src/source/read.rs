@@ -52,6 +52,13 @@ impl Content {
         self.into_verbatim()
     }
 
+    /// Converts the content to the token for a provider, whose key is `PROVIDER` or `PROVIDER/ROLE`.
+    pub fn into_provider_token(self) -> Result<v1::ProviderToken, SourceError> {
+        let (provider, role) = self.key.split_once('/').unwrap_or((&self.key, ""));
+        let (provider, role) = (provider.to_owned(), role.to_owned());
+        Ok(v1::ProviderToken { provider, role, token: std::mem::take(&mut *self.into_text()?) })
+    }
+
     /// Converts the content to the value of a variable, which need not be UTF-8. One newline is removed as in
     /// [`Self::into_text`].
     pub fn into_value(mut self) -> Result<Zeroizing<Vec<u8>>, SourceError> {

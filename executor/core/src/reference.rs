@@ -25,6 +25,13 @@ pub const REFERENCES_MAX: usize = 256;
 /// Largest value of a reference, in bytes.
 pub const REFERENCE_VALUE_MAX: usize = 1 << 20;
 
+/// Longest token of a workload, in bytes.
+pub const PROVIDER_TOKEN_MAX: usize = 16 * 1024;
+/// Longest role of a login, in bytes.
+pub const PROVIDER_ROLE_MAX: usize = 256;
+/// Maximum number of tokens in a request.
+pub const PROVIDER_TOKENS_MAX: usize = 64;
+
 /// A secret at a provider.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SecretReference {
@@ -102,6 +109,28 @@ pub fn check_reference_path(path: &str) -> Result<(), FieldFault> {
         Some("") => Err(InvalidFormat.because("has an empty component (`//`, or a `/` at its beginning or end)")),
         Some(part) => Err(InvalidFormat.because(format!("contains `{part}`"))),
     }
+}
+
+/// Checks a token with which a provider is asked as the workload.
+///
+/// # Errors
+/// Returns an error if the token is empty or too long, or contains another character than visible ASCII. The error does
+/// not contain the token.
+pub fn check_provider_token(token: &str) -> Result<(), FieldFault> {
+    match token.len() {
+        0 => Err(Required.because("is empty")),
+        1..=PROVIDER_TOKEN_MAX if token.bytes().all(|b| b.is_ascii_graphic()) => Ok(()),
+        1..=PROVIDER_TOKEN_MAX => Err(InvalidCharacter.because("may only contain visible ASCII characters")),
+        bytes => Err(TooLong.because(format!("has {bytes} bytes; at most {PROVIDER_TOKEN_MAX} are allowed"))),
+    }
+}
+
+/// Checks the role of a login.
+///
+/// # Errors
+/// Returns an error if the role is too long or contains a control character.
+pub fn check_provider_role(role: &str) -> Result<(), FieldFault> {
+    check_text(role, PROVIDER_ROLE_MAX)
 }
 
 fn check_version(version: &str) -> Result<(), FieldFault> {

@@ -522,6 +522,7 @@ impl Actor {
         self.facts.state = State::Completed;
         self.goes_on_to(State::Completed);
         self.wipe_unconfirmed();
+        self.handle.logins.clear();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
         passed.for_each(|state| self.report(state));

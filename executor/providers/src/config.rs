@@ -64,6 +64,8 @@ pub(crate) enum Auth {
     AppRole,
     /// TLS client certificate.
     Cert,
+    /// Token of the workload, which the request contains.
+    Jwt,
 }
 
 /// A rule that allows callers to refer to paths.
@@ -226,8 +228,13 @@ impl ProviderConfig {
                 is(Vault) || (is(Kubernetes) && auth != Auth::AppRole),
                 false,
             ),
-            ("secret_providers.auth_mount", self.auth_mount.is_some(), by(Auth::AppRole) || by(Auth::Cert), false),
-            ("secret_providers.auth_role", self.auth_role.is_some(), by(Auth::Cert), false),
+            (
+                "secret_providers.auth_mount",
+                self.auth_mount.is_some(),
+                by(Auth::AppRole) || by(Auth::Cert) || by(Auth::Jwt),
+                false,
+            ),
+            ("secret_providers.auth_role", self.auth_role.is_some(), by(Auth::Cert) || by(Auth::Jwt), false),
             ("secret_providers.token_file", self.token_file.is_some(), by_either(Auth::Token), by_either(Auth::Token)),
             ("secret_providers.role_id_file", self.role_id_file.is_some(), by(Auth::AppRole), by(Auth::AppRole)),
             ("secret_providers.secret_id_file", self.secret_id_file.is_some(), by(Auth::AppRole), false),
@@ -325,6 +332,11 @@ impl ProviderConfig {
         let (origin, path) = Origin::parse(address, &Origin::new("", true)).filter(|_| address.contains("://"))?;
         let is_local = ["127.0.0.1", "::1", "localhost"].contains(&&*origin.host);
         (path == "/" && !origin.host.is_empty() && (origin.secure || is_local)).then_some(origin)
+    }
+
+    /// Returns true if the provider is asked as the workload, with a token in the request (`auth = "jwt"`).
+    pub fn is_as_workload(&self) -> bool {
+        self.auth == Some(Auth::Jwt)
     }
 
     pub fn poll(&self) -> Duration {

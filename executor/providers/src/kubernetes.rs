@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -29,6 +30,8 @@ pub(crate) struct Kubernetes {
     ca_file: Option<PathBuf>,
     certificate: Option<ClientCertificate>,
     token_file: Option<PathBuf>,
+    /// True if the token is the workload's.
+    is_as_workload: bool,
     patience: Duration,
 }
 
@@ -63,6 +66,7 @@ impl Kubernetes {
             ca_file: config.ca_file.clone(),
             certificate: pair.map(|(certificate, key)| ClientCertificate { certificate, key }),
             token_file: config.token_file.clone().filter(|_| config.auth.unwrap_or_default() == Auth::Token),
+            is_as_workload: config.is_as_workload(),
             patience: config.timeout(),
         }
     }
@@ -77,19 +81,25 @@ impl Kubernetes {
         let Some((namespace, name)) = place(&first.reference.path) else {
             return Err(FetchError::new(ErrorKind::NotFound, "the path is not NAMESPACE/NAME"));
         };
-        let secret = self.read(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await?;
+        let token = match (&self.token_file, &first.login) {
+            (_, Some(login)) if self.is_as_workload => Some(login.token()),
+            (_, None) if self.is_as_workload => return Err(FetchError::no_token()),
+            (Some(file), _) => Some(Arc::new(files::credential(file)?)),
+            (None, _) => None,
+        };
+        let path = format!("/api/v1/namespaces/{namespace}/secrets/{name}");
+        let secret = self.read(&path, token.as_deref()).await?;
         Ok(requests.iter().map(|request| secret.value(&request.reference.key).map(Fetched::Value)).collect())
     }
 
-    async fn read(&self, path: &str) -> Result<Secret, FetchError> {
+    async fn read(&self, path: &str, token: Option<&Zeroizing<String>>) -> Result<Secret, FetchError> {
         let least = 1;
         let client = match &self.certificate {
             None => Client::new(self.ca_file.clone(), self.patience, least),
             Some(pair) => Client::with_certificate(self.ca_file.clone(), pair.clone(), self.patience, least),
         };
         let mut headers = vec![(ACCEPT, HeaderValue::from_static("application/json"))];
-        if let Some(file) = &self.token_file {
-            let token = files::credential(file)?;
+        if let Some(token) = token {
             let bearer = Zeroizing::new(format!("Bearer {}", token.as_str()));
             let header = HeaderValue::from_str(&bearer);
             let mut header =

@@ -20,6 +20,7 @@ mod files;
 mod http;
 mod kubernetes;
 mod kubernetes_path;
+mod login;
 mod vault;
 mod vault_path;
 
@@ -36,6 +37,7 @@ use zeroize::Zeroizing;
 
 pub use command::{WORKER_ARGUMENT, work};
 pub use config::{Grant, ProviderConfig, Unusable};
+pub use login::{Login, WorkloadLogins, WorkloadToken};
 
 /// Maximum number of concurrent fetches per provider.
 const AT_ONCE: usize = 8;
@@ -49,6 +51,8 @@ pub struct FetchRequest {
     pub rule: String,
     /// Lease of the existing value. The lease is renewed if possible.
     pub lease: Option<Lease>,
+    /// Login of the workload, for providers with `auth = "jwt"`. All requests of a call are of one workload.
+    pub login: Option<Arc<Login>>,
 }
 
 #[derive(Debug)]
@@ -141,6 +145,13 @@ impl FetchError {
 
     pub(crate) fn unavailable(why: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, why)
+    }
+
+    /// A token of the workload is needed, and there is none.
+    pub(crate) fn no_token() -> Self {
+        let why = "there is no token of the workload since executord has started; the client sends one with UpdateFiles \
+                   (provider_tokens)";
+        Self::unavailable(why)
     }
 
     pub(crate) fn too_large() -> Self {

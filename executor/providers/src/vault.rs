@@ -3,11 +3,13 @@
 //! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`. Any other path is read
 //! unchanged: it belongs to version 1 of KV, or to an engine that creates credentials, whose lease is renewed. The
 //! provider logs in on first use, renews its token, and logs in again when the token has expired or is refused.
+//! With `auth = "jwt"` each workload has its own login and its own session, which is revoked after the workload.
 //! Redirects are not followed, so that a token is never sent to another host. If the server refuses a request, the
 //! error contains only the status, because the server's message might repeat parts of the request.
 
 mod answer;
 mod session;
+mod workloads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,14 +20,13 @@ use executor_http::{Client, ClientCertificate, Destinations, HttpRequest, Origin
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
-use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use crate::config::{Auth, ProviderConfig};
 use crate::vault_path::{self, encoded};
 use crate::{ErrorKind, FetchError, FetchRequest, Fetched, Lease, Value, http};
 use answer::{Document, document};
-use session::Session;
+use workloads::{Caller, SessionSlot, Workloads};
 
 /// Path of the token's own metadata.
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
@@ -51,7 +52,9 @@ pub(crate) struct Vault {
     role_id_file: PathBuf,
     secret_id_file: Option<PathBuf>,
     patience: Duration,
-    session: Mutex<Option<Arc<Session>>>,
+    /// Session of executord itself.
+    own: Arc<SessionSlot>,
+    workloads: Workloads,
 }
 
 struct VaultRequest<'a> {
@@ -75,7 +78,11 @@ impl<'a> VaultRequest<'a> {
 impl Vault {
     pub(crate) fn new(config: &ProviderConfig) -> Self {
         let auth = config.auth.unwrap_or_default();
-        let mount = if auth == Auth::AppRole { "approle" } else { "cert" };
+        let mount = match auth {
+            Auth::AppRole => "approle",
+            Auth::Jwt => "jwt",
+            Auth::Token | Auth::Cert => "cert",
+        };
         let pair = config.certificate_file.clone().zip(config.key_file.clone());
         Self {
             origin: config.origin().unwrap_or_else(|| Origin::new("", true)),
@@ -90,7 +97,8 @@ impl Vault {
             role_id_file: config.role_id_file.clone().unwrap_or_default(),
             secret_id_file: config.secret_id_file.clone(),
             patience: config.timeout(),
-            session: Mutex::new(None),
+            own: Arc::default(),
+            workloads: Workloads::default(),
         }
     }
 
@@ -105,13 +113,18 @@ impl Vault {
         if let Some(why) = vault_path::refusal(&self.kv_mounts, &first.reference.path) {
             return Err(FetchError::new(ErrorKind::Denied, format!("the path {why}")));
         }
+        let caller = match &first.login {
+            Some(login) if self.auth == Auth::Jwt => self.workloads.caller(login),
+            None if self.auth == Auth::Jwt => return Err(FetchError::no_token()),
+            _ => self.own(),
+        };
         if let Some(lease) = first.lease.as_ref().filter(|lease| lease.renewable)
-            && let Some(renewed) = self.renew(lease).await?
+            && let Some(renewed) = self.renew(&caller, lease).await?
         {
             return Ok(requests.iter().map(|_| Ok(Fetched::Renewed(renewed.clone()))).collect());
         }
         let (path, is_kv) = self.path(&first.reference);
-        let mut document = self.document(&VaultRequest::read(&path)).await?;
+        let mut document = self.document(&caller, &VaultRequest::read(&path)).await?;
         let version = if is_kv { document.unwrap_version()? } else { String::new() };
         let lease = document.lease();
         let entry = |request: &FetchRequest| {
@@ -122,6 +135,11 @@ impl Vault {
             Ok(Fetched::Value(Value { content, version: version.clone(), lease: lease.clone() }))
         };
         Ok(requests.iter().map(entry).collect())
+    }
+
+    /// Returns executord itself as the caller.
+    fn own(&self) -> Caller {
+        Caller { session: Arc::clone(&self.own), login: None }
     }
 
     /// Returns path and query for a reference, and true if the path belongs to version 2 of KV.
@@ -140,10 +158,10 @@ impl Vault {
     }
 
     /// Renews a lease. Returns `None` if the server no longer renews the lease, so that a new secret is needed.
-    async fn renew(&self, lease: &Lease) -> Result<Option<Lease>, FetchError> {
+    async fn renew(&self, caller: &Caller, lease: &Lease) -> Result<Option<Lease>, FetchError> {
         let asked = serde_json::json!({ "lease_id": lease.id });
         let question = VaultRequest::send("/v1/sys/leases/renew", &asked);
-        let renewed = match self.document(&question).await {
+        let renewed = match self.document(caller, &question).await {
             Ok(document) => document.lease(),
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
             Err(_) => None,
@@ -154,8 +172,8 @@ impl Vault {
     }
 
     /// Sends a request with a token. If the token is refused, it is replaced once and the request repeated.
-    async fn document(&self, question: &VaultRequest<'_>) -> Result<Document, FetchError> {
-        let session = self.session().await?;
+    async fn document(&self, caller: &Caller, question: &VaultRequest<'_>) -> Result<Document, FetchError> {
+        let session = self.session(caller).await?;
         match self.send(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
                 // If the token is valid, it lacks the permission, and a new token would lack it, too.
@@ -163,7 +181,7 @@ impl Vault {
                 if looked_up.is_ok() {
                     return Err(error);
                 }
-                let renewed = self.replace(&session).await?;
+                let renewed = self.replace(caller, &session).await?;
                 self.send(&renewed.client, Some(&renewed.token), question).await
             }
             answered => answered,

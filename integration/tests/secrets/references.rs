@@ -10,6 +10,7 @@ mod refused;
 mod residue;
 mod rules;
 mod vault;
+mod workload;
 
 use std::fs;
 

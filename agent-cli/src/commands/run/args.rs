@@ -171,6 +171,13 @@ pub(crate) struct RunArgs {
     /// Every process of the host can read arguments (/proc/PID/cmdline): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
     pub(crate) secret_args: Vec<String>,
+    /// Token for a provider with `auth = "jwt"`: PROVIDER=@FILE, PROVIDER=@- or PROVIDER=@env:VARIABLE
+    ///
+    /// executord logs in with the token to fetch the references to the provider, so the provider decides what the
+    /// workload may read. PROVIDER/ROLE=@FILE names the role of the login. One newline at the end of FILE or of standard
+    /// input is removed. Tokens expire: `rotate --provider-token` replaces them.
+    #[arg(help_heading = "Secrets", long = "provider-token", value_name = "PROVIDER[/ROLE]=SOURCE")]
+    pub(crate) provider_tokens: Vec<String>,
     /// Keep the process's initial environment in memory until the container ends, for `exec --container-env`
     ///
     /// The environment is stored in the file system of the secret files, and wiped together with them.

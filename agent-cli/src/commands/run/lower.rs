@@ -12,7 +12,7 @@ use executor_cli_kit::text::plain;
 use executor_cli_kit::units::Ulimit;
 use executor_client::Wiped;
 use executor_client::v1::{
-    self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
+    self, Action, EnvironmentVariable, ProviderToken, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
 };
 
 use super::args::{RedactArg, RunArgs};
@@ -33,6 +33,7 @@ pub(super) fn lower(
         (Flag::PublicFile, &args.public_files),
         (Flag::SecretEnv, &args.secret_env),
         (Flag::SecretArg, &args.secret_args),
+        (Flag::ProviderToken, &args.provider_tokens),
     ];
     let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
     let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
@@ -88,6 +89,7 @@ pub(super) fn lower(
         }
         .into(),
         runtime_token_path: args.runtime_token.unwrap_or_default(),
+        provider_tokens: secrets.tokens,
         file_directories: args.file_directories,
         writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
         remove_when_completed: args.rm && args.detach,
@@ -156,6 +158,7 @@ struct Secrets {
     environment: Vec<EnvironmentVariable>,
     /// Arguments, sorted by index.
     arguments: Vec<SecretArgument>,
+    tokens: Vec<ProviderToken>,
 }
 
 impl Secrets {
@@ -181,6 +184,7 @@ impl Secrets {
                     let value = std::mem::take(&mut *content.into_text()?);
                     secrets.arguments.push(SecretArgument { index, value, from });
                 }
+                Flag::ProviderToken => secrets.tokens.push(content.into_provider_token()?),
                 Flag::VcapServices | Flag::RegistryPassword => {} // read elsewhere
             }
         }

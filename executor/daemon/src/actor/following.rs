@@ -77,6 +77,12 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
             tokio::select! {
                 () = &mut pause => break,
                 Ok(()) = rules.changed() => stop_denied(node, handle).await,
+                // A new token can end the reason for a failed fetch.
+                () = handle.tokens_changed.notified() => {
+                    if handle.facts().is_some_and(|facts| is_any_followed_stale(&facts.sources)) {
+                        break;
+                    }
+                }
             }
         }
         again = false;
@@ -174,7 +180,8 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     let (due, wanted): (Vec<&SourceRecord>, Vec<FetchRequest>) = due
         .map(|(source, rule)| {
             let (reference, lease) = (source.reference.clone(), source.lease.clone());
-            (source, FetchRequest { reference, rule, lease })
+            let login = handle.logins.get(&reference.provider);
+            (source, FetchRequest { reference, rule, lease, login })
         })
         .unzip();
     let results = node.providers.fetch(&wanted).await;

@@ -74,7 +74,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. The names are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 22] = [
+const FEATURES: [&str; 23] = [
     "actions",
     "attach",
     "connect-port",
@@ -92,6 +92,7 @@ const FEATURES: [&str; 22] = [
     "networks",
     "pause",
     "pods",
+    "provider-tokens",
     "reservations",
     "restarts",
     "secret-references",

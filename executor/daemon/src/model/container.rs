@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_providers::WorkloadLogins;
 use executor_sys::mutex::locked;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -78,6 +79,10 @@ pub struct Handle {
     pub(crate) deleting: tokio::sync::Mutex<()>,
     /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
+    /// Logins of the container at providers that are asked as the workload. Empty after a restart of this daemon.
+    pub(crate) logins: WorkloadLogins,
+    /// Notified when the client has sent new tokens.
+    pub(crate) tokens_changed: Notify,
     /// Permits for connections of clients to ports of a pod.
     pub(crate) connections: Arc<Semaphore>,
     /// Sends changes of the secret sources to the container's task.
@@ -114,6 +119,8 @@ impl Handle {
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
             updating: tokio::sync::Mutex::new(()),
+            logins: WorkloadLogins::default(),
+            tokens_changed: Notify::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             sources,
             source_news: Mutex::new(Some(source_news)),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
 use executor_core::protocol::{self, Reason, ShimCall};
 use executor_core::record::ContainerRecord;
 use executor_core::update::{FileUpdate, forbidden};
@@ -18,6 +19,7 @@ use executor_core::validate::{PlannedUpdate, UpdateDraft, Violation, ViolationRe
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use tokio::time::Instant;
+use zeroize::Zeroize as _;
 
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
@@ -46,6 +48,7 @@ struct Request(v1::UpdateFilesRequest);
 impl Drop for Request {
     fn drop(&mut self) {
         self.0.files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
+        self.0.provider_tokens.iter_mut().for_each(|one| one.token.zeroize());
     }
 }
 
@@ -60,7 +63,19 @@ pub(crate) async fn update(
     client: Option<&Client>,
 ) -> Result<Arc<ContainerStatus>, ApiError> {
     let mut request = Request(request);
-    let change = with_values(node, &mut request.0, client).await?;
+    let handle = node.find(&request.0.id)?;
+    let has_tokens = !request.0.provider_tokens.is_empty();
+    let change = with_values(node, &handle, &mut request.0, client).await?;
+    let v1::UpdateFilesRequest { files, removed_paths, signal, .. } = &request.0;
+    if has_tokens && files.is_empty() && removed_paths.is_empty() && *signal == 0 {
+        let facts = handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))?;
+        expected(&request.0, &facts.plan, facts.files_generation)?;
+        if handle.is_over() {
+            let why = format!("container {} is completed: it needs no token", handle.id());
+            return Err(ApiError::new(Kind::Precondition, why));
+        }
+        return Ok(facts);
+    }
     let shared = Arc::clone(node);
     node.run_detached(async move { execute(&shared, &request.0, change).await }).await
 }
@@ -83,13 +98,19 @@ pub(crate) async fn replace(
 /// Fetches the values of an update's references. Returns the resulting change of the sources of the container's files.
 async fn with_values(
     node: &Node,
+    handle: &Handle,
     request: &mut v1::UpdateFilesRequest,
     client: Option<&Client>,
 ) -> Result<Option<SourceChange>, ApiError> {
-    let handle = node.find(&request.id)?;
-    let collected = references::resolve_update(node, request, client);
+    let collected = references::resolve_update(node, request, client, &handle.logins);
     if let Some(problem) = collected.problem() {
         return Err(problem);
+    }
+    let is_new = handle.logins.merge(&collected.logins);
+    if handle.is_over() {
+        handle.logins.clear(); // the container's task has cleared them before
+    } else if is_new {
+        handle.tokens_changed.notify_one();
     }
     let root = &node.config.policy.files_root;
     let reserved = handle.facts().map(|facts| of_identity(root, &facts, request)).unwrap_or_default();
@@ -106,7 +127,7 @@ async fn with_values(
     if !collected.asked.is_empty() {
         let key =
             node.launcher.tag_key().ok_or_else(|| ApiError::new(Kind::Unavailable, "the launcher is not connected"))?;
-        let fetched = references::fetch(node, &collected, &key).await?;
+        let fetched = references::fetch(node, &collected, &key, &handle.logins).await?;
         references::fill_update(request, &collected.asked, fetched.values);
         sources = fetched.records;
     }
@@ -136,7 +157,7 @@ async fn execute(
     let mut stale = 0;
     let base = loop {
         let record = current(node, &handle)?;
-        expected(request, &record)?;
+        expected(request, &record.plan, record.files_generation)?;
         match attempt(node, &handle, request, &record).await {
             Ok(()) => break record.files_generation,
             Err((Retry::Stale, _)) if stale < STALE_MAX => stale += 1,
@@ -182,11 +203,10 @@ pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<Contai
     }
 }
 
-fn expected(request: &v1::UpdateFilesRequest, record: &ContainerRecord) -> Result<(), ApiError> {
-    let is = record.files_generation;
+fn expected(request: &v1::UpdateFilesRequest, plan: &Plan, is: u64) -> Result<(), ApiError> {
     match request.expected_generation {
         Some(expected) if expected != is => {
-            let why = format!("the files of container {} are of generation {is}, not {expected}", record.plan.id);
+            let why = format!("the files of container {} are of generation {is}, not {expected}", plan.id);
             Err(ApiError::new(Kind::Aborted, why))
         }
         _ => Ok(()),

@@ -36,6 +36,8 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         // Image pull settings are not part of the digest.
         registry_credentials: _,
         pull_policy: _,
+        // A retry can have newer tokens.
+        provider_tokens: _,
         user_namespace,
         privileged,
         capabilities,

@@ -11,12 +11,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use executor_core::reference::{REFERENCES_MAX, SecretReference};
-use executor_core::validate::ViolationReason::{Conflict, InvalidCharacter, NotAllowed, TooMany, UnknownValue};
+use executor_core::reference::{
+    PROVIDER_TOKENS_MAX, REFERENCES_MAX, SecretReference, check_provider_role, check_provider_token,
+};
+use executor_core::validate::ViolationReason::{
+    Conflict, InvalidCharacter, NotAllowed, Required, TooMany, UnknownValue,
+};
 use executor_core::validate::{Violation, ViolationReason};
-use executor_proto::v1::{self, Action, EnvironmentVariable, File, RunAction, RunRequest, UpdateFilesRequest};
-use executor_providers::{ErrorKind, FetchError, FetchRequest, Fetched, Value};
+use executor_proto::v1::{
+    self, Action, EnvironmentVariable, File, ProviderToken, RunAction, RunRequest, UpdateFilesRequest,
+};
+use executor_providers::{ErrorKind, FetchError, FetchRequest, Fetched, Value, WorkloadLogins, WorkloadToken};
 use executor_secrets::TagKey;
+use zeroize::Zeroizing;
 
 use crate::access::Client;
 use crate::access::rules::Requester;
@@ -44,13 +51,16 @@ pub(crate) struct Collected {
     pub(crate) asked: Vec<RequestedValue>,
     /// Client that the references were checked for.
     requester: Option<Arc<Requester>>,
+    /// Logins of the request's tokens.
+    pub(crate) logins: WorkloadLogins,
     pub(crate) violations: Vec<Violation>,
     /// True if the only violation is that the caller may not use a reference.
     pub(crate) is_denial: bool,
 }
 
-/// Collects the references of a request, and checks them for a caller.
-pub(crate) fn for_request(node: &Node, request: &RunRequest, client: Option<&Client>) -> Collected {
+/// Collects the references of a request and takes its tokens, and checks both for a caller.
+pub(crate) fn for_request(node: &Node, request: &mut RunRequest, client: Option<&Client>) -> Collected {
+    let tokens = std::mem::take(&mut request.provider_tokens);
     let root = &node.config.policy.files_root;
     let mut collecting = Collecting::default();
     let is_single = request.single_run().is_some();
@@ -63,16 +73,23 @@ pub(crate) fn for_request(node: &Node, request: &RunRequest, client: Option<&Cli
         collecting.file(format!("volume_mounted_files[{index}]"), "", file, root, !is_writable);
     }
     collecting.refuse_plain("environment", &request.environment);
-    collecting.checked(node, "volume_mounted_files", client)
+    collecting.checked(node, "volume_mounted_files", client, (tokens, &WorkloadLogins::default()))
 }
 
-/// Collects the references of an update, and checks them for a caller.
-pub(crate) fn resolve_update(node: &Node, request: &UpdateFilesRequest, client: Option<&Client>) -> Collected {
+/// Collects the references of an update and takes its tokens, and checks both for a caller. `present` has the logins of
+/// the container.
+pub(crate) fn resolve_update(
+    node: &Node,
+    request: &mut UpdateFilesRequest,
+    client: Option<&Client>,
+    present: &WorkloadLogins,
+) -> Collected {
+    let tokens = std::mem::take(&mut request.provider_tokens);
     let mut collecting = Collecting::default();
     for (index, file) in request.files.iter().enumerate() {
         collecting.file(format!("files[{index}]"), "", file, &node.config.policy.files_root, true);
     }
-    collecting.checked(node, "files", client)
+    collecting.checked(node, "files", client, (tokens, present))
 }
 
 /// Rejects references in variables that are not secret, and variables with two values.
@@ -178,9 +195,16 @@ impl Collecting {
         }
     }
 
-    /// Checks each reference: its syntax, its provider, and the caller's permission.
-    fn checked(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
+    /// Checks each token, and each reference: its syntax, its provider, the caller's permission, and its login.
+    fn checked(
+        self,
+        node: &Node,
+        list: &str,
+        client: Option<&Client>,
+        (tokens, present): (Vec<ProviderToken>, &WorkloadLogins),
+    ) -> Collected {
         let Self { mut asked, mut violations } = self;
+        let logins = check_tokens(node, tokens, &mut violations);
         if asked.len() > REFERENCES_MAX {
             let why = format!("{} references in the request; at most {REFERENCES_MAX} are allowed", asked.len());
             violations.push(Violation::new(list, TooMany.because(why)));
@@ -203,6 +227,11 @@ impl Collecting {
             if let Some((part, why)) = config.misfit(reference) {
                 violations.push(Violation::new(name(part), ViolationReason::InvalidFormat.because(why)));
             }
+            let has_login = [&logins, present].iter().any(|logins| logins.get(&reference.provider).is_some());
+            if config.is_as_workload() && !has_login {
+                let why = format!("{:?} needs a token of the workload: set provider_tokens", reference.provider);
+                violations.push(Violation::new(name("provider"), Required.because(why)));
+            }
             let covering = requester
                 .as_ref()
                 .and_then(|requester| rules.covering(requester, &reference.provider, &reference.path));
@@ -219,8 +248,50 @@ impl Collecting {
         }
         let is_denial = violations.is_empty() && !denials.is_empty();
         violations.extend(denials);
-        Collected { asked, requester: requester.map(|requester| Arc::new(requester.bounded())), violations, is_denial }
+        let requester = requester.map(|requester| Arc::new(requester.bounded()));
+        Collected { asked, requester, logins, violations, is_denial }
     }
+}
+
+/// Checks the tokens of a request, and returns their logins.
+fn check_tokens(node: &Node, mut tokens: Vec<ProviderToken>, violations: &mut Vec<Violation>) -> WorkloadLogins {
+    let logins = WorkloadLogins::default();
+    let mut add = |field: String, fault| violations.push(Violation::new(field, fault));
+    if tokens.len() > PROVIDER_TOKENS_MAX {
+        let why = format!("has {} entries; at most {PROVIDER_TOKENS_MAX} are allowed", tokens.len());
+        add("provider_tokens".into(), TooMany.because(why));
+    }
+    for (index, one) in tokens.iter_mut().enumerate() {
+        let token = Zeroizing::new(std::mem::take(&mut one.token));
+        if index >= PROVIDER_TOKENS_MAX {
+            continue;
+        }
+        let name = |part: &str| format!("provider_tokens[{index}].{part}");
+        match node.providers.config(&one.provider) {
+            None => {
+                let shown: String = one.provider.chars().filter(|c| !c.is_control()).take(100).collect();
+                let why = format!("{shown:?} is not a provider of this node (secret_providers)");
+                add(name("provider"), UnknownValue.because(why));
+            }
+            Some(config) if !config.is_as_workload() => {
+                let why = format!("{:?} does not use tokens of workloads (auth = \"jwt\")", one.provider);
+                add(name("provider"), NotAllowed.because(why));
+            }
+            Some(_) if logins.get(&one.provider).is_some() => {
+                add(name("provider"), Conflict.because(format!("{:?} has two tokens", one.provider)));
+            }
+            Some(_) => {}
+        }
+        if let Err(fault) = check_provider_token(&token) {
+            add(name("token"), fault);
+        }
+        if let Err(fault) = check_provider_role(&one.role) {
+            add(name("role"), fault);
+        }
+        let (provider, role) = (std::mem::take(&mut one.provider), std::mem::take(&mut one.role));
+        logins.insert(WorkloadToken { provider, token, role });
+    }
+    logins
 }
 
 impl Collected {
@@ -237,16 +308,26 @@ pub(crate) struct Fetches {
     pub(crate) records: Vec<SourceRecord>,
 }
 
-/// Fetches all references in parallel.
+/// Fetches all references in parallel, with the logins of the workload.
 ///
 /// # Errors
 /// Returns an error if a reference cannot be fetched. The error lists each failed reference with its field, target,
 /// provider and path.
-pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> Result<Fetches, ApiError> {
+pub(crate) async fn fetch(
+    node: &Node,
+    collected: &Collected,
+    key: &TagKey,
+    logins: &WorkloadLogins,
+) -> Result<Fetches, ApiError> {
     let Collected { asked, requester, .. } = collected;
     let wanted: Vec<FetchRequest> = asked
         .iter()
-        .map(|one| FetchRequest { reference: one.reference.clone(), rule: one.rule.clone(), lease: None })
+        .map(|one| FetchRequest {
+            reference: one.reference.clone(),
+            rule: one.rule.clone(),
+            lease: None,
+            login: logins.get(&one.reference.provider),
+        })
         .collect();
     let results = tokio::select! {
         results = node.providers.fetch(&wanted) => results,

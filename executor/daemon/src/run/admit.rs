@@ -23,6 +23,7 @@ use executor_core::plan::{Plan, PlannedImage, VolumeImage};
 use executor_core::validate::ViolationReason;
 use executor_images::{Credentials, Policy as PullPolicy, Resolved as ResolvedImage};
 use executor_proto::v1;
+use executor_providers::WorkloadLogins;
 use executor_secrets::TagKey;
 
 use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
@@ -184,7 +185,7 @@ impl<'a> Resolved<'a> {
         let has_references = !referred.asked.is_empty();
         let mut sources = Vec::new();
         if has_references {
-            let fetched = references::fetch(node, &referred, key).await?;
+            let fetched = references::fetch(node, &referred, key, &referred.logins).await?;
             references::fill(&mut received.request.0, &referred.asked, fetched.values)?;
             sources = fetched.records;
         }
@@ -199,7 +200,7 @@ impl<'a> Resolved<'a> {
             node.check_room()?;
         }
         plan.connectivity.name_server |= node.names.open_for(&plan).await;
-        Ok(Filled { received, plan, sources, identity, leases })
+        Ok(Filled { received, plan, sources, logins: referred.logins, identity, leases })
     }
 }
 
@@ -208,6 +209,7 @@ struct Filled<'a> {
     received: Received<'a>,
     plan: Plan,
     sources: Vec<SourceRecord>,
+    logins: WorkloadLogins,
     identity: Option<IdentityRecord>,
     leases: Leases,
 }
@@ -215,13 +217,13 @@ struct Filled<'a> {
 impl<'a> Filled<'a> {
     /// Puts plan and secrets into memory files, and overwrites the request.
     fn load(self) -> Result<LoadedContainer<'a>, ApiError> {
-        let Self { received: Received { node, request, trace }, plan, sources, identity, leases } = self;
+        let Self { received: Received { node, request, trace }, plan, sources, logins, identity, leases } = self;
         let session = node.launcher.session()?;
         let payload = payload::load(&plan, &request.0).map_err(|error| {
             let why = format!("no memory or descriptors for the plan and secrets of container {}: {error}", plan.id);
             ApiError::new(Kind::Exhausted, why)
         })?;
-        let origin = RequestOrigin { sources, identity, trace, needs_reservation: request.0.reserved };
+        let origin = RequestOrigin { sources, logins, identity, trace, needs_reservation: request.0.reserved };
         Ok(LoadedContainer { node, plan, origin, session, payload, leases })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::validate::{Violation, ViolationReason};
+use executor_providers::WorkloadLogins;
 use executor_secrets::TagKey;
 
 use crate::actor::forwarding;
@@ -24,6 +25,7 @@ use crate::store::registry::{Admission, Terms};
 #[derive(Default)]
 pub(super) struct RequestOrigin {
     pub(super) sources: Vec<SourceRecord>,
+    pub(super) logins: WorkloadLogins,
     pub(super) identity: Option<IdentityRecord>,
     pub(super) trace: Option<TraceContext>,
     pub(super) needs_reservation: bool,
@@ -40,7 +42,7 @@ pub(super) async fn launch(
 ) -> Result<(Arc<Handle>, bool), ApiError> {
     let guard = WipeGuard(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
-    let RequestOrigin { sources, identity, trace, needs_reservation } = origin;
+    let RequestOrigin { sources, logins, identity, trace, needs_reservation } = origin;
     let facts = ContainerStatus {
         sources,
         identity,
@@ -53,6 +55,7 @@ pub(super) async fn launch(
     match node.registry.admit_when_removed(&facts, terms, taken).await {
         Ok(Admission::New(handle)) => {
             guard.disarm();
+            handle.logins.merge(&logins);
             handle.set_shim(Some(Arc::clone(&payload.ours)));
             forwarding::start(node, &handle, &facts, false);
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));

@@ -25,6 +25,7 @@ fn wipe(request: &mut v1::RunRequest) {
         credentials.identity_token.zeroize();
         credentials.registry_token.zeroize();
     }
+    request.provider_tokens.iter_mut().for_each(|one| one.token.zeroize());
 }
 
 fn wipe_run(run: &mut v1::RunAction) {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::answer::Login;
+use super::workloads::{Caller, SessionSlot};
 use super::{LOOKUP, Vault, VaultRequest};
 use crate::config::Auth;
 use crate::{ErrorKind, FetchError, files};
@@ -63,8 +64,8 @@ impl Session {
 
 impl Vault {
     /// Returns a valid token: the current token, which may have been renewed, or a new token after another login.
-    pub(super) async fn session(&self) -> Result<Arc<Session>, FetchError> {
-        let mut present = self.session.lock().await;
+    pub(super) async fn session(&self, caller: &Caller) -> Result<Arc<Session>, FetchError> {
+        let mut present = caller.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !session.is_due()) {
             return Ok(Arc::clone(session));
         }
@@ -77,10 +78,10 @@ impl Vault {
                         *present = Some(session);
                         return Err(error);
                     }
-                    Err(_) => self.log_in().await?,
+                    Err(_) => self.log_in(caller).await?,
                 }
             }
-            _ => self.log_in().await?,
+            _ => self.log_in(caller).await?,
         };
         let session = Arc::new(session);
         *present = Some(Arc::clone(&session));
@@ -88,26 +89,49 @@ impl Vault {
     }
 
     /// Logs in again if `refused` is still the current token. Otherwise returns the current token.
-    pub(super) async fn replace(&self, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
-        let mut present = self.session.lock().await;
+    pub(super) async fn replace(&self, caller: &Caller, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
+        let mut present = caller.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !Arc::ptr_eq(session, refused)) {
             return Ok(Arc::clone(session));
         }
         *present = None;
-        let session = Arc::new(self.log_in().await?);
+        let session = Arc::new(self.log_in(caller).await?);
         *present = Some(Arc::clone(&session));
         Ok(session)
     }
 
-    /// Renews the token before it expires, if there is one. Never returns.
+    /// Renews tokens before they expire, and revokes the tokens of ended workloads. Never returns.
     pub(crate) async fn run_renewal(&self) {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
-            let is_due = self.session.lock().await.as_ref().is_some_and(|session| session.is_due());
-            if is_due && let Err(error) = self.session().await {
+            for caller in [self.own()].into_iter().chain(self.workloads.live()) {
+                let is_due = caller.session.lock().await.as_ref().is_some_and(|session| session.is_due());
+                let Err(error) = (if is_due { self.session(&caller).await.map(drop) } else { Ok(()) }) else {
+                    continue;
+                };
                 tracing::warn!(server = %self.origin, "cannot renew the token of a secret provider: {error}");
+                if error.kind == ErrorKind::Unavailable {
+                    break; // the others would wait for the same server
+                }
+            }
+            for session in self.workloads.take_ended() {
+                if let Err(error) = self.revoke(&session).await {
+                    tracing::warn!(server = %self.origin, "cannot revoke the token of an ended container: {error}");
+                    if error.kind == ErrorKind::Unavailable {
+                        break;
+                    }
+                }
             }
         }
+    }
+
+    /// Revokes the token of a session, and with it all leases of the token.
+    async fn revoke(&self, session: &SessionSlot) -> Result<(), FetchError> {
+        let Some(session) = session.lock().await.take().filter(|session| !session.has_ended()) else { return Ok(()) };
+        let question = VaultRequest::send("/v1/auth/token/revoke-self", &serde_json::json!({}));
+        let revoked = self.send(&session.client, Some(&session.token), &question);
+        let revoked = tokio::time::timeout(self.patience, revoked).await;
+        revoked.map_or_else(|_| Err(FetchError::unavailable("the server does not respond")), |answer| answer.map(drop))
     }
 
     async fn renewed(&self, session: &Session) -> Result<Session, FetchError> {
@@ -123,7 +147,7 @@ impl Vault {
         Ok(next)
     }
 
-    async fn log_in(&self) -> Result<Session, FetchError> {
+    async fn log_in(&self, caller: &Caller) -> Result<Session, FetchError> {
         let least = 1;
         let client = match &self.certificate {
             None => Client::new(self.ca_file.clone(), self.patience, least),
@@ -142,6 +166,22 @@ impl Vault {
             Auth::Cert => {
                 let name = self.auth_role.as_deref().map(|role| ("name", role));
                 self.logged_in(client, &format!("/v1/auth/{mount}/login"), Body::json(name.as_slice())).await
+            }
+            Auth::Jwt => {
+                let login = caller.login.as_ref().ok_or_else(FetchError::no_token)?;
+                let default = self.auth_role.as_deref().unwrap_or_default();
+                let role = if login.role.is_empty() { default } else { &login.role };
+                let token = login.token();
+                let fields = [("jwt", &***token), ("role", role)];
+                let fields = if role.is_empty() { &fields[..1] } else { &fields[..] };
+                let path = format!("/v1/auth/{mount}/login");
+                self.logged_in(client, &path, Body::json(fields)).await.map_err(|error| match error.kind {
+                    ErrorKind::Denied => {
+                        let why = format!("{} as the workload, with role {role:?}", error.why);
+                        FetchError { why, ..error }
+                    }
+                    _ => error,
+                })
             }
         }
     }

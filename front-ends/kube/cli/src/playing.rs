@@ -190,7 +190,7 @@ impl Playing<'_> {
             files,
             removed_paths,
             expected_generation: Some(container.files_generation),
-            signal: 0,
+            ..UpdateFilesRequest::default()
         };
         match self.context.client.update_files(Wiped::new(request)).await {
             Ok(_) => Ok(None),

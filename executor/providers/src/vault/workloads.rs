@@ -1,0 +1,83 @@
+//! Sessions of workloads at a server. A session ends after the workload has dropped its login.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use executor_sys::mutex::locked;
+
+use super::session::Session;
+use crate::login::Login;
+
+/// The current session, if any.
+pub(super) type SessionSlot = tokio::sync::Mutex<Option<Arc<Session>>>;
+
+/// A client of the server: executord itself, or a workload.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) session: Arc<SessionSlot>,
+    /// Login of the workload; `None` for executord.
+    pub(super) login: Option<Arc<Login>>,
+}
+
+#[derive(Debug)]
+struct Workload {
+    login: Weak<Login>,
+    session: Arc<SessionSlot>,
+}
+
+/// All workloads that have used the server.
+#[derive(Debug, Default)]
+pub(super) struct Workloads(Mutex<Vec<Workload>>);
+
+impl Workloads {
+    /// Returns the caller for a login. Two callers for one login share a session.
+    pub(super) fn caller(&self, login: &Arc<Login>) -> Caller {
+        let mut all = locked(&self.0);
+        let known = all.iter().find(|one| std::ptr::eq(one.login.as_ptr(), Arc::as_ptr(login)));
+        let session = match known {
+            Some(one) => Arc::clone(&one.session),
+            None => {
+                let session = Arc::<SessionSlot>::default();
+                all.push(Workload { login: Arc::downgrade(login), session: Arc::clone(&session) });
+                session
+            }
+        };
+        Caller { session, login: Some(Arc::clone(login)) }
+    }
+
+    /// Returns the callers whose workloads still have their logins.
+    pub(super) fn live(&self) -> Vec<Caller> {
+        let all = locked(&self.0);
+        let caller =
+            |one: &Workload| Some(Caller { session: Arc::clone(&one.session), login: Some(one.login.upgrade()?) });
+        all.iter().filter_map(caller).collect()
+    }
+
+    /// Removes the sessions of workloads that have dropped their logins, and returns them.
+    pub(super) fn take_ended(&self) -> Vec<Arc<SessionSlot>> {
+        let mut all = locked(&self.0);
+        all.extract_if(.., |one| one.login.strong_count() == 0).map(|one| one.session).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+    use crate::login::{WorkloadLogins, WorkloadToken};
+
+    #[test]
+    fn sessions_end_with_logins() {
+        let (workloads, logins) = (Workloads::default(), WorkloadLogins::default());
+        let provider = "vault".to_owned();
+        logins.insert(WorkloadToken { provider, token: Zeroizing::new("a".into()), role: String::new() });
+        let login = logins.get("vault").unwrap();
+        let [first, second] = [workloads.caller(&login), workloads.caller(&login)];
+        assert!(Arc::ptr_eq(&first.session, &second.session));
+        drop((first.login, second.login, login));
+        assert_eq!((workloads.live().len(), workloads.take_ended().len()), (1, 0));
+        logins.clear();
+        assert_eq!((workloads.live().len(), workloads.take_ended().len()), (0, 1));
+        assert!(workloads.take_ended().is_empty());
+    }
+}
