@@ -4,11 +4,12 @@
 //! The rules are read again for each request that needs them, so a change needs no restart. Without a rule no reference is
 //! allowed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use executor_core::reference::{check_provider_name, check_reference_path, covers};
+use executor_core::reference::{PROVIDER_TOKENS_MAX, check_provider_name, check_reference_path, covers};
 use executor_core::validate::is_host_label;
 use serde::Deserialize;
 
@@ -22,6 +23,8 @@ const ANNOTATION_MAX: usize = 253;
 const DRIVER: &str = "secrets.executor.v1";
 /// Maximum length of a CSI plugin's name, in bytes.
 const DRIVER_MAX: usize = 63;
+/// Maximum length of an audience, in bytes.
+const AUDIENCE_MAX: usize = 1024;
 /// Default directory of a kubelet.
 const KUBELET: &str = "/var/lib/kubelet";
 /// Maximum size of the file, in bytes.
@@ -64,11 +67,14 @@ pub(crate) struct Csi {
     /// Name of the plugin, as in the volumes of pods and in the CSIDriver.
     pub(crate) driver: String,
     pub(crate) kubelet_directory: PathBuf,
+    /// Providers that are asked with the token of the pod, each with the audience of the token: an entry of
+    /// `tokenRequests` of the CSIDriver.
+    pub(crate) tokens: BTreeMap<String, String>,
 }
 
 impl Default for Csi {
     fn default() -> Self {
-        Self { driver: DRIVER.into(), kubelet_directory: KUBELET.into() }
+        Self { driver: DRIVER.into(), kubelet_directory: KUBELET.into(), tokens: BTreeMap::new() }
     }
 }
 
@@ -163,9 +169,10 @@ impl Config {
         })
     }
 
-    /// Returns the names of the providers in rules.
+    /// Returns the names of the providers in rules and with tokens.
     pub(crate) fn providers(&self) -> impl Iterator<Item = &str> {
-        self.secrets.iter().map(|rule| &*rule.provider)
+        let of_tokens = self.csi.iter().flat_map(|csi| csi.tokens.keys());
+        self.secrets.iter().map(|rule| &rule.provider).chain(of_tokens).map(|provider| &**provider)
     }
 
     /// Returns every invalid value with its key and the reason.
@@ -177,7 +184,7 @@ impl Config {
                 self.secrets_annotation
             ));
         }
-        if let Some(Csi { driver, kubelet_directory }) = &self.csi {
+        if let Some(Csi { driver, kubelet_directory, tokens }) = &self.csi {
             if !is_subdomain(driver) || driver.len() > DRIVER_MAX {
                 let why = format!("must be a DNS name in lower case, of at most {DRIVER_MAX} bytes");
                 faults.push(format!("cri.csi.driver = {driver:?}: {why}"));
@@ -186,12 +193,30 @@ impl Config {
                 let why = "must be an absolute path without \".\" and \"..\"";
                 faults.push(format!("cri.csi.kubelet_directory = {kubelet_directory:?}: {why}"));
             }
+            if tokens.len() > PROVIDER_TOKENS_MAX {
+                let count = tokens.len();
+                faults.push(format!("cri.csi.tokens: has {count} entries; at most {PROVIDER_TOKENS_MAX} are allowed"));
+            }
+            for (provider, audience) in tokens {
+                if let Err(fault) = check_provider_name(provider) {
+                    faults.push(format!("cri.csi.tokens.{provider:?}: {fault}"));
+                }
+                if audience.len() > AUDIENCE_MAX || audience.chars().any(char::is_control) {
+                    let why =
+                        format!("must be an audience of at most {AUDIENCE_MAX} bytes, without control characters");
+                    faults.push(format!("cri.csi.tokens.{provider} = {audience:?}: {why}"));
+                }
+            }
         }
         if self.secrets.len() > LIST_MAX {
             faults.push(format!("cri.secrets: has {} rules; at most {LIST_MAX} are allowed", self.secrets.len()));
         }
         for (index, rule) in self.secrets.iter().enumerate() {
             faults.extend(rule.faults().into_iter().map(|fault| format!("cri.secrets[{index}].{fault}")));
+            if rule.annotations && self.csi.as_ref().is_some_and(|csi| csi.tokens.contains_key(&rule.provider)) {
+                let why = "is in cri.csi.tokens, and annotations carry no token; use service_accounts";
+                faults.push(format!("cri.secrets[{index}].provider = {:?}: {why}", rule.provider));
+            }
         }
         faults
     }
@@ -310,6 +335,12 @@ mod tests {
     fn plugin_has_a_table() {
         assert_eq!(parse(RULE).unwrap().csi, None);
         assert_eq!(parse("[cri.csi]").unwrap().csi, Some(Csi::default()));
+        let tokens = "[cri.csi.tokens]\nvault = \"bao\"\n";
+        assert_eq!(parse(tokens).unwrap().providers().collect::<Vec<_>>(), ["vault"]);
+        let both = parse(&format!("{RULE}{tokens}")).unwrap_err();
+        assert!(both.contains("annotations carry no token"), "{both}");
+        let bad = parse("[cri.csi.tokens]\nVault = \"a\\nb\"").unwrap_err();
+        assert!(bad.contains("cri.csi.tokens.\"Vault\"") && bad.contains("must be an audience"), "{bad}");
         let error = parse("[cri.csi]\ndriver = \"a/b\"\nkubelet_directory = \"/var/../lib\"").unwrap_err();
         assert!(error.contains("cri.csi.driver") && error.contains("cri.csi.kubelet_directory"), "{error}");
     }

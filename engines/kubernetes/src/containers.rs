@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_client::v1::{Limits, UpdateLimitsRequest};
-use executor_client::{Code, Run};
+use executor_client::v1::{Limits, UpdateFilesRequest, UpdateLimitsRequest};
+use executor_client::{Code, Run, Wiped};
 use executor_core::limits::GRACE_MAX;
 use executor_core::plan::DEV;
 use executor_cri_api::v1::{
@@ -22,7 +22,7 @@ use crate::lower::container::{Origin, lower};
 use crate::lower::resources;
 use crate::node::{Node, now};
 use crate::pod_cgroup;
-use crate::secrets::{self, RequestSecrets};
+use crate::secrets::{self, PodToken, RequestSecrets};
 use crate::stats;
 use crate::status::{has_labels, start_error, state};
 use crate::store::{Container, ContainerRecord, Record as _, SandboxRecord};
@@ -66,6 +66,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         image_id: image.id.clone(),
         image_ref: image.digest_name(),
         resources: requested,
+        token_volumes: secrets.volumes_with_tokens(),
         created_at: now(),
         is_created: false,
     }
@@ -125,6 +126,32 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
                 node.store.containers.remove(&id);
             }
             Err(failure::new_container(secrets.named(error), &image_fields))
+        }
+    }
+}
+
+/// Sends a new token of a volume to the containers that use the volume's token. A failure is only logged: the kubelet
+/// sends the token again after one to two minutes.
+pub(crate) async fn renew_token(node: &Arc<Node>, volume: &str, token: &PodToken) {
+    let containers = node.store.containers.all().into_iter();
+    let is_user = |container: &Container| {
+        container.record.token_volumes.iter().any(|id| id == volume)
+            && state(container) != ContainerState::ContainerExited
+    };
+    for container in containers.filter(is_user) {
+        let id = container.record.id.clone();
+        let request = UpdateFilesRequest {
+            id: id.clone(),
+            provider_tokens: vec![token.lowered()],
+            ..UpdateFilesRequest::default()
+        };
+        let request = Wiped::new(request);
+        let sent = match node.own_client().await {
+            Ok(client) => client.update_files(request).await.map(drop).map_err(failure::status),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
+            tracing::warn!(id, provider = token.provider, "cannot renew the token of a container: {}", error.message());
         }
     }
 }

@@ -31,7 +31,7 @@ const VERSION: &str = "1.0.0";
 const MESSAGE_MAX: usize = 4 << 20;
 
 /// Returns the path of the plugin's socket and the path of the registration socket.
-pub(crate) fn sockets(Csi { driver, kubelet_directory }: &Csi) -> [PathBuf; 2] {
+pub(crate) fn sockets(Csi { driver, kubelet_directory, .. }: &Csi) -> [PathBuf; 2] {
     let plugin = kubelet_directory.join("plugins").join(driver).join("csi.sock");
     [plugin, kubelet_directory.join("plugins_registry").join(format!("{driver}-reg.sock"))]
 }

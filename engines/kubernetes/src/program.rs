@@ -88,8 +88,9 @@ async fn run(options: Options) -> Result<(), String> {
     let config_file = ConfigFile::new(options.config.as_deref());
     let config = config_file.read()?;
     let store = Store::open(&options.state_dir)?;
-    let volumes = Volumes::open(options.state_dir.join("volumes"))?;
     let csi_settings = config.csi.clone();
+    let with_tokens = csi_settings.iter().flat_map(|csi| csi.tokens.keys().cloned()).collect();
+    let volumes = Volumes::open(options.state_dir.join("volumes"), with_tokens)?;
     let client = Client::connect_with_keepalive(&options.executor).await.map_err(|error| error.to_string())?;
     let bound = Streams::bind(options.streaming_port, Limits::default()).await;
     let (streams, streaming) =

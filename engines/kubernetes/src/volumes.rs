@@ -9,7 +9,7 @@
 
 mod file_system;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use tonic::Status;
 
 use self::file_system::Place;
 use crate::config::ConfigFile;
-use crate::secrets::{RequestSecrets, VolumeSecrets};
+use crate::secrets::{PodToken, RequestSecrets, VolumeSecrets};
 use crate::store;
 
 /// Checks that this process can mount volumes.
@@ -33,7 +33,7 @@ use crate::store;
 /// # Errors
 /// Returns an error if this process lacks CAP_SYS_ADMIN.
 pub(crate) fn check_privilege() -> io::Result<()> {
-    file_system::create(std::collections::BTreeSet::new(), std::iter::empty()).map(drop)
+    file_system::create(BTreeSet::new(), std::iter::empty()).map(drop)
 }
 
 /// Time limit for the lookup of a mount's source. A lookup on a dead network file system does not return.
@@ -52,6 +52,8 @@ pub(crate) struct VolumeRecord {
     pub(crate) pod_uid: String,
     pub(crate) namespace: String,
     pub(crate) service_account: String,
+    /// Role of the pod's logins at the provider.
+    pub(crate) role: String,
     pub(crate) secrets: VolumeSecrets,
 }
 
@@ -73,20 +75,25 @@ impl VolumeRecord {
 pub(crate) struct Volumes {
     directory: PathBuf,
     known: Mutex<BTreeMap<String, Arc<VolumeRecord>>>,
+    /// Newest tokens, by the id of the volume. After a restart the kubelet sends them again.
+    tokens: Mutex<BTreeMap<String, PodToken>>,
+    /// Providers whose volumes need a token.
+    with_tokens: BTreeSet<String>,
     /// Sources of mounts whose lookup has not returned.
     unanswered: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Volumes {
-    /// Reads the records in a directory. Creates the directory if it is missing. Removes records of volumes that are not
+    /// Reads the records in a directory. `with_tokens` names the providers whose volumes need a token. Creates the directory if it is missing. Removes records of volumes that are not
     /// mounted. After a reboot no volume is mounted, and the kubelet publishes each volume again.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be created or read.
-    pub(crate) fn open(directory: PathBuf) -> Result<Self, String> {
+    pub(crate) fn open(directory: PathBuf, with_tokens: BTreeSet<String>) -> Result<Self, String> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
         made.map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
-        let all = Self { directory, known: Mutex::default(), unanswered: Arc::default() };
+        let (known, tokens) = (Mutex::default(), Mutex::default());
+        let all = Self { directory, known, tokens, with_tokens, unanswered: Arc::default() };
         for record in store::read_all::<VolumeRecord>(&all.directory)? {
             match record.is_mounted() {
                 true => drop(locked(&all.known).insert(record.id.clone(), Arc::new(record))),
@@ -138,6 +145,29 @@ impl Volumes {
         }
     }
 
+    /// Replaces the token of a published volume.
+    pub(crate) fn set_token(&self, id: &str, token: Option<PodToken>) {
+        let mut tokens = locked(&self.tokens);
+        match token {
+            Some(token) => drop(tokens.insert(id.to_owned(), token)),
+            None => drop(tokens.remove(id)),
+        }
+    }
+
+    /// Adds the token of a volume to a request.
+    fn add_token(&self, record: &VolumeRecord, field: &str, request: &mut RequestSecrets) -> Result<(), Status> {
+        match locked(&self.tokens).get(&record.id) {
+            Some(token) => request.add_token(&record.id, token.clone()),
+            None if record.secrets.provider().is_some_and(|provider| self.with_tokens.contains(provider)) => {
+                let why =
+                    "executor-cri has no token of the pod since its start; the kubelet sends one within two minutes";
+                return Err(Status::unavailable(format!("{field}: {why}")));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     /// Unmounts a volume, and removes its directory and its record. Succeeds if the volume does not exist.
     ///
     /// # Errors
@@ -151,6 +181,7 @@ impl Volumes {
             _ => Ok(()),
         });
         removed.map_err(|error| Status::internal(format!("cannot remove the volume {}: {error}", target.display())))?;
+        locked(&self.tokens).remove(id);
         if locked(&self.known).remove(id).is_some() {
             store::remove_file(&self.path(id));
         }
@@ -170,7 +201,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Returns PERMISSION_DENIED if a volume belongs to another pod or no rule allows a reference, FAILED_PRECONDITION
-    /// if a source is not in its volume, or UNAVAILABLE if a file system does not respond.
+    /// if a source is not in its volume, or UNAVAILABLE if a file system does not respond or a token is missing.
     pub(crate) async fn resolve(
         &self,
         file: &ConfigFile,
@@ -207,6 +238,7 @@ impl Volumes {
                 return Err(Status::failed_precondition(format!("{field}: is not in the volume of secrets")));
             };
             record.secrets.add_to(request, index, &mount.container_path, &inside);
+            self.add_token(record, &field, request)?;
             allowed =
                 allowed.and_then(|()| record.secrets.check_rules(file, &record.namespace, &record.service_account));
         }

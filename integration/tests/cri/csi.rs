@@ -5,6 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use executor_cri_api::csi::node_client::NodeClient;
 use executor_cri_api::csi::volume_capability::{AccessType, MountVolume};
 use executor_cri_api::csi::{
@@ -20,6 +22,7 @@ use integration::cri::{KubernetesNode, POLICY, log_dir};
 use integration::daemon::Setup;
 use integration::shelf::Shelf;
 use integration::wait;
+use integration::web::{WebAnswer, WebServer};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -48,15 +51,19 @@ fn node(shelf: &Shelf) -> KubernetesNode {
     for name in ["user", "password", "token"] {
         shelf.put(name, format!("first {name}"));
     }
+    node_with(&shelf.provider(), RULE)
+}
+
+fn node_with(providers: &str, rules: &str) -> KubernetesNode {
     let setup = Setup::default();
     let policy = format!(
         "[policy]\n{POLICY}log_dirs = [{:?}]\nhost_paths = [{{ path = {:?}, suid = true, propagation = \"bidirectional\" }}]\n{}",
         log_dir(&setup),
         kubelet(&setup),
-        shelf.provider()
+        providers
     );
     let setup = setup.config(&policy);
-    write_rules(&setup, RULE);
+    write_rules(&setup, rules);
     KubernetesNode::with(setup)
 }
 
@@ -332,4 +339,76 @@ fn volumes_survive_restarts_of_executor_cri() {
     node.remove_sandbox(&sandbox).unwrap();
     unpublish(&node, &one);
     assert!(!target.exists() && records(&node).is_empty());
+}
+
+/// Rules C53 and G19: the provider is asked with the token of the pod, which reaches executord only with containers that
+/// mount the volume. A new token arrives without a new container, also after a restart of executord. No record has a
+/// token.
+#[test]
+fn tokens_stay_with_their_volumes() {
+    let server = WebServer::start(|_, request| {
+        let token = request.header("authorization").unwrap_or_default().strip_prefix("Bearer ").unwrap_or_default();
+        // The value is the BASE64 of the token, so a container shows its own token.
+        let value = STANDARD.encode(token);
+        WebAnswer::ok(format!(r#"{{"kind":"Secret","data":{{"token":"{value}"}}}}"#).as_bytes())
+    });
+    let provider = format!(
+        "[[secret_providers]]\nname = \"cluster\"\ntype = \"kubernetes\"\naddress = \"{}\"\nauth = \"jwt\"\n\
+         poll_seconds = 1\nallow = [{{ uid = 0, paths = [\"/\"] }}]\n",
+        server.url("")
+    );
+    let rules = format!("[cri.csi.tokens]\ncluster = \"api\"\n{}", RULE.replace("shelf", "cluster"));
+    let mut node = node_with(&provider, &rules);
+    let with_token = |node: &KubernetesNode, pod: &str, token: &str| {
+        let mut request = request(node, pod, "- {file: token, path: test/db, key: token}");
+        request.volume_context.insert("provider".into(), "cluster".into());
+        let tokens = format!(r#"{{"api":{{"token":"{token}","expirationTimestamp":"2030-01-01T00:00:00Z"}}}}"#);
+        request.secrets.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), tokens);
+        request
+    };
+    let mut without = with_token(&node, "a", "x");
+    without.secrets.clear();
+    has_code(&publish(&node, &without).unwrap_err(), Code::InvalidArgument, &["serviceAccountTokenInSecrets"]);
+
+    let canary = Canary::random(64).unwrap();
+    let tokens = ["a", "b"].map(|pod| format!("{pod}-{}", canary.as_str()));
+    let mut ids = Vec::new();
+    for (pod, token) in ["a", "b"].into_iter().zip(&tokens) {
+        publish(&node, &with_token(&node, pod, token)).unwrap();
+        let sandbox = node.run_sandbox(&node.sandbox(pod)).unwrap();
+        let config = with_mounts(node.script("c", SLEEP), &[(&target(&node, pod), "/s")]);
+        ids.push(node.started(&sandbox, &config));
+    }
+    for (id, token) in ids.iter().zip(&tokens) {
+        assert_eq!(output(&node, id, "cat /s/token"), *token);
+    }
+    let record = fs::read_to_string(&records(&node)[0]).unwrap();
+    assert!(record.contains("\"cluster\"") && !record.contains(canary.as_str()), "{record}");
+
+    let has = |node: &KubernetesNode, id: &str, token: &str| {
+        wait::until(&format!("the token is {token}"), || (output(node, id, "cat /s/token") == token).then_some(()));
+    };
+    publish(&node, &with_token(&node, "a", "a-second")).unwrap();
+    has(&node, &ids[0], "a-second");
+    assert_eq!(output(&node, &ids[1], "cat /s/token"), tokens[1], "the other pod keeps its token");
+
+    node.daemon.kill();
+    node.daemon.start_again();
+    wait::until_ok("the token arrives at the new executord", || {
+        publish(&node, &with_token(&node, "a", "a-third"))?;
+        let is_new = output(&node, &ids[0], "cat /s/token") == "a-third";
+        is_new.then_some(()).ok_or_else(|| Status::unavailable("not yet"))
+    });
+
+    // executor-cri has no token after its restart, until the kubelet sends it again.
+    node.restart_cri();
+    let sandbox = node.run_sandbox(&node.sandbox("c")).unwrap();
+    let config = with_mounts(node.script("d", SLEEP), &[(&target(&node, "c"), "/s")]);
+    publish(&node, &with_token(&node, "c", "c-first")).unwrap();
+    node.restart_cri();
+    let missing = node.create(&sandbox, &config).unwrap_err();
+    has_code(&missing, Code::Unavailable, &["config.mounts[0]", "no token of the pod"]);
+    publish(&node, &with_token(&node, "c", "c-second")).unwrap();
+    let id = node.started(&sandbox, &config);
+    assert_eq!(output(&node, &id, "cat /s/token"), "c-second");
 }

@@ -9,9 +9,10 @@ use executor_cri_api::csi::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest
 use tonic::Status;
 
 use crate::config::{Csi, is_plain};
+use crate::containers;
 use crate::failure::Violations;
 use crate::node::Node;
-use crate::secrets::VolumeSecrets;
+use crate::secrets::{PodToken, VolumeSecrets};
 use crate::volumes::VolumeRecord;
 
 /// Prefix of the attributes that the kubelet adds.
@@ -25,16 +26,24 @@ const ID_MAX: usize = 253;
 /// Returns INVALID_ARGUMENT with every violation if the request is invalid, PERMISSION_DENIED if no rule allows a
 /// secret, ALREADY_EXISTS if another volume has the id or the path, or INTERNAL if the volume cannot be mounted.
 pub(super) async fn publish(node: &Arc<Node>, settings: &Csi, request: NodePublishVolumeRequest) -> Result<(), Status> {
-    let record = read_request(settings, request)?;
-    exclusively(node, &record.id.clone(), move |node| {
+    let (record, token) = read_request(settings, request)?;
+    let (id, new) = (record.id.clone(), token.clone());
+    exclusively(node, &id.clone(), move |node| {
+        let id = record.id.clone();
         // The rules apply to new volumes only: the kubelet publishes a volume repeatedly.
         if node.volumes.published(&record)?.is_none() {
             record.secrets.check_rules(&node.config_file, &record.namespace, &record.service_account)?;
             node.volumes.publish(record)?;
         }
+        node.volumes.set_token(&id, new);
         Ok(())
     })
-    .await
+    .await?;
+    // After a restart of executord its containers have no token, so an unchanged token is sent again, too.
+    if let Some(token) = token {
+        containers::renew_token(node, &id, &token).await;
+    }
+    Ok(())
 }
 
 /// Unpublishes a volume. Succeeds if the volume does not exist.
@@ -71,9 +80,10 @@ async fn exclusively(
     done.await.unwrap_or_else(|_| Err(Status::internal("the task of the call panicked or was cancelled")))
 }
 
-/// Reads and validates a request. The service account token in the request is not used.
-fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<VolumeRecord, Status> {
-    let NodePublishVolumeRequest { volume_id, target_path, volume_capability, readonly, volume_context, .. } = request;
+/// Reads and validates a request.
+fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<(VolumeRecord, Option<PodToken>), Status> {
+    let NodePublishVolumeRequest { volume_id, target_path, volume_capability, readonly, .. } = request;
+    let NodePublishVolumeRequest { volume_context, secrets, .. } = request;
     let mut violations = Violations::default();
     check_id(&volume_id, &mut violations);
     let target = target(settings, &target_path, &mut violations);
@@ -88,22 +98,22 @@ fn read_request(settings: &Csi, request: NodePublishVolumeRequest) -> Result<Vol
         violations.add("readonly", "required: set readOnly: true in the csi volume of the pod");
     }
     let mut record = VolumeRecord { id: volume_id, target, ..VolumeRecord::default() };
-    read_context(settings, volume_context, &mut record, &mut violations);
+    let token = read_context(settings, (volume_context, secrets), &mut record, &mut violations);
     violations.check()?;
-    Ok(record)
+    Ok((record, token))
 }
 
-/// Reads the attributes from the pod's manifest and the attributes that the kubelet adds.
+/// Reads the attributes from the pod's manifest, and the attributes and tokens that the kubelet adds.
 fn read_context(
     settings: &Csi,
-    mut context: BTreeMap<String, String>,
+    (mut context, mut secrets): (BTreeMap<String, String>, BTreeMap<String, String>),
     record: &mut VolumeRecord,
     violations: &mut Violations,
-) {
+) -> Option<PodToken> {
     let mut take = |key: &str| context.remove(key).unwrap_or_default();
     let [uid, namespace, service_account, ephemeral] =
         ["pod.uid", "pod.namespace", "serviceAccount.name", "ephemeral"].map(|name| take(&format!("{KUBELET}{name}")));
-    let [provider, items] = ["provider", "items"].map(&mut take);
+    let [provider, items, role] = ["provider", "items", "role"].map(&mut take);
     if [&uid, &namespace, &service_account].into_iter().any(String::is_empty) {
         let driver = &settings.driver;
         violations
@@ -117,10 +127,13 @@ fn read_context(
     // The message shows the keys of unknown attributes, but not the values.
     for key in context.keys().filter(|key| !key.starts_with(KUBELET)) {
         let key: String = key.chars().filter(|c| !c.is_control()).take(100).collect();
-        violations.add(&format!("volumeAttributes[{key}]"), "is unknown; only provider and items are allowed");
+        violations.add(&format!("volumeAttributes[{key}]"), "is unknown; only provider, items and role are allowed");
     }
     record.secrets = VolumeSecrets::read(&provider, &items, violations);
-    (record.pod_uid, record.namespace, record.service_account) = (uid, namespace, service_account);
+    let login = (&*provider, &*role);
+    let token = PodToken::read(login, &settings.tokens, &mut secrets, &mut context, violations);
+    (record.pod_uid, record.namespace, record.service_account, record.role) = (uid, namespace, service_account, role);
+    token
 }
 
 fn check_id(id: &str, violations: &mut Violations) {
@@ -173,11 +186,34 @@ mod tests {
 
     #[test]
     fn records_have_names_only() {
-        let record = read_request(&Csi::default(), request()).unwrap();
+        let (record, token) = read_request(&Csi::default(), request()).unwrap();
+        assert!(token.is_none(), "the provider needs no token");
         assert_eq!([&*record.pod_uid, &record.namespace, &record.service_account], ["u", "shop", "app"]);
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains("kv/a") && !json.contains("hunter2"), "{json}");
         assert_eq!(serde_json::from_str::<VolumeRecord>(&json).unwrap(), record);
+    }
+
+    /// Rule C53: the token is not in the record, in whichever part of the request it comes.
+    #[test]
+    fn tokens_are_read() {
+        let tokens = [("vault".to_owned(), "bao".to_owned())].into();
+        let settings = Csi { tokens, ..Csi::default() };
+        let key = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
+        let json = r#"{"bao":{"token":"hunter2"}}"#.to_owned();
+        let mut in_context = request();
+        in_context.volume_context.insert("role".into(), "app".into());
+        let mut in_secrets = in_context.clone();
+        in_context.volume_context.insert(key.clone(), json.clone());
+        in_secrets.volume_context.remove(&key);
+        in_secrets.secrets.insert(key, json);
+        for request in [in_context, in_secrets] {
+            let (record, token) = read_request(&settings, request).unwrap();
+            assert_eq!(token.unwrap().lowered().token, "hunter2");
+            assert_eq!(record.role, "app");
+            assert!(!serde_json::to_string(&record).unwrap().contains("hunter2"));
+        }
+        assert!(read_request(&settings, request()).unwrap_err().message().contains("no token of the pod"));
     }
 
     #[test]

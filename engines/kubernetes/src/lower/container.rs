@@ -66,6 +66,7 @@ pub(crate) fn lower(origin: &Origin<'_>, mut config: ContainerConfig) -> Result<
         volumes: mounts::lower(&config, origin.volumes, origin.secrets, security.privileged, &mut violations),
         devices: mounts::devices(&config, has_all_devices, &mut violations),
         limits: Some(resources::lower(&requested, &mut violations)),
+        provider_tokens: origin.secrets.lower_tokens(&mut violations),
         oom_score_adj: oom_score_adj(requested.oom_score_adj, origin.oom_score_adj_min),
         ..RunRequest::default()
     };

@@ -1,14 +1,16 @@
 //! Files and variables by reference: checks the rules, and sets the fields of executord's request.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use executor_client::v1::{self, EnvironmentVariable, File, RunAction};
+use executor_client::v1::{self, EnvironmentVariable, File, ProviderToken, RunAction};
 use executor_client::{Error, Violation};
 use executor_core::reference::SecretReference;
 use executor_cri_api::v1::{ContainerConfig, PodSandboxConfig};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
+use super::token::PodToken;
 use crate::config::{ConfigFile, ReferenceOrigin};
 use crate::failure::{self, Violations};
 
@@ -108,9 +110,13 @@ pub(super) fn check_references<'a>(
     violations.check().map_err(|status| Status::permission_denied(status.message()))
 }
 
-/// Secrets of a request to executord, each with its field in the kubelet's request.
+/// Secrets of a request to executord, each with its field in the kubelet's request, and tokens for their providers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RequestSecrets(Vec<RequestSecret>);
+pub(crate) struct RequestSecrets {
+    all: Vec<RequestSecret>,
+    /// Tokens of volumes, by the id of the volume.
+    tokens: BTreeMap<String, PodToken>,
+}
 
 #[derive(Clone, Debug)]
 struct RequestSecret {
@@ -125,29 +131,51 @@ impl From<&ContainerSecrets> for RequestSecrets {
     fn from(ContainerSecrets { annotation, inputs }: &ContainerSecrets) -> Self {
         let name = field(annotation);
         let inputs = inputs.iter().cloned().enumerate();
-        Self(
-            inputs
-                .map(|(index, input)| RequestSecret { field: format!("{name}[{index}]"), mount: None, input })
-                .collect(),
-        )
+        let all = inputs.map(|(index, input)| RequestSecret { field: format!("{name}[{index}]"), mount: None, input });
+        Self { all: all.collect(), ..Self::default() }
     }
 }
 
 impl RequestSecrets {
     /// Adds a secret file of a volume. The files of a volume replace the mount.
     pub(super) fn add_file(&mut self, mount: usize, field: String, input: SecretInput) {
-        self.0.push(RequestSecret { field, mount: Some(mount), input });
+        self.all.push(RequestSecret { field, mount: Some(mount), input });
+    }
+
+    /// Adds the token of a volume.
+    pub(crate) fn add_token(&mut self, volume: &str, token: PodToken) {
+        self.tokens.insert(volume.to_owned(), token);
+    }
+
+    /// Returns the ids of the volumes whose tokens are in the request.
+    pub(crate) fn volumes_with_tokens(&self) -> Vec<String> {
+        self.tokens.keys().cloned().collect()
+    }
+
+    /// Returns the tokens for the request, one per provider.
+    pub(crate) fn lower_tokens(&self, violations: &mut Violations) -> Vec<ProviderToken> {
+        let mut by_provider: BTreeMap<&str, &PodToken> = BTreeMap::new();
+        for token in self.tokens.values() {
+            let earlier = by_provider.insert(&token.provider, token);
+            if let Some(earlier) = earlier.filter(|earlier| earlier.role != token.role) {
+                let [provider, one, other] = [&token.provider, &earlier.role, &token.role].map(|text| quoted(text));
+                let why =
+                    format!("mounts volumes of provider {provider} with the roles {one} and {other}; use one role");
+                violations.add("config.mounts", why);
+            }
+        }
+        by_provider.into_values().map(PodToken::lowered).collect()
     }
 
     /// Returns true if secret files replace a mount.
     pub(crate) fn replaces(&self, mount: usize) -> bool {
-        self.0.iter().any(|secret| secret.mount == Some(mount))
+        self.all.iter().any(|secret| secret.mount == Some(mount))
     }
 
     /// Adds the files and variables to an action of a container.
     pub(crate) fn lower(&self, config: &ContainerConfig, action: &mut RunAction, violations: &mut Violations) {
         self.check_conflicts(config, violations);
-        for RequestSecret { input: SecretInput { target, reference }, .. } in &self.0 {
+        for RequestSecret { input: SecretInput { target, reference }, .. } in &self.all {
             let SecretReference { provider, path, key, version } = reference.clone();
             let from = Some(v1::SecretReference { provider, path, key, version });
             match target.clone() {
@@ -169,7 +197,7 @@ impl RequestSecrets {
     fn check_conflicts(&self, config: &ContainerConfig, violations: &mut Violations) {
         let mounts: Vec<String> =
             config.mounts.iter().map(|mount| format!("/{}", mount.container_path.trim_matches('/'))).collect();
-        for RequestSecret { field, mount: own, input } in &self.0 {
+        for RequestSecret { field, mount: own, input } in &self.all {
             let (kind, target) = input.target.name();
             let field = format!("{field}.{kind}");
             if kind == "env" {
@@ -212,7 +240,7 @@ impl RequestSecrets {
             let rest = violation.field.strip_prefix(list).and_then(|rest| rest.split_once(']'));
             let Some((number, rest)) = rest else { continue };
             let Ok(number) = number.parse::<usize>() else { continue };
-            let mut of_kind = self.0.iter().filter(|secret| secret.input.target.name().0 == kind);
+            let mut of_kind = self.all.iter().filter(|secret| secret.input.target.name().0 == kind);
             let Some(RequestSecret { field, .. }) = of_kind.nth(number) else { continue };
             let rest = match rest {
                 rest if rest == own => format!(".{kind}"),

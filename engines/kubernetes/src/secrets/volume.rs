@@ -33,6 +33,11 @@ impl VolumeSecrets {
         Self(inputs)
     }
 
+    /// Returns the provider of all items.
+    pub(crate) fn provider(&self) -> Option<&str> {
+        self.0.first().map(|input| &*input.reference.provider)
+    }
+
     /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|input| input.target.name().1)
