@@ -175,15 +175,15 @@ pub struct UserRef {
     pub group: Option<Principal>,
 }
 
-/// Processes get the groups unless their user is specified with a group, as with Docker.
+/// Rule for the supplementary groups that the container's /etc/group lists for a process's user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memberships {
-    /// Processes always get the groups, as with Kubernetes' `supplementalGroupsPolicy: Merge`.
+    /// Processes get the groups unless their user is specified with a group, as with Docker.
     #[default]
     UnlessGroup,
-    /// No process gets the groups.
+    /// Processes always get the groups, as with Kubernetes' `supplementalGroupsPolicy: Merge`.
     Always,
-    /// No process has them.
+    /// No process gets the groups.
     Never,
 }
 
@@ -445,7 +445,7 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// Returns the rule by which processes get the groups that the container's /etc/group lists for their user.
+    /// Returns the rule for supplementary groups from the container's /etc/group.
     pub fn memberships(&self) -> Memberships {
         match (self.strict_groups, self.merge_groups) {
             (true, _) => Memberships::Never,
