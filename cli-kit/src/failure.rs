@@ -44,7 +44,7 @@ pub enum Failure {
     #[error("the container {id} keeps running; `agent-cli attach {id}` attaches to it again")]
     Detached { id: String },
     /// The user pressed Ctrl-C for the third time.
-    #[error("exited at once; the container {id} may still exist: `agent-cli rm -f {id}` removes it")]
+    #[error("exited immediately; the container {id} may still exist: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
     /// The manual or the completions could not be written.
     #[error("cannot write into {}", .path.display())]
@@ -52,8 +52,8 @@ pub enum Failure {
     /// The log ended early while the process keeps running.
     #[error("the output of {id} is incomplete")]
     LogLost { id: String },
-    /// The container of an audit ended before it was searched.
-    #[error("the audit's container ended early: {0}; its root file system must have /bin/sh, cat and sleep")]
+    /// The container of an audit exited before it was searched.
+    #[error("the audit's container exited early: {0}; its root file system must have /bin/sh, cat and sleep")]
     AuditEnded(String),
     /// A file to copy could not be read.
     #[error("cannot read {}", plain(&.path.display().to_string()))]

@@ -118,7 +118,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
                 env!("CARGO_PKG_VERSION")
             )
         }
-        code => format!("{doing}: executord answered {code:?}: {reason}"),
+        code => format!("{doing}: executord returned {code:?}: {reason}"),
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
             (Code::Unavailable, "executord is unavailable: because"),
             (Code::NotFound, "run web-1: because"),
             (Code::Unimplemented, "older"),
-            (Code::Internal, "executord answered Internal: because"),
+            (Code::Internal, "executord returned Internal: because"),
         ];
         for (code, expected) in table {
             let text = reported(refusal(code, "because", &[]));

@@ -36,7 +36,7 @@ pub enum Error {
         waited: Duration,
     },
     /// The response lacks a field that the interface guarantees.
-    #[error("executord's answer lacks {0}")]
+    #[error("the response of executord lacks {0}")]
     Incomplete(&'static str),
     /// An argument cannot be encoded.
     #[error("{0}")]
@@ -126,7 +126,7 @@ impl std::error::Error for Refusal {}
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = if self.message.is_empty() { "no reason given" } else { &*self.message };
-        write!(f, "executord answered {:?}: {message}", self.code)?;
+        write!(f, "executord returned {:?}: {message}", self.code)?;
         for Violation { field, description, .. } in &self.violations {
             write!(f, "; {field}: {description}")?;
         }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(fields, [("limits.memory_bytes", "TOO_SMALL"), ("files[0].path", "NOT_MOUNTED")]);
         assert_eq!(
             error.to_string(),
-            "executord answered InvalidArgument: 2 violations; limits.memory_bytes: is 1; at least 2097152; \
+            "executord returned InvalidArgument: 2 violations; limits.memory_bytes: is 1; at least 2097152; \
              files[0].path: not mounted"
         );
     }

@@ -69,7 +69,7 @@ impl Service<Uri> for Connector {
     fn call(&mut self, _: Uri) -> Self::Future {
         let Self { address, tls } = self.clone();
         Box::pin(async move {
-            let late = |_| TlsError::Tls(format!("no answer within {} s", TIME.as_secs()));
+            let late = |_| TlsError::Tls(format!("no response within {} s", TIME.as_secs()));
             timeout(TIME, connect(&address, &tls)).await.map_err(late)?
         })
     }

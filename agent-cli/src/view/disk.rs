@@ -20,7 +20,7 @@ pub(crate) struct DiskOverview {
     image_store: StoreUsage,
 }
 
-/// Disk usage of the store of images.
+/// Disk usage of the image store.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct StoreUsage {
@@ -98,7 +98,7 @@ impl DiskOverview {
         }
         let mut text = table.render(style);
         let StoreUsage { used_bytes, used_inodes, .. } = self.image_store;
-        text.push_str(&format!("\nthe store of images uses {} and {used_inodes} inodes\n", bytes(used_bytes)));
+        text.push_str(&format!("\nthe image store uses {} and {used_inodes} inodes\n", bytes(used_bytes)));
         if let (Some(total), Some(available)) = (self.total_bytes, self.available_bytes) {
             text.push_str(&format!(
                 "{} of {} are free on the disk of the state directory\n",
@@ -139,7 +139,7 @@ mod tests {
         let usage = DiskOverview::new(&images, &containers, &info, &store);
         let of = |row: &DiskRow| (row.total, row.active, row.bytes, row.reclaimable_bytes);
         assert_eq!((of(&usage.images), of(&usage.containers)), ((2, 1, 1015, 5), (2, 1, 77, 77)));
-        assert!(usage.table(Style::PLAIN).contains("the store of images uses 1 MiB and 9 inodes"));
+        assert!(usage.table(Style::PLAIN).contains("the image store uses 1 MiB and 9 inodes"));
         assert!(usage.table(Style::PLAIN).ends_with("1 MiB of 1 GiB are free on the disk of the state directory\n"));
     }
 }

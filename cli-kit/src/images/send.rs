@@ -135,7 +135,7 @@ fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
             continue;
         }
         if seen.len() > BLOBS_MAX {
-            return Err(io::Error::other(format!("{}: has more than {BLOBS_MAX} blobs", directory.display())));
+            return Err(io::Error::other(format!("{} has more than {BLOBS_MAX} blobs", directory.display())));
         }
         append(&mut tar, directory, &path)?;
         // Layers and configurations reference no other blobs.
@@ -172,7 +172,7 @@ fn document(directory: &Path, name: &str) -> io::Result<Value> {
     let mut bytes = Vec::new();
     let file = File::open(&path).map_err(|error| about(&error, &path))?;
     if file.metadata()?.len() > DOCUMENT_MAX {
-        return Err(io::Error::other(format!("{}: has more than {DOCUMENT_MAX} bytes", path.display())));
+        return Err(io::Error::other(format!("{} has more than {DOCUMENT_MAX} bytes", path.display())));
     }
     file.take(DOCUMENT_MAX).read_to_end(&mut bytes).map_err(|error| about(&error, &path))?;
     serde_json::from_slice(&bytes).map_err(|error| about(&error.into(), &path))

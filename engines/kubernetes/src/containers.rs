@@ -271,7 +271,7 @@ async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> 
 }
 
 async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, Status> {
-    let late = |_| Status::deadline_exceeded(format!("the container has not ended within {} s", limit.as_secs()));
+    let late = |_| Status::deadline_exceeded(format!("the container has not exited within {} s", limit.as_secs()));
     tokio::time::timeout(limit, future).await.map_err(late)
 }
 

@@ -162,8 +162,8 @@ fn call(
 ) -> impl Future<Output = Result<http::Response<ResponseBody<Unobserved>>, Status>> + use<> {
     let call = Call::new(calls, shadow);
     async move {
-        // Without a call, the library has ended the stream or rejects it.
-        let call = call.ok_or_else(|| Status::resource_exhausted("the stream has ended"))?;
+        // Without a call, the library has closed the stream or rejects it.
+        let call = call.ok_or_else(|| Status::resource_exhausted("the stream is closed"))?;
         if call.request.size > FIELDS_MAX {
             let why = format!("the metadata has {} bytes; at most {FIELDS_MAX} are allowed", call.request.size);
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, Unobserved));
@@ -175,7 +175,7 @@ fn call(
             Some(limit) => match timeout(limit, routes.call(request)).await {
                 Ok(response) => response,
                 Err(_) => {
-                    let late = format!("the call has not ended within {} ms", limit.as_millis());
+                    let late = format!("the call has not completed within {} ms", limit.as_millis());
                     Ok(Status::deadline_exceeded(late).into_http())
                 }
             },

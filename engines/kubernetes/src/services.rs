@@ -44,7 +44,7 @@ async fn to_end_within<T: Send + 'static>(
     limit: Duration,
     call: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
-    let late = move |_| Status::deadline_exceeded(format!("executord has not answered within {} s", limit.as_secs()));
+    let late = move |_| Status::deadline_exceeded(format!("executord has not responded within {} s", limit.as_secs()));
     let limited = async move { tokio::time::timeout(limit, call).await.map_err(late)? };
     tokio::spawn(limited)
         .await

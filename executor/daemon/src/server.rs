@@ -501,7 +501,7 @@ fn call(
     async move {
         // If there is no call, the library has ended the stream, or rejects it.
         let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
-            return Err(Status::resource_exhausted("the stream has ended"));
+            return Err(Status::resource_exhausted("the stream is closed"));
         };
         let size = call.request.size;
         if size > FIELDS_MAX {

@@ -125,7 +125,7 @@ pub enum ImageError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The registry responds with an error status.
-    #[error("{what}: {origin} answers with status {status}")]
+    #[error("{what}: {origin} responded with status {status}")]
     Status {
         /// Requested object.
         what: String,
@@ -214,7 +214,7 @@ pub enum ImageError {
         source: UnpackError,
     },
     /// The layer store failed.
-    #[error("the store of layers")]
+    #[error("the layer store")]
     Layers(#[source] UnpackError),
     /// The client disconnected before it had sent the complete archive.
     #[error("the archive ended after {got} bytes: the client disconnected")]

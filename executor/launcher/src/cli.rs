@@ -111,7 +111,7 @@ pub(crate) enum ConfigError {
     #[error("configuration {0}: {1}")]
     Value(PathBuf, String),
     /// The file can be changed by users other than root.
-    #[error("configuration {0}: must be a regular file of root that no other user can write")]
+    #[error("configuration {0}: must be a regular file that is owned by root and writable only by root")]
     Foreign(PathBuf),
 }
 

@@ -272,7 +272,7 @@ impl Layers {
                         return Some(WaitingWork { work: LayerWork::Clear(names), client: None });
                     }
                 }
-                Err(error) => log::line(Level::Error, "", format_args!("store of layers: {}", plain(&error))),
+                Err(error) => log::line(Level::Error, "", format_args!("layer store: {}", plain(&error))),
             }
         }
         let busy = |work: &LayerWork| {

@@ -117,17 +117,18 @@ enum NetworkError {
     Port(String, String),
     #[error("{0}: {1}")]
     HostPort(String, &'static str),
-    #[error("its configuration and its plugins support no common version of CNI")]
+    #[error("the configuration and the plugins support no common version of CNI")]
     NoVersion,
-    #[error("all of its {0} addresses are in use")]
+    #[error("all {0} addresses are in use")]
     Full(u32),
-    #[error("it is no longer configured")]
+    #[error("no longer configured")]
     Removed,
-    #[error("its configuration changed while containers are on it; remove them, or undo the change of networks.{0}")]
+    #[error("the configuration changed while containers use the network; remove the containers, or \
+             undo the change of networks.{0}")]
     Changed(String),
     #[error("host interface `{0}` is not the executor's; remove it, or set networks.{1}.interface")]
     ForeignInterface(String, String),
-    #[error("its addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
+    #[error("the addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
     Overlap { pool: IpNet, route: IpNet, interface: String, key: String },
     #[error("cannot change nf_tables rules: {}; built-in networks need the kernel modules nf_tables, nft_nat, \
              nft_masq, nft_fib_inet, nft_ct and nft_fwd_netdev", crate::errors::plain(.0))]

@@ -433,7 +433,7 @@ fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Re
     while let Some(lifeline) = &shim.lifeline {
         let (length, fds) = match lifeline.recv_by(&mut buffer, deadline) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let words = format_args!("its shim did not answer within {} s", SHARE_PATIENCE.as_secs());
+                let words = format_args!("the shim did not respond within {} s", SHARE_PATIENCE.as_secs());
                 log::line(Level::Error, shim.id.as_str(), words);
                 return Ok(());
             }

@@ -159,7 +159,7 @@ impl Store {
 
     /// Mounts the layers below a layer as one tree.
     pub(crate) fn view(&self, layers: &[BorrowedFd<'_>]) -> Result<Parents, UnpackError> {
-        let root = open_dir(&self.root).context(|| "cannot open the store of layers".to_owned())?;
+        let root = open_dir(&self.root).context(|| "cannot open the layer store".to_owned())?;
         Parents::new(layers, (root.as_fd(), VIEW))
     }
 
@@ -173,7 +173,7 @@ impl Store {
             let root = open_dir(&self.path(INGEST).join(&name).join(TREE))?;
             Ok(Ingest { ingest, layers, name, dir, root })
         };
-        start().context(|| "cannot create a directory in the store of layers".to_owned())
+        start().context(|| "cannot create a directory in the layer store".to_owned())
     }
 
     /// Atomically removes all stored trees of a layer from the index of the store. Returns the new names of the

@@ -71,7 +71,7 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
             false => Err(format!("it failed ({status}): {message}")),
         };
     }
-    let malformed = |_| "its answer is not JSON with Username and Secret".to_owned();
+    let malformed = |_| "the output is not JSON with Username and Secret".to_owned();
     let Answer { username, secret } = serde_json::from_slice(&answer).map_err(malformed)?;
     if secret.len() > VALUE_MAX {
         return Err(format!("its secret has more than {VALUE_MAX} bytes"));
@@ -95,10 +95,10 @@ fn read(child: &mut Child, server: &str, within: Duration) -> Result<Zeroizing<V
         let _ = sender.send(read.transpose().map(|_| answer));
     });
     match receiver.recv_timeout(within) {
-        Ok(Ok(answer)) if answer.len() > ANSWER_MAX => Err(format!("its answer has more than {ANSWER_MAX} bytes")),
+        Ok(Ok(answer)) if answer.len() > ANSWER_MAX => Err(format!("the output has more than {ANSWER_MAX} bytes")),
         Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(RecvTimeoutError::Timeout) => Err(format!("it does not answer within {} s", within.as_secs())),
-        Err(RecvTimeoutError::Disconnected) => Err("its answer cannot be read".into()),
+        Err(RecvTimeoutError::Timeout) => Err(format!("no response within {} s", within.as_secs())),
+        Err(RecvTimeoutError::Disconnected) => Err("cannot read the output".into()),
     }
 }
 

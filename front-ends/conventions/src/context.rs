@@ -127,20 +127,20 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
     match reply.status {
         200 => {}
         300..=399 => {
-            return Err(wrong("", format!("answered with status {}; redirects are not followed", reply.status)));
+            return Err(wrong("", format!("responded with status {}; redirects are not followed", reply.status)));
         }
-        status => return Err(wrong("", format!("answered with status {status}; it must be 200"))),
+        status => return Err(wrong("", format!("responded with status {status}; it must be 200"))),
     }
     let media_type = reply.content_type.as_deref().map(|text| text.split(';').next().unwrap_or_default().trim());
     if let Some(other) = media_type.filter(|media_type| !media_type.eq_ignore_ascii_case("application/json")) {
-        return Err(wrong("", format!("answered with content type {}; it must be application/json", shown(other))));
+        return Err(wrong("", format!("responded with content type {}; it must be application/json", shown(other))));
     }
     // Report only the position: the parser's message could contain a value.
     let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        wrong("", format!("the answer is not JSON within limits (line {line}, column {column})"))
+        wrong("", format!("the response is not JSON within limits (line {line}, column {column})"))
     })?;
-    let no_context = || wrong("", "the answer is not a PodConventionContext with a status.template".to_owned());
+    let no_context = || wrong("", "the response is not a PodConventionContext with a status.template".to_owned());
     // Refuse lists, which serde would accept as objects.
     if !document.is_object() || !document["status"].is_object() {
         return Err(no_context());

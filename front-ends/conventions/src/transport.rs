@@ -96,11 +96,11 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
         match body.next().await {
             Ok(None) => return Ok(bytes),
             Ok(Some(piece)) => bytes.extend_from_slice(&piece),
-            Err(BodyError::Ended) => return Err("the connection closed before the answer was complete".to_owned()),
-            Err(BodyError::Slow { .. }) => return Err("sent its answer too slowly".to_owned()),
+            Err(BodyError::Ended) => return Err("the connection closed before the response was complete".to_owned()),
+            Err(BodyError::Slow { .. }) => return Err("sent the response too slowly".to_owned()),
         }
         if bytes.len() > most {
-            return Err(format!("the answer has more than {most} bytes"));
+            return Err(format!("the response has more than {most} bytes"));
         }
     }
 }

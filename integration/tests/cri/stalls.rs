@@ -64,7 +64,7 @@ fn stopped_executord_holds_no_call() {
     let status = node.block_on(runtime.container_status(with_deadline(request, DEADLINE))).unwrap().into_inner();
     assert_eq!(status.status.unwrap().id, id);
     let (ready, message) = is_ready();
-    assert!(!ready && message.contains("has not answered within 5 s"), "{message}");
+    assert!(!ready && message.contains("has not responded within 5 s"), "{message}");
     // The caller's deadline ends this call.
     let request = with_deadline(ReopenContainerLogRequest { container_id: id.clone() }, Duration::from_secs(1));
     let late = node.block_on(runtime.reopen_container_log(request)).unwrap_err();

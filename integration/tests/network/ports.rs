@@ -98,7 +98,7 @@ fn port_of_host_process_is_refused() {
             let refused = daemon.api.run(RunRequest { ports, ..server("web", &rootfs) }).unwrap_err();
             let what = format!("{bound} requested at {at:?}: {refused:?}");
             assert_eq!(refused.code(), Code::FailedPrecondition, "{what}");
-            assert!(refused.message().contains("a process of the host uses it"), "{what}");
+            assert!(refused.message().contains("a host process uses this port"), "{what}");
             let field = refused.get_details_bad_request().unwrap().field_violations.remove(0);
             assert!(field.field.starts_with("ports") && field.description.contains(&number.to_string()), "{what}");
             network.enter(|| {

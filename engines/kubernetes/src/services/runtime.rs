@@ -294,7 +294,7 @@ impl RuntimeService for Runtime {
             let (reason, message) = problem.map(|(reason, message)| (reason.to_owned(), message)).unwrap_or_default();
             RuntimeCondition { r#type: kind.into(), status, reason, message }
         };
-        let late = |_| format!("executord has not answered within {} s", STATUS_MAX.as_secs());
+        let late = |_| format!("executord has not responded within {} s", STATUS_MAX.as_secs());
         let answer_of_info = timeout(STATUS_MAX, self.0.client.info()).await;
         let runtime = match answer_of_info.map_err(late).and_then(|info| info.map_err(|error| error.to_string())) {
             Ok(info) if info.launcher_connected => None,

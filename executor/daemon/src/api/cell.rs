@@ -140,7 +140,7 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
     loop {
         let now = progress.borrow_and_update().clone();
         let Some(drain) = state.borrow_and_update().drain.clone() else {
-            let ended = ApiError::new(Kind::Aborted, "the drain was ended by Undrain");
+            let ended = ApiError::new(Kind::Aborted, "the drain was cancelled by Undrain");
             let _ = sender.send(Err(ended.into())).await;
             return;
         };

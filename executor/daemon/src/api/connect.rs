@@ -87,7 +87,7 @@ async fn open(pod: &Handle, port: u16) -> Result<TcpStream, ApiError> {
             }
             Err(_) => {
                 let limit = CONNECTS_WITHIN.as_secs();
-                refused = refused.or_else(|| Some(format!("no answer within {limit} s")));
+                refused = refused.or_else(|| Some(format!("no response within {limit} s")));
             }
         }
     }
@@ -132,7 +132,7 @@ async fn forward(
         },
         () = sender.closed() => None,
         () = ended(&pod) => {
-            Some(ApiError::new(Kind::Precondition, format!("pod {} has ended", pod.id())).into())
+            Some(ApiError::new(Kind::Precondition, format!("pod {} has stopped", pod.id())).into())
         }
         () = node.until_stopping() => Some(ApiError::stopping().into()),
     };

@@ -72,7 +72,7 @@ pub(crate) async fn cancel(node: &Node) {
     let ended = node.change_cell(|state| {
         if state.drain.take().is_some() {
             node.registry.set_closed(false);
-            tracing::info!("the drain has ended: new containers are accepted");
+            tracing::info!("the drain was cancelled: new containers are accepted");
         }
     });
     ended.await;

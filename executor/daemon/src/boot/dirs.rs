@@ -229,7 +229,7 @@ fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open_one(ledger, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"));
     }
     Ok(file)
 }

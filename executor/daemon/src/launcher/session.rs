@@ -53,7 +53,7 @@ pub(crate) enum CallError {
     #[error("the connection was lost before the response arrived")]
     NotAnswered,
     /// The launcher did not respond in time.
-    #[error("it did not answer within {} s", .0.as_secs())]
+    #[error("no response within {} s", .0.as_secs())]
     Timeout(Duration),
 }
 

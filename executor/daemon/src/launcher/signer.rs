@@ -126,7 +126,7 @@ fn refused_by(problem: ApiError) -> ApiError {
 }
 
 fn late() -> String {
-    format!("it did not answer within {} s", ANSWER.as_secs())
+    format!("no response within {} s", ANSWER.as_secs())
 }
 
 fn gone(why: &str) -> ApiError {

@@ -70,9 +70,7 @@ impl Hierarchies {
                     let error = at(&file, &error);
                     return Err(match replaced.undo() {
                         Ok(()) => error,
-                        Err(more) => {
-                            io::Error::other(format!("{error}; and the old limits could not be restored: {more}"))
-                        }
+                        Err(more) => io::Error::other(format!("{error}; cannot restore the old limits: {more}")),
                     });
                 }
             }

@@ -49,7 +49,7 @@ impl Hierarchies {
             }
             if Instant::now() >= deadline {
                 self.continue_processes(path, &stopped);
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "its processes could not be stopped"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "cannot stop the container's processes"));
             }
             std::thread::sleep(Duration::from_millis(1)); // a process does not report that it has stopped
         }

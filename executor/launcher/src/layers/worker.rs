@@ -149,11 +149,11 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<Opt
         }
         LayerWork::Clear(names) => {
             confine(false).map_err(host("cannot confine the process for layers"))?;
-            store.clear(&names).map(|()| None).map_err(host("cannot clear the store of layers"))
+            store.clear(&names).map(|()| None).map_err(host("cannot clear the layer store"))
         }
         LayerWork::Measure(trees) => {
             confine(false).map_err(host("cannot confine the process for layers"))?;
-            store.measure(&trees).map(|sizes| Some(sizes.into())).map_err(host("cannot measure the store of layers"))
+            store.measure(&trees).map(|sizes| Some(sizes.into())).map_err(host("cannot measure the layer store"))
         }
     }
 }

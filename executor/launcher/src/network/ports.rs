@@ -50,7 +50,7 @@ impl Reserved {
 fn refused(port: &PublishedPort, error: Errno) -> NetworkError {
     match error {
         Errno::ADDRINUSE => {
-            NetworkError::HostPort(format!("host port {}", port.on_host()), "a process of the host uses it")
+            NetworkError::HostPort(format!("host port {}", port.on_host()), "a host process uses this port")
         }
         Errno::ADDRNOTAVAIL => NetworkError::HostPort(port.on_host(), "the address is not assigned to this host"),
         error => NetworkError::System("cannot reserve a host port", error.into()),
@@ -92,7 +92,7 @@ mod tests {
         let number = service.local_addr().unwrap().port();
         for ip in [Some("127.0.0.1"), None] {
             let refused = Reserved::from_ports(&[port(ip, number, Protocol::Tcp)]).unwrap_err().to_string();
-            assert!(refused.ends_with("/tcp: a process of the host uses it"), "{refused}");
+            assert!(refused.ends_with("/tcp: a host process uses this port"), "{refused}");
         }
         Reserved::from_ports(&[port(Some("127.0.0.2"), number, Protocol::Tcp)]).unwrap();
         Reserved::from_ports(&[port(None, number, Protocol::Udp)]).unwrap();

@@ -246,7 +246,7 @@ impl Ready {
             ready.steps.as_ref().is_some_and(|steps| steps.transfer_began(*index).is_some())
         };
         while let Some(transfer) = transfers.clone().find(|index| runs(self, index)) {
-            let end = TransferEnd::Failed("the container has ended".into());
+            let end = TransferEnd::Failed("the container has exited".into());
             self.finish_transfer(host, transfer, end);
         }
     }

@@ -176,7 +176,7 @@ fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8
         events.read(warm.created.pidfd().as_fd(), Event::InitEnded);
         let happened = events.wait()?;
         if happened.contains(&Event::InitEnded) {
-            return Err(io::Error::other("its init has ended"));
+            return Err(io::Error::other("the init process has exited"));
         }
         if happened.contains(&Event::Launch) {
             let mut buffer = vec![0; LAUNCH_MAX];

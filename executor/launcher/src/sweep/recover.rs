@@ -81,7 +81,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
     }
     match process::wait_for(helper)? {
         process::ChildExit::Code(0) => Ok(handles),
-        ended => Err(io::Error::other(format!("the helper ended with {ended:?}"))),
+        ended => Err(io::Error::other(format!("the helper exited with {ended:?}"))),
     }
 }
 

@@ -80,7 +80,7 @@ impl Operation {
         // The parser's message may quote a secret value.
         let operation: Self = serde_json::from_slice(&bytes).map_err(|error| {
             CnabError::Driver(format!(
-                "standard input is not an operation of a CNAB driver (line {}, column {})",
+                "standard input is not a CNAB driver operation (line {}, column {})",
                 error.line(),
                 error.column()
             ))

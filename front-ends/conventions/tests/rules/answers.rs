@@ -102,16 +102,16 @@ async fn rule_11_invalid_response_fails_decoration() {
         ok(&wrong)
     };
     let answers = [
-        (Reply { status: 500, ..ok(&good) }, "answered with status 500; it must be 200"),
-        (Reply { status: 201, ..ok(&good) }, "answered with status 201"),
-        (Reply { status: 204, ..ok(&good) }, "answered with status 204"),
+        (Reply { status: 500, ..ok(&good) }, "responded with status 500; it must be 200"),
+        (Reply { status: 201, ..ok(&good) }, "responded with status 201"),
+        (Reply { status: 204, ..ok(&good) }, "responded with status 204"),
         (Reply { status: 307, ..ok(&good) }, "redirects are not followed"),
         (Reply { content_type: Some("text/html".into()), ..ok(&good) }, "content type \"text/html\""),
         (Reply { content_type: Some("application/json-patch+json".into()), ..ok(&good) }, "content type"),
-        (Reply { body: b"canary".to_vec(), ..ok(&good) }, "the answer is not JSON"),
-        (Reply { body: Vec::new(), ..ok(&good) }, "the answer is not JSON"),
+        (Reply { body: b"canary".to_vec(), ..ok(&good) }, "the response is not JSON"),
+        (Reply { body: Vec::new(), ..ok(&good) }, "the response is not JSON"),
         (Reply { body: b"[]".to_vec(), ..ok(&good) }, "not a PodConventionContext"),
-        (Reply { body: vec![b'['; 100_000], ..ok(&good) }, "the answer is not JSON"),
+        (Reply { body: vec![b'['; 100_000], ..ok(&good) }, "the response is not JSON"),
         (
             Reply {
                 body: format!(

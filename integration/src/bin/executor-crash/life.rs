@@ -323,7 +323,7 @@ pub(crate) async fn get(rpc: &mut Rpc, id: &str) -> Result<Container, Status> {
 /// Bounds a call by [`PATIENCE`].
 pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
     tokio::time::timeout(PATIENCE, call).await.unwrap_or_else(|_| {
-        Err(Status::deadline_exceeded(format!("{HANGS}: no answer within {} s", PATIENCE.as_secs())))
+        Err(Status::deadline_exceeded(format!("{HANGS}: no response within {} s", PATIENCE.as_secs())))
     })
 }
 

@@ -11,16 +11,16 @@ fn rule_11_wrong_response_fails_decoration() {
     let world = World::start();
     world.web("2", "x");
     for (path, why) in [
-        ("status", "answered with status 503; it must be 200"),
-        ("created", "answered with status 201; it must be 200"),
-        ("redirect", "answered with status 307; redirects are not followed"),
+        ("status", "responded with status 503; it must be 200"),
+        ("created", "responded with status 201; it must be 200"),
+        ("redirect", "responded with status 307; redirects are not followed"),
         ("html", "content type \"text/html\"; it must be application/json"),
-        ("text", "the answer is not JSON"),
-        ("deep", "the answer is not JSON"),
+        ("text", "the response is not JSON"),
+        ("deep", "the response is not JSON"),
         ("kind", "kind: is \"PodIntent\"; it must be PodConventionContext"),
         ("empty", "not a PodConventionContext with a status.template"),
-        ("cut", "the connection closed before the answer was complete"),
-        ("huge", "the answer has more than 8"),
+        ("cut", "the connection closed before the response was complete"),
+        ("huge", "the response has more than 8"),
         ("grow", "still changes the template in round 8 of 8: spec.containers[app].args"),
     ] {
         world.register(&[("a", "hello", ""), ("b", path, "")]);

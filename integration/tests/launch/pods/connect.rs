@@ -137,7 +137,7 @@ fn connections_end_with_their_pod() {
             }
         });
         if let Err(error) = end {
-            assert!(error.to_string().contains("pod p has ended") || error.to_string().contains("reset"), "{error}");
+            assert!(error.to_string().contains("pod p has stopped") || error.to_string().contains("reset"), "{error}");
         }
     }
     delete(&daemon, "p", true).unwrap();

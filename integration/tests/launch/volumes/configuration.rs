@@ -50,5 +50,5 @@ fn configurations_that_differ_are_reported() {
     assert!(reason.contains("policy, volumes"), "{reason}");
     assert!(reason.contains("policy.userns_pool_ranges changed; restart executor-launcher"), "{reason}");
     let reason = restart(&lent.tables(), 0o666);
-    assert!(reason.contains("must be a regular file of root that no other user can write"), "{reason}");
+    assert!(reason.contains("must be a regular file that is owned by root and writable only by root"), "{reason}");
 }

@@ -22,7 +22,7 @@ fn pools_do_not_overlap_routes() {
         world.network.on_host(&["ip", family, "route", "add", route, "dev", "out0"]);
         let refused = world.api().run(sleeping("refused", false)).unwrap_err();
         let words = format!(
-            "network `bridge`: its addresses {pool} overlap the route {route} of interface out0; set {key} to a free range"
+            "network `bridge`: the addresses {pool} overlap the route {route} of interface out0; set {key} to a free range"
         );
         assert_refused(&refused, &words);
         world.assert_nothing_left();
@@ -63,7 +63,7 @@ fn full_networks_refuse_containers() {
     let before = world.network.bridge_leftovers(world.daemon.setup());
     let refused = world.api().run(sleeping("fifth", false)).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
-    assert!(refused.message().contains("network `bridge`: all of its 4 addresses are in use"), "{refused:?}");
+    assert!(refused.message().contains("network `bridge`: all 4 addresses are in use"), "{refused:?}");
     integration::wait::until_ok("nothing is left of the refused container", || {
         let after = world.network.bridge_leftovers(world.daemon.setup());
         if after == before { Ok(()) } else { Err(format!("{after:#?}")) }

@@ -205,7 +205,7 @@ async fn open(address: &Address, connected: &Gauge) -> io::Result<Channel> {
                 && timeout(REFUSAL, closed.wait_for(|closed| *closed)).await.is_ok()
             {
                 return Err(io::Error::other(
-                    "it closed the connection after the handshake: it may require another certificate",
+                    "the receiver closed the connection after the handshake and may require another certificate",
                 ));
             }
             Ok(channel)

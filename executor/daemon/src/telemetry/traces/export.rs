@@ -141,7 +141,7 @@ impl Export {
                     return;
                 }
                 Ok(Err(error)) => executor_core::errors::chain(&error),
-                Err(_) => format!("it did not answer within {} s", PATIENCE.as_secs()),
+                Err(_) => format!("no response within {} s", PATIENCE.as_secs()),
             };
             tracing::debug!(attempt, "the trace collector did not accept {count} spans: {why}");
             if attempt < attempts {

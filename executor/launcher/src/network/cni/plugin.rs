@@ -44,15 +44,15 @@ pub(in crate::network) enum Fault {
     #[error("{0} is writable by users other than root")]
     NotTrusted(PathBuf),
     /// The plugin was killed after the time limit.
-    #[error("no answer within {} s", .0.as_secs())]
+    #[error("no response within {} s", .0.as_secs())]
     Late(Duration),
     /// The plugin was killed because it wrote too much output.
-    #[error("its answer has more than {ANSWER_MAX} bytes")]
+    #[error("the output has more than {ANSWER_MAX} bytes")]
     Flood,
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
     /// The plugin succeeded, but its response is not a JSON object.
-    #[error("its answer is not a JSON object: {0}")]
+    #[error("the output is not a JSON object: {0}")]
     Garbage(String),
     /// The plugin could not be run.
     #[error("{what}: {why}", what = .0, why = plain(.1))]
@@ -314,9 +314,9 @@ mod tests {
             (ChildExit::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
             (ChildExit::Code(127), "", "", None, Err("it printed no error message")),
             (ChildExit::Signal(11), "{}", "", None, Err("was killed by signal 11")),
-            (ChildExit::Signal(9), "{}", "", late, Err("no answer within 5 s")),
-            (ChildExit::Code(0), "{}", "", late, Err("no answer within 5 s")),
-            (ChildExit::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),
+            (ChildExit::Signal(9), "{}", "", late, Err("no response within 5 s")),
+            (ChildExit::Code(0), "{}", "", late, Err("no response within 5 s")),
+            (ChildExit::Signal(9), &flood, "", late, Err("the output has more than 1048576 bytes")),
         ];
         for (ended, answer, complaint, late, expected) in cases {
             let result = evaluate(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(object(b"{\"a\": 1}").unwrap(), json!({"a": 1}));
         for answer in ["", "[]", "null", "{", "{} {}"] {
             let fault = object(answer.as_bytes()).unwrap_err().to_string();
-            assert!(fault.starts_with("its answer is not a JSON object"), "{answer}: {fault}");
+            assert!(fault.starts_with("the output is not a JSON object"), "{answer}: {fault}");
         }
     }
 

@@ -69,7 +69,7 @@ impl<'a> OutputDrain<'a> {
                     Ok(None)
                 }
                 Command::Attach(asked, fds) => self.clients.take(&asked, fds).map(|()| None),
-                _ => Err(Refused::new(Reason::Precondition, "the container's process has ended")),
+                _ => Err(Refused::new(Reason::Precondition, "the container's process has exited")),
             };
             control.answer(&answer, result);
         }

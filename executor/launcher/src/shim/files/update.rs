@@ -459,7 +459,7 @@ fn write(
     } else {
         Err(HelperFailure(
             "cannot read the contents".into(),
-            io::Error::other("the daemon overwrote them during the update"),
+            io::Error::other("the daemon overwrote the contents during the update"),
         ))
     }
 }

@@ -111,7 +111,7 @@ impl ActivationOrder {
             Some((length, _)) => {
                 Err(failed_by(format!("warm container: {}", StartFailure::decode(&reported[..length]).1)))
             }
-            None => Err(error(io::Error::other("its init has ended"))),
+            None => Err(error(io::Error::other("the init process has exited"))),
         }
     }
 

@@ -207,7 +207,7 @@ impl Created {
         if readable_by(&self.socket, Instant::now() + START_PATIENCE)? {
             return Ok(());
         }
-        Err(io::Error::other(format!("no answer within {} s", START_PATIENCE.as_secs())))
+        Err(io::Error::other(format!("no response within {} s", START_PATIENCE.as_secs())))
     }
 
     /// Returns true if init has exited.

@@ -255,7 +255,7 @@ impl Control {
         if let Some(AnswerPayload::Secrets(file)) = carried.filter(|_| !sent)
             && let Err(error) = file.wipe()
         {
-            log::line(Level::Error, "", format_args!("an undelivered answer was not wiped: {error}"));
+            log::line(Level::Error, "", format_args!("an undelivered response was not wiped: {error}"));
         }
     }
 

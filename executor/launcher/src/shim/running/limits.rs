@@ -139,7 +139,7 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
         })?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
         if let Err(error) = replaced.undo() {
-            log::line(Level::Error, id.as_str(), format_args!("the old limits could not be restored: {error}"));
+            log::line(Level::Error, id.as_str(), format_args!("cannot restore the old limits: {error}"));
         }
         return Err(failed("cannot write the container's record", &error));
     }

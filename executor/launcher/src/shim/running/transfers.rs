@@ -30,7 +30,7 @@ use crate::shim::Ready;
 fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
     let transfer = transfer as usize;
     let began = ready.steps.as_ref().and_then(|steps| steps.transfer_began(transfer));
-    let why = || Refused::new(Reason::NotFound, format!("transfer {transfer} has not started, or has ended"));
+    let why = || Refused::new(Reason::NotFound, format!("transfer {transfer} has not started or has completed"));
     began.map(|began| (transfer, began)).ok_or_else(why)
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), R
         .admit_worker(&ready.record.cgroup, &in_force, pid)
         .map_err(|error| failed("cannot move the worker into its cgroup", &error))?;
     if is_readable(pidfd) {
-        return Err(Refused::new(Reason::Stale, "the worker has ended"));
+        return Err(Refused::new(Reason::Stale, "the worker has exited"));
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
         std::thread::sleep(Duration::from_millis(50)); // a client's pause between attempts
     };
     let seconds = begun.elapsed().as_secs_f64();
-    let fault = (!answered).then(|| format!("{} silent connections: no answer within {seconds:.0} s", silent.len()));
+    let fault = (!answered).then(|| format!("{} silent connections: no response within {seconds:.0} s", silent.len()));
     Ok(Outcome::new(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
 }
 

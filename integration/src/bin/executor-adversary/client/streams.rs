@@ -108,7 +108,7 @@ fn in_time<T>(daemon: &Daemon, within: Duration, call: impl Future<Output = Resu
     match daemon.api.block_on(async { tokio::time::timeout(within, call).await }) {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(status)) => Err(format!("{:?}: {}", status.code(), status.message())),
-        Err(_) => Err(format!("no answer within {} s", within.as_secs())),
+        Err(_) => Err(format!("no response within {} s", within.as_secs())),
     }
 }
 
