@@ -11,7 +11,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates a series from its first and its longest delay.
+    /// Creates a series from its initial and its maximum delay.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first }
     }

@@ -14,13 +14,13 @@ use crate::settings::Unusable;
 pub const BRIDGE: &str = "bridge";
 /// Maximum number of built-in networks.
 pub const NETWORKS_MAX: usize = 64;
-/// Longest name of a built-in network, in bytes.
+/// Maximum length of the name of a built-in network, in bytes.
 const NAME_MAX: usize = 64;
-/// Longest interface name in bytes (the kernel's limit).
+/// Maximum length of an interface name, in bytes (the kernel's limit).
 const INTERFACE_MAX: usize = 15;
 /// Prefix of the default interface name of a bridge.
 const INTERFACE_PREFIX: &str = "ex-";
-/// Smallest MTU in bytes: the minimum of IPv6.
+/// Minimum MTU, in bytes: the minimum of IPv6.
 const MTU_MIN: u32 = 1280;
 const MTU_MAX: u32 = 65_535;
 /// Allowed prefix lengths of the pools. The smallest IPv6 pool has as many addresses as the largest IPv4 pool.
@@ -45,11 +45,11 @@ pub struct NetworksSettings(BTreeMap<String, BridgeSettings>);
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
 pub struct BridgeSettings {
-    /// Name of the bridge's interface; `ex-NAME` when empty.
+    /// Name of the bridge's interface; `ex-NAME` if empty.
     pub interface: String,
-    /// IPv4 pool, for example `10.61.0.0/16`; no IPv4 when empty.
+    /// IPv4 pool, for example `10.61.0.0/16`; no IPv4 if empty.
     pub ipv4: String,
-    /// IPv6 pool, for example `fd00:61::/64`; no IPv6 when empty.
+    /// IPv6 pool, for example `fd00:61::/64`; no IPv6 if empty.
     pub ipv6: String,
     /// MTU in bytes; 0 = the MTU of the interface of the host's default route.
     pub mtu: u32,
@@ -121,8 +121,8 @@ fn check_pair(network: &BridgeNetwork, other: &BridgeNetwork, faults: &mut Vec<U
     }
 }
 
-/// Returns the built-in network for requests without a network name. This network is used if no network of CNI plugins
-/// is configured.
+/// Returns the built-in network for requests without a network name. This network is used if no CNI network is
+/// configured.
 pub fn default_network(networks: &BTreeMap<String, BridgeNetwork>) -> Option<&BridgeNetwork> {
     networks.get(BRIDGE).or_else(|| networks.values().next())
 }

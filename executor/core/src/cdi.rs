@@ -72,9 +72,9 @@ struct ContainerEdits {
 pub struct CdiNode {
     /// Path in the container.
     pub path: PathBuf,
-    /// Path on the host; `path` when unset.
+    /// Path on the host; `path` if unset.
     pub host_path: Option<PathBuf>,
-    /// `b`, `c` or `u`; the type of the host's node when unset.
+    /// `b`, `c` or `u`; the type of the host's node if unset.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Major number; if unset, the major number of the host's node.

@@ -1,8 +1,8 @@
 //! Qualified names of devices of the Container Device Interface (CDI).
 
-/// Longest vendor, class or name, in bytes.
+/// Maximum length of a vendor, class or name, in bytes.
 const PART_MAX: usize = 63;
-/// Longest vendor (a DNS name), in bytes.
+/// Maximum length of a vendor (a DNS name), in bytes.
 const VENDOR_MAX: usize = 253;
 
 /// Qualified name of a device: `vendor.com/class=name`.

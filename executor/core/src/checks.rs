@@ -5,12 +5,12 @@
 //!     │                                         │  <──── one does not ────────────────┘
 //!     └─ start_timeout ──> ended                └─ a liveness check does not pass ──> ended
 //! ```
-//! The input is results and times; the output is the check that is due next, health changes, and the order to end the
-//! container. Times are counted from the start of the main action, which follows `setup`. The health survives a restart
-//! of the daemon; the due times do not.
+//! The input is results and times; the output is the check that is due next, health changes, and the order to terminate
+//! the container. Times are counted from the start of the main action, which follows `setup`. The health survives a
+//! restart of the daemon; the due times do not.
 //!
 //! A check that the executor could not execute counts neither as a success nor as a failure. After `start_timeout`, a
-//! container is ended only if the newest result of a startup check is a failure, and this daemon has executed that
+//! container is terminated only if the newest result of a startup check is a failure, and this daemon has executed that
 //! check.
 
 use std::time::Duration;
@@ -103,7 +103,7 @@ pub enum HealthChange {
     Ready,
     /// The container is no longer ready.
     NotReady,
-    /// The container must be ended; holds the reason, worded as in Diego.
+    /// The container must be terminated; holds the reason, worded as in Diego.
     End(String),
 }
 
@@ -122,7 +122,7 @@ pub struct Monitor<'a> {
     ended: bool,
 }
 
-/// Liveness checks that are repeated once before the container is ended.
+/// Liveness checks that are repeated once before the container is terminated.
 #[derive(Debug)]
 struct LastRound {
     /// Indices of the checks that are still due.
@@ -169,7 +169,7 @@ impl<'a> Monitor<'a> {
             let all = list(checks, purpose);
             health.states_mut(purpose).resize_with(all.len(), CheckState::default);
             // The first checks of a started container are spread over their interval: after a daemon restart, many
-            // containers would be checked at once.
+            // containers would be checked at the same time.
             let first = |check: &Check| {
                 let wait = if health.started { check.interval_after(true) } else { Duration::ZERO };
                 (now + wait * spread().min(999) / 1000).max(check.initial_delay)
@@ -220,14 +220,14 @@ impl<'a> Monitor<'a> {
         list(self.checks, id.purpose).get(id.index)
     }
 
-    /// Returns the time at which the container is ended if its startup checks have not passed. `None` if no startup
-    /// check is failing, or if the container has started or ended.
+    /// Returns the time at which the container is terminated if its startup checks have not passed. `None` if no
+    /// startup check is failing, or if the container has started or ended.
     pub fn deadline(&self) -> Option<Duration> {
         let open = !self.ended && !self.health.started;
         (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)
     }
 
-    /// Ends the container if the start deadline has passed.
+    /// Terminates the container if the start deadline has passed.
     pub fn tick(&mut self, now: Duration) -> Option<HealthChange> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
@@ -310,8 +310,8 @@ impl<'a> Monitor<'a> {
         (change, keep)
     }
 
-    /// Evaluates the result of a check in the final round. Once the round is complete, ends the container and reports
-    /// all failures.
+    /// Evaluates the result of a check in the final round. Once the round is complete, terminates the container and
+    /// reports all failures.
     fn go_on_with_round(&mut self, index: usize, outcome: &CheckOutcome) -> Option<HealthChange> {
         let round = self.last_round.as_mut()?;
         if let CheckOutcome::Failed(reason) = outcome {

@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 /// Highest number of a CPU or memory node. A list therefore has at most 4096 ranges.
 const HIGHEST: u32 = 8191;
-/// Longest list, in bytes; enough for a list of every other CPU.
+/// Maximum length of a list, in bytes; enough for a list of every other CPU.
 pub const CPU_LIST_MAX: usize = 24 << 10;
 
 /// A set of numbers, as ascending ranges with a gap between any two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(Vec<(u32, u32)>);
 
-/// Error of parsing a list.
+/// Error from parsing a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCpuList {
     /// The list is too long; holds its length in bytes.

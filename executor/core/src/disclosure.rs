@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 
-/// Largest memory file that is accepted as a reply, in bytes.
+/// Maximum size of a memory file that is accepted as a reply, in bytes.
 pub const DISCLOSURE_MAX: u64 = 1 << 28;
 
 /// Lists the values of a reply, in their order.

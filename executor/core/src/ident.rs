@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest container id, in bytes. The id becomes a directory name, a cgroup name and part of a socket's path.
+/// Maximum length of a container id, in bytes. The id becomes a directory name, a cgroup name and part of a socket's
+/// path.
 pub const CONTAINER_ID_MAX: usize = 128;
 
 /// Id of the container that the daemon uses for its self-test. No caller can use it.
@@ -16,13 +17,13 @@ pub fn self_test() -> ContainerId {
     ContainerId(SELF_TEST_ID.to_owned())
 }
 
-/// A container id: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit. It is safe as a single path
+/// A container id: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit. The id is safe as a single path
 /// component.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
 
-/// Error of parsing a container id.
+/// Error from parsing a container id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadContainerId {
     /// The id is empty or too long; holds its length.

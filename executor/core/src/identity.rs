@@ -18,20 +18,20 @@ use crate::violation::{FieldFault, Violation};
 
 /// Maximum number of entries in each list of names.
 pub const IDENTITY_NAMES_MAX: usize = 32;
-/// Longest common name and organizational unit, in bytes (RFC 5280, appendix A.1).
+/// Maximum length of a common name and organizational unit, in bytes (RFC 5280, appendix A.1).
 pub const COMMON_NAME_MAX: usize = 64;
 /// Characters that delimit the parts of a subject in string form (RFC 4514, section 2.4, and OpenSSL's `/OU=a/CN=b`). A
 /// peer that parses the string would read the unit `a,OU=b` as two units.
 const UNIT_DELIMITERS: &str = ",/=+;\"\\<>";
-/// Longest DNS name, in bytes.
+/// Maximum length of a DNS name, in bytes.
 const DNS_NAME_MAX: usize = 253;
-/// Longest SPIFFE ID, in bytes (SPIFFE-ID, section 2.3).
+/// Maximum length of a SPIFFE ID, in bytes (SPIFFE-ID, section 2.3).
 const SPIFFE_ID_MAX: usize = 2048;
-/// Longest trust domain, in bytes (SPIFFE-ID, section 2.1).
+/// Maximum length of a trust domain, in bytes (SPIFFE-ID, section 2.1).
 const TRUST_DOMAIN_MAX: usize = 255;
-/// Shortest validity period of a certificate, in seconds.
+/// Minimum validity period of a certificate, in seconds.
 pub const TTL_MIN: u64 = 10;
-/// Longest validity period of a certificate that can be configured, in seconds.
+/// Maximum validity period of a certificate that can be configured, in seconds.
 pub const TTL_MAX: u64 = 31_536_000;
 /// Maximum number of entries in each list of the settings.
 const RULES_MAX: usize = 256;
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(settings().evaluate("c1", &IdentityNames::default(), None), []);
     }
 
-    /// All violations are reported at once, each with its field.
+    /// All violations are reported together, each with its field.
     #[test]
     fn names_outside_settings_are_refused() {
         let names = names(

@@ -18,5 +18,5 @@ pub use signal::parse_signal;
 
 pub use crate::limits::LAYERS_MAX;
 
-/// Largest manifest, index or configuration, in bytes (recommended by the distribution specification).
+/// Maximum size of a manifest, index or configuration, in bytes (recommended by the distribution specification).
 pub const DOCUMENT_MAX: u64 = 4 << 20;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
+/// Maximum length of a path, in bytes, NUL included (the kernel's PATH_MAX).
 pub const PATH_MAX: usize = 4096;
-/// Longest path component, in bytes.
+/// Maximum length of a path component, in bytes.
 pub const NAME_MAX: usize = 255;
-/// Longest `NAME=VALUE` string in bytes, including its NUL (the kernel's MAX_ARG_STRLEN).
+/// Maximum length of a `NAME=VALUE` string, in bytes, including its NUL (the kernel's MAX_ARG_STRLEN).
 pub const ARG_STRING_MAX: usize = 131_072;
 /// Maximum bytes of arguments and environment together, with 8 bytes for each pointer: a quarter of an 8 MiB stack.
 pub const ARG_TOTAL_MAX: usize = 2_000_000;
@@ -52,27 +52,27 @@ pub const DEVICE_ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 pub const HOST_DEVICES_MAX: usize = 4096;
 /// Maximum number of masked paths, and of read-only paths, of a container.
 pub const SYSTEM_PATHS_MAX: usize = 100;
-/// Longest name of an AppArmor profile, in bytes.
+/// Maximum length of the name of an AppArmor profile, in bytes.
 pub const APPARMOR_PROFILE_MAX: usize = 1024;
-/// Highest adjustment of the OOM score; the lowest is its negative.
+/// Maximum OOM score adjustment; the minimum is the negative of this value.
 pub const OOM_SCORE_MAX: i32 = 1000;
-/// Highest limit of a log's bytes or lines per second.
+/// Maximum limit of a log's bytes or lines per second.
 pub const LOG_RATE_MAX: i64 = 1 << 50;
 /// Maximum number of rules of a container's egress.
 pub const EGRESS_RULES_MAX: usize = 1000;
 /// Maximum number of combinations of destination and ports in all rules of a container's egress.
 pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
-/// Longest grace period, and longest time limit of an executed process: 7 days. Kubernetes has pods with a day.
+/// Maximum grace period, and maximum time limit of an executed process: 7 days. Kubernetes has pods with a day.
 pub const GRACE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Minimum memory limit, in bytes: not even an empty container starts with less.
 pub const MEMORY_MIN: u64 = 2 << 20;
 /// Minimum limit on processes: while a container is created, a helper process runs next to its init.
 pub const PIDS_MIN: u64 = 2;
-/// Largest limit on processes: the kernel's own limit on pids.
+/// Maximum limit on processes: the kernel's own limit on pids.
 pub const PIDS_MAX: u64 = 4_194_304;
-/// Largest limit on memory or disk, in bytes; more than any machine has.
+/// Maximum limit on memory or disk, in bytes; more than any machine has.
 pub const SIZE_MAX: u64 = 1 << 50;
-/// Shortest and longest period of a CPU quota, in microseconds.
+/// Minimum and maximum period of a CPU quota, in microseconds.
 pub const CPU_PERIOD_US: (u64, u64) = (1000, 1_000_000);
 /// Default period of a CPU quota, in microseconds.
 pub const CPU_PERIOD_US_DEFAULT: u64 = 100_000;
@@ -82,7 +82,7 @@ pub const CPU_QUOTA_US_MIN: u64 = 1000;
 pub const CPUS_MAX: u64 = 4096;
 /// Lowest and highest CPU shares of cgroup v1.
 pub const CPU_SHARES: (u32, u32) = (2, 262_144);
-/// Longest path of a parent cgroup, in bytes.
+/// Maximum length of a parent cgroup's path, in bytes.
 pub const CGROUP_PARENT_MAX: usize = 1024;
 /// Maximum number of names in the path of a parent cgroup.
 pub const CGROUP_DEPTH_MAX: usize = 16;
@@ -90,13 +90,13 @@ pub const CGROUP_DEPTH_MAX: usize = 16;
 pub const NOFILE_MIN: u64 = 64;
 /// Minimum disk limit, in bytes: no separate file system can be created with less.
 pub const DISK_MIN: u64 = 1 << 20;
-/// Smallest tmpfs, in bytes: one page.
+/// Minimum size of a tmpfs, in bytes: one page.
 pub const TMPFS_MIN: u64 = 4096;
-/// Largest tmpfs, in bytes; more than any machine has.
+/// Maximum size of a tmpfs, in bytes; more than any machine has.
 pub const TMPFS_MAX: u64 = 1 << 50;
-/// Largest signal number.
+/// Maximum signal number.
 pub const SIGNAL_MAX: u32 = 64;
-/// Largest user or group id. The kernel reserves 2^32 - 1 for "leave unchanged".
+/// Maximum user or group id. The kernel reserves 2^32 - 1 for "leave unchanged".
 pub const ID_MAX: u32 = u32::MAX - 1;
 /// Maximum number of layers of an image: the kernel's overlay file system accepts at most 500, and other engines have a
 /// lower limit.
@@ -107,27 +107,27 @@ pub const ACTIONS_MAX: usize = 256;
 pub const PROCESSES_MAX: usize = 100;
 /// Maximum number of downloads and uploads in a request.
 pub const TRANSFERS_MAX: usize = 100;
-/// Longest URL of a download or an upload, in bytes. Signed URLs are long.
+/// Maximum length of a download or upload URL, in bytes. Signed URLs are long.
 pub const URL_MAX: usize = 16 << 10;
-/// Longest name of an artifact, in bytes.
+/// Maximum length of the name of an artifact, in bytes.
 pub const ARTIFACT_MAX: usize = 256;
-/// Longest key of a download in the cache, in bytes.
+/// Maximum length of a download's cache key, in bytes.
 pub const CACHE_KEY_MAX: usize = 1024;
-/// Longest failure reason of a transfer, in bytes.
+/// Maximum length of a transfer's failure reason, in bytes.
 pub const TRANSFER_REASON_MAX: usize = 1024;
 /// Maximum nesting depth of actions.
 pub const ACTION_DEPTH_MAX: usize = 16;
-/// Longest timeout of an action.
+/// Maximum timeout of an action.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum number of supplementary groups that a request adds.
 pub const EXTRA_GROUPS_MAX: usize = 32;
 /// Maximum bytes of a termination message.
 pub const TERMINATION_BYTES_MAX: u32 = 16_384;
-/// Longest message of an emit_progress action, in bytes.
+/// Maximum length of the message of an emit_progress action, in bytes.
 pub const PROGRESS_MESSAGE_MAX: usize = 4096;
-/// Highest `max_retries` of a restart policy.
+/// Maximum `max_retries` of a restart policy.
 pub const RESTARTS_MAX: u32 = 1_000_000;
-/// Shortest configurable delay before the second of consecutive restarts. The first restart is immediate.
+/// Minimum configurable delay before the second of consecutive restarts. The first restart is immediate.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(100);
-/// Longest delay before a restart.
+/// Maximum delay before a restart.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(3600);

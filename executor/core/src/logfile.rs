@@ -26,7 +26,7 @@ impl LogFileLines {
     }
 
     /// Appends the lines that an entry completes to `out`. Returns the bytes of the process's output in them. A message
-    /// of the executor is appended at once, also in the middle of a line of the process.
+    /// of the executor is appended immediately, also in the middle of a line of the process.
     pub fn append(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> u64 {
         let Entry { time, complete, content, .. } = *entry;
         let open = match entry.stream {

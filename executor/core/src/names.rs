@@ -10,7 +10,7 @@ use crate::plan::{Network, Plan};
 
 /// Maximum number of bytes that are read from a host file.
 pub const HOST_FILE_MAX: u64 = 1 << 20;
-/// Longest host name derived from an id, in bytes: the limit of a DNS label.
+/// Maximum length of a host name derived from an id, in bytes: the limit of a DNS label.
 const FROM_ID_MAX: usize = 63;
 /// Address of the container's own host name if it has no network, as in Debian.
 const NOWHERE: &str = "127.0.1.1";

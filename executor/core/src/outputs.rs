@@ -30,7 +30,7 @@ pub const SKIPPED_MAX: usize = 1_000;
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
 /// Bytes and files that outputs leave free on the disk of the state directory, for the ledger and the next container.
 pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
-/// Largest list that is read, in bytes. JSON needs at most six bytes for a byte of a string.
+/// Maximum size of a list that is read, in bytes. JSON needs at most six bytes for a byte of a string.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;
 const _: () = assert!(6 * PATHS_BYTES_MAX + 256 * (ENTRIES_MAX + SKIPPED_MAX) < LIST_BYTES_MAX as usize);
 

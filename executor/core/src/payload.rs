@@ -36,7 +36,7 @@ pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> im
     path.into_iter().chain(term)
 }
 
-/// Error of decoding a payload.
+/// Error from decoding a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// The bytes are too short or have no payload magic.

@@ -58,7 +58,7 @@ pub trait RootfsView {
     fn entry(&self, path: &Path) -> Result<RootfsEntry, Self::Error>;
 }
 
-/// Error of placing secret files.
+/// Error from placing secret files.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlacementError<E> {
     /// The rootfs does not fit the request; holds every violation.

@@ -59,7 +59,7 @@ pub use volumes::{
 pub enum Rootfs {
     /// A read-only view of the host's programs with a minimal generated `/etc`.
     Host,
-    /// An existing directory. It is never written to: the container's changes go to an upper layer.
+    /// An existing directory. The directory is never written to: the container's changes go to an upper layer.
     Dir(PathBuf),
     /// The layers of an image, which are shared with other containers of the image and never written to.
     Image(PlannedImage),

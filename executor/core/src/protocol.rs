@@ -39,7 +39,7 @@ pub use streams::{
 
 /// Version of these messages. Both sides reject a peer with another version.
 pub const VERSION: u32 = 1;
-/// Largest packet, in bytes.
+/// Maximum size of a packet, in bytes.
 pub const PACKET_MAX: usize = 64 << 10;
 /// Descriptors of a [`Launch`], in order.
 pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload", "files payload"];
@@ -53,5 +53,5 @@ pub const UNHEALTHY_REASON_MAX: usize = 1024;
 pub const CHECK_OUTPUT_MAX: usize = 2048;
 /// Descriptor of the reply to a [`ReadTransfer`]: a memory file with the URL.
 pub const TRANSFER_FDS: [&str; 1] = ["url"];
-/// Largest plan, in bytes of JSON.
+/// Maximum size of a plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;

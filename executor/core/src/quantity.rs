@@ -1,4 +1,4 @@
-//! Parses quantities of Kubernetes exactly (Kubernetes rule P50), for example `100m`, `1.5Gi` or `1e3`.
+//! Parses Kubernetes quantities exactly (rule P50), for example `100m`, `1.5Gi` or `1e3`.
 
 /// A quantity in thousandths, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

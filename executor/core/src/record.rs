@@ -26,7 +26,7 @@ mod step;
 pub use restart::{LastEnd, RestartRecord};
 pub use step::{StepRecord, StepState};
 
-/// Largest record that is read, in bytes.
+/// Maximum size of a record that is read, in bytes.
 pub const RECORD_MAX: u64 = 16 << 20;
 /// Format version of the records below. A reader rejects newer versions.
 pub const RECORD_VERSION: u32 = 1;
@@ -163,7 +163,7 @@ pub struct ContainerRecord<P = Plan> {
     /// True while the container's processes are stopped by a pause.
     #[serde(default)]
     pub paused: bool,
-    /// Reason why the container is being ended because of its checks.
+    /// Reason why a failed check terminates the container.
     #[serde(default)]
     pub unhealthy: Option<String>,
     /// Restarts; unset without a restart policy.
@@ -254,9 +254,9 @@ pub enum FailureKind {
     HostStopped,
     /// An action failed.
     Action,
-    /// The container was ended because of its checks.
+    /// A failed check terminated the container.
     Unhealthy,
-    /// A held container ended before it was started.
+    /// A held container exited before it was started.
     NotStarted,
     /// The container whose PID namespace this container was in ended.
     TargetEnded,

@@ -12,17 +12,17 @@ use crate::text::is_harmful;
 use crate::violation::FieldFault;
 use crate::violation::ViolationReason::{InvalidCharacter, InvalidFormat, Required, TooLong};
 
-/// Longest name of a provider, in bytes.
+/// Maximum length of the name of a provider, in bytes.
 pub const PROVIDER_MAX: usize = 64;
-/// Longest path, in bytes.
+/// Maximum length of a path, in bytes.
 pub const REFERENCE_PATH_MAX: usize = 1024;
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 pub const REFERENCE_KEY_MAX: usize = 256;
-/// Longest version, in bytes.
+/// Maximum length of a version, in bytes.
 pub const REFERENCE_VERSION_MAX: usize = 64;
 /// Maximum number of references in a container.
 pub const REFERENCES_MAX: usize = 256;
-/// Largest value of a reference, in bytes.
+/// Maximum size of a value of a reference, in bytes.
 pub const REFERENCE_VALUE_MAX: usize = 1 << 20;
 
 /// Longest token of a workload, in bytes.

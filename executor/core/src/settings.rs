@@ -17,7 +17,7 @@ pub type SectionDigests = BTreeMap<String, Vec<u8>>;
 /// Sections that both programs read as a whole.
 const SHARED_SECTIONS: [&str; 9] =
     ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity", "networks"];
-/// Old name of the section `[warm_pool]`. It is still read, with a warning.
+/// Old name of the section `[warm_pool]`. The key is still read, with a warning.
 pub const WARM_POOL_OLD: &str = "shells";
 /// Section in which both programs read only some keys.
 const IMAGES: &str = "images";
@@ -194,11 +194,11 @@ pub struct WarmPoolSettings {
     /// Target number of warm containers, each for one launch: 0 (none) to 64. `ready` is the key's old name.
     #[serde(alias = "ready")]
     pub size: u32,
-    /// Built-in network for a second group of warm containers, of the same size; no second group when empty.
+    /// Built-in network for a second group of warm containers, of the same size; no second group if empty.
     pub network: String,
 }
 
-/// Largest size of the warm pool.
+/// Maximum size of the warm pool.
 const WARM_POOL_SIZE_MAX: u32 = 64;
 /// Default size of the warm pool. A warm container uses about 0.3 MB of memory and a range of ids.
 const WARM_POOL_SIZE_DEFAULT: u32 = 4;
@@ -243,15 +243,15 @@ pub struct AppArmor {
     pub profiles: Vec<String>,
 }
 
-/// Shortest watchdog timeout, in seconds.
+/// Minimum watchdog timeout, in seconds.
 const WATCHDOG_SECONDS_MIN: u64 = 2;
-/// Longest watchdog timeout, in seconds.
+/// Maximum watchdog timeout, in seconds.
 const WATCHDOG_SECONDS_MAX: u64 = 3600;
 
-/// Longest time limit of a CNI plugin, in seconds.
+/// Maximum time limit of a CNI plugin, in seconds.
 const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 
-/// Smallest size at which a log file is rotated, in bytes: an entry must fit.
+/// Minimum size at which a log file is rotated, in bytes: an entry must fit.
 const LOG_BYTES_LEAST: u64 = 64 << 10;
 
 /// An invalid value of a key.

@@ -68,7 +68,7 @@ pub enum TransferEnd {
 pub enum StepOrder {
     /// Start the process with this index.
     Start(usize),
-    /// End the process with this index: SIGTERM, and SIGKILL after the grace period.
+    /// Terminate the process with this index: SIGTERM, and SIGKILL after the grace period.
     Cancel(usize),
     /// Start the transfer with this index.
     Transfer(usize),
@@ -259,7 +259,7 @@ impl Steps {
         }
     }
 
-    /// Returns the result of the tree once it has ended.
+    /// Returns the result of the tree after its completion.
     pub fn conclusion(&self) -> Option<Conclusion> {
         let root = &self.steps[ROOT];
         if matches!(root.record.state, StepState::Pending | StepState::Running) {
@@ -397,7 +397,7 @@ impl Steps {
         }
     }
 
-    /// Returns the error of a process that has ended.
+    /// Returns the error of an exited process.
     fn evaluate(&mut self, index: usize, end: RunEnd) -> Option<StepError> {
         let Step { record, cancelled, .. } = &mut self.steps[index];
         record.pid = 0;
@@ -418,7 +418,7 @@ impl Steps {
         Some(StepError { why, cause: Some(Cause::Exit(exit)) })
     }
 
-    /// Returns the error of a transfer that has ended. The result is logged in the wording of Cloud Foundry's executor.
+    /// Returns the error of a completed transfer. The result is logged in the wording of Cloud Foundry's executor.
     fn transfer_error(&mut self, index: usize, end: TransferEnd) -> Option<StepError> {
         let Step { record, role, cancelled, .. } = &self.steps[index];
         let Role::Transfer { direction, artifact, .. } = role else { return None };
@@ -441,7 +441,7 @@ impl Steps {
         error
     }
 
-    /// Ends a step and notifies its parent.
+    /// Completes a step and notifies its parent.
     fn finish(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
         let step = &mut self.steps[index];
         step.record.finished_at = Some(now);

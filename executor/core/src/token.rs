@@ -11,7 +11,8 @@ use crate::ident::ContainerId;
 pub const RUNTIME_DIR: &str = "/run/executor";
 /// Name of the socket in that directory, and in the directory `runtime` of the daemon's run directory.
 pub const RUNTIME_SOCKET: &str = "runtime.sock";
-/// Directory in the daemon's run directory that is visible in containers. It contains only the runtime socket.
+/// Directory in the daemon's run directory that is visible in containers. The directory contains only the runtime
+/// socket.
 pub const RUNTIME_HOST_DIR: &str = "runtime";
 /// Random bytes in a token.
 pub const RANDOM_BYTES: usize = 32;

@@ -33,7 +33,7 @@ pub struct FileUpdate {
 pub struct EgressUpdate {
     /// True if connections to destinations outside of the container's network are allowed.
     pub egress: bool,
-    /// Allowed destinations of these connections; every destination when empty.
+    /// Allowed destinations of these connections; every destination if empty.
     pub rules: Vec<EgressRule>,
 }
 

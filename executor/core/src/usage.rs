@@ -15,7 +15,7 @@ pub struct Usage {
     /// CPU time.
     #[prost(message, required, tag = "2")]
     pub cpu: CpuUsage,
-    /// Memory use.
+    /// Memory usage.
     #[prost(message, required, tag = "3")]
     pub memory: MemoryUsage,
     /// Number of processes and threads.
@@ -69,7 +69,7 @@ pub struct Pressure {
     /// At least one process waited.
     #[prost(message, required, tag = "1")]
     pub some: Stall,
-    /// All processes that were not idle waited.
+    /// Stalls in which all non-idle processes waited.
     #[prost(message, required, tag = "2")]
     pub full: Stall,
 }
@@ -143,7 +143,7 @@ pub struct MemoryUsage {
     /// Bytes in use, page cache included.
     #[prost(uint64, tag = "1")]
     pub usage: u64,
-    /// Largest `usage` so far.
+    /// Peak of `usage`.
     #[prost(uint64, optional, tag = "2")]
     pub max: Option<u64>,
     /// Anonymous memory.
@@ -158,7 +158,7 @@ pub struct MemoryUsage {
     /// Kernel memory used for the container.
     #[prost(uint64, optional, tag = "6")]
     pub kernel: Option<u64>,
-    /// Largest `kernel` so far.
+    /// Peak of `kernel`.
     #[prost(uint64, optional, tag = "7")]
     pub kernel_max: Option<u64>,
     /// `usage` without page cache that is not in active use.

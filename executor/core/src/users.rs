@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{ID_MAX, PATH_MAX};
 use crate::plan::{Memberships, Principal, UserRef};
 
-/// Largest passwd or group file that is read, in bytes.
+/// Maximum size of a passwd or group file that is read, in bytes.
 pub const FILE_MAX: u64 = 4 << 20;
 /// Maximum number of supplementary groups (the kernel's NGROUPS_MAX).
 pub const GROUPS_MAX: usize = 65_536;

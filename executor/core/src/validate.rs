@@ -334,7 +334,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
 /// Accepted notations of a user, for messages.
 const USER_FORMS: &str = "`user`, `uid`, `user:group` or `uid:gid`";
 
-/// Parses `user`, `uid`, `user:group`, ...; root when empty.
+/// Parses `user`, `uid`, `user:group`, ...; root if empty.
 fn parse_user(text: &str) -> Result<UserRef, FieldFault> {
     if text.is_empty() {
         return Ok(UserRef { user: Principal::Id(0), group: None });

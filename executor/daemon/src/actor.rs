@@ -83,7 +83,7 @@ struct Actor {
 enum FollowEnd {
     Completed,
     Lost,
-    /// The launcher reported that the shim is gone and that it has cleaned up the container.
+    /// The launcher reported that the shim has exited and that the container is cleaned up.
     Finished,
 }
 
@@ -229,8 +229,8 @@ impl Actor {
                 return self.watch_removal(None).await;
             }
             if !greeted {
-                // When a launcher has greeted, every shim is either listening or gone. The greeting may have arrived
-                // before this task started.
+                // When a launcher has greeted, every shim is either listening or has exited. The greeting may have
+                // arrived before this task started.
                 greeted = true;
                 let mut first = self.node.launcher.watch_greetings();
                 let _ = first.wait_for(|greetings| *greetings > 0).await;
@@ -252,7 +252,7 @@ impl Actor {
                     tracing::debug!(container = %self.handle.id(), %error, "cannot connect to the container's shim");
                 }
             }
-            // The run directory is removed last: if it is gone, cleanup is complete.
+            // The run directory is removed last: if the directory does not exist, cleanup is complete.
             if !self.node.config.paths.live_container(self.handle.id()).exists() {
                 return self.finished().await;
             }
@@ -443,7 +443,7 @@ impl Actor {
         self.complete();
     }
 
-    /// Completes a container whose shim is gone and which the launcher has cleaned up.
+    /// Completes a container whose shim has exited and which the launcher has cleaned up.
     async fn finished(mut self: Box<Self>) {
         if self.conclude_from_record() {
             return self.watch_removal(None).await;

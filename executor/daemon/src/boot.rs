@@ -97,7 +97,7 @@ pub enum BootError {
     /// The privileges cannot be dropped.
     #[error("cannot drop privileges to user {user}")]
     Privileges {
-        /// The user to become.
+        /// User to switch to.
         user: String,
         source: std::io::Error,
     },

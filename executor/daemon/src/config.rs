@@ -74,7 +74,7 @@ pub enum ConfigError {
         origin: String,
         /// Path of the key.
         key: Cow<'static, str>,
-        /// The value as given.
+        /// Value as specified.
         value: String,
         why: String,
     },

@@ -1,8 +1,8 @@
 //! Manages the connection to the launcher. One task keeps the launcher connected, and any task can launch or remove
 //! containers over the connection.
 //!
-//! While the launcher is disconnected, calls fail at once with the reason. The exception is daemon startup: `Run` and
-//! `CreatePod` wait for the launcher's first greeting. Running containers are not affected, because their shims are
+//! While the launcher is disconnected, calls fail immediately with the reason. The exception is daemon startup: `Run`
+//! and `CreatePod` wait for the launcher's first greeting. Running containers are not affected, because their shims are
 //! connected to this daemon directly.
 
 mod layers;
@@ -133,7 +133,7 @@ impl Launcher {
         }
     }
 
-    /// Requests the launcher to exit, and waits until the launcher has responded or is gone.
+    /// Requests the launcher to exit, and waits until the launcher has responded or exited.
     pub async fn shutdown(&self) {
         if let Ok(session) = self.session() {
             let _ = session.call(LauncherCall::Shutdown(Shutdown {}), &[]).await;

@@ -61,7 +61,7 @@ pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Lengthens or shortens a pause by up to a tenth at random, so that many waiters do not retry at once.
+/// Lengthens or shortens a pause by up to a tenth at random, so that many waiters do not retry at the same time.
 pub(crate) fn with_jitter(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % (2 * JITTER * 10 + 1);
     pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)

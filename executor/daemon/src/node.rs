@@ -156,7 +156,7 @@ impl Node {
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
             booted: loaded.boot_id.is_some_and(|last| last != boot_id),
             cell: Cell::new(CellState {
-                // Containers of an earlier boot are gone, so their drain is obsolete.
+                // Containers of an earlier boot no longer exist, so their drain is obsolete.
                 drain: loaded.cell.drain.filter(|drain| drain.boot_id == boot_id),
                 ..loaded.cell
             }),
@@ -290,7 +290,7 @@ impl Node {
         }
     }
 
-    /// Resolves when no further container of an earlier daemon can appear. Resolves at once while no launcher is
+    /// Resolves when no further container of an earlier daemon can appear. Resolves immediately while no launcher is
     /// connected, because calls that depend on the launcher are refused then.
     pub async fn until_found(&self) {
         if self.launcher.session().is_ok() {

@@ -166,7 +166,7 @@ fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
     Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
 
-/// Serves until the daemon stops, and then until every connection has ended. The caller must limit the time for this.
+/// Serves until the daemon stops, and then until every connection is closed. The caller must limit the time for this.
 pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
     let routes = endpoint.routes.clone().prepare();
     let shares = match endpoint.socket {
@@ -260,7 +260,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         sleep(ACCEPT_PAUSE).await;
     }
     drop((endpoint, alive));
-    let _ = ended.recv().await; // nothing is sent: this resolves when every connection has ended
+    let _ = ended.recv().await; // nothing is sent: this resolves when every connection is closed
 }
 
 /// Serves callers over TCP. See [`serve`].
@@ -357,7 +357,7 @@ struct Connection {
     bounds: Bounds,
     calls: Calls,
     budget: ConnectionBudget,
-    /// Released when the connection has ended.
+    /// Released when the connection is closed.
     slot: Slot,
     lifetime: Option<Duration>,
     /// Error for every call, if no call can be executed.
@@ -499,7 +499,7 @@ fn call(
     let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
     let (budget, client) = (budget.clone(), client.clone());
     async move {
-        // If there is no call, the library has ended the stream, or rejects it.
+        // If there is no call, the library has closed the stream, or rejects it.
         let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
             return Err(Status::resource_exhausted("the stream is closed"));
         };

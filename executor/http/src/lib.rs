@@ -41,7 +41,7 @@ pub use tls::{ClientCertificate, Trust, count_certificates};
 const BUFFER_MAX: usize = 256 << 10;
 /// Maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
-/// Longest path with query, in bytes: signed URLs of blobs are long.
+/// Maximum length of a path with query, in bytes: signed URLs of blobs are long.
 const PATH_MAX: usize = 16 << 10;
 
 /// Scheme, host and port.
@@ -98,7 +98,7 @@ impl Origin {
     /// which address `localhost` has.
     ///
     /// # Errors
-    /// Returns the reason if not.
+    /// Returns the reason if the address is not allowed.
     fn admit(&self, address: IpAddr, destinations: Destinations<'_>) -> Result<(), &'static str> {
         if self.is_localhost() && Reach::from_address(address) != Reach::Loopback {
             return Err("its name is localhost, but its address is not a loopback address");
@@ -371,7 +371,7 @@ pub enum BodyError {
         /// Waiting time in which they were received.
         within: Duration,
     },
-    /// The connection ended before the end of the body.
+    /// The connection was closed before the end of the body.
     Ended,
 }
 

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 use crate::{Destinations, HttpError, Origin};
 
-/// Largest credentials file in bytes.
+/// Maximum size of a credentials file, in bytes.
 const CREDENTIALS_MAX: u64 = 4096;
 
 /// An HTTP proxy, and the hosts that are contacted without it.

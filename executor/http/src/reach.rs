@@ -30,7 +30,7 @@ impl Reach {
     /// Checks that a server with the reach `by` may name a host with this reach.
     ///
     /// # Errors
-    /// Returns the reason if not.
+    /// Returns the reason if the name is not permitted.
     pub fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
         match self {
             Self::Public => Ok(()),

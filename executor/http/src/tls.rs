@@ -26,7 +26,7 @@ pub struct ClientCertificate {
 pub enum Trust {
     /// The system's authorities, and the authorities in a PEM file.
     System(Option<PathBuf>),
-    /// Only these (PEM).
+    /// Trust only these certificates (PEM).
     Only(Vec<u8>),
 }
 

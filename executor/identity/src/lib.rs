@@ -2,7 +2,7 @@
 //!
 //! The input is the table `identity` of the configuration, and then public keys with names. The output is certificates.
 //! Only one process uses this crate and may read the CA's key. The crate starts no process, opens only the two files of
-//! the CA, and never passes the key to another process. It checks names by the same rules as executord.
+//! the CA, and never passes the key to another process. The crate checks names by the same rules as executord.
 
 #![forbid(unsafe_code)]
 

@@ -227,7 +227,7 @@ pub enum ImageError {
     Internal(String),
 }
 
-/// Error of unpacking a layer, returned by the layer store.
+/// Error from unpacking a layer, returned by the layer store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
     /// The layer is invalid.

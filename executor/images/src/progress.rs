@@ -20,7 +20,7 @@ pub type PullResult = Result<ImageRecord, Arc<ImageError>>;
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub progress: Progress,
-    /// Outcome, once the pull has ended.
+    /// Outcome of the pull after its completion.
     pub outcome: Option<PullResult>,
 }
 

@@ -20,7 +20,7 @@ pub struct Watcher(watch::Receiver<State>);
 impl Watcher {
     /// Returns the current state, then each changed state. Returns `None` after the last state.
     pub async fn next(&mut self) -> Option<State> {
-        // A state that was not returned yet is returned even if the pull has ended.
+        // A state that was not returned yet is returned even if the pull has completed.
         self.0.changed().await.ok()?;
         Some(self.0.borrow_and_update().clone())
     }

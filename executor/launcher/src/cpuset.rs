@@ -19,10 +19,10 @@ use executor_sys::mountinfo::{self, Mount};
 
 use crate::cgroup::{ROOT, remove_dir};
 
-/// Version 1 files, each with the file of the effective value.
+/// Files on cgroup version 1, each with the file of its effective value.
 const FILES_V1: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.effective_cpus"), ("cpuset.mems", "cpuset.effective_mems")];
-/// Version 2 files, each with the file of the effective value.
+/// Files on cgroup version 2, each with the file of its effective value.
 const FILES_V2: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.cpus.effective"), ("cpuset.mems", "cpuset.mems.effective")];
 

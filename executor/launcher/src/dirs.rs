@@ -62,7 +62,7 @@ pub(crate) struct Dirs {
 }
 
 impl Dirs {
-    /// Returns the directories of a container, without creating them.
+    /// Returns the paths of a container's directories, without creating the directories.
     pub(crate) fn new(host: &Host, id: &ContainerId) -> Self {
         let state = host.containers_state().join(id.as_str());
         Self {
@@ -396,8 +396,8 @@ impl Dirs {
         let rename = || absent_is_fine(fs::rename(&self.state, &removed));
         match rename() {
             Err(error) if is_full(&error) => {
-                // A longer name can need disk space. The records show that the container has ended, so they are removed
-                // last.
+                // A longer name can need disk space. The records show that the container has completed, so they are
+                // removed last.
                 self.remove_all_but_records()?;
                 match rename() {
                     Err(error) if is_full(&error) => {

@@ -8,11 +8,11 @@
 //!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
 //! ```
 //! executord reads and writes the process's pipes or terminal directly. The supervisor stays outside of the container
-//! and reports the exit of the process. If executord exits, the supervisor ends the process. If the supervisor exits,
+//! and reports the exit of the process. If executord exits, the supervisor kills the process. If the supervisor exits,
 //! the kernel kills the process, and the launcher kills its descendants.
 //!
 //! The process has its own cgroup below the container's, in which the supervisor finds its descendants. The descendants
-//! are killed when the process has ended ([ADR
+//! are killed after the process has exited ([ADR
 //! 59](../../../docs/adr/0059-executed-processes-have-a-cgroup-of-their-own.md)).
 
 mod archive;
@@ -104,7 +104,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline:
             process.supervise(&id, &session, &signals, cgroup, &terms);
         }
         Err(news) => {
-            let _ = send(&session, news, &[]); // the daemon may be gone
+            let _ = send(&session, news, &[]); // the daemon may have exited
         }
     }
     0
@@ -269,7 +269,7 @@ impl ExecHelper<'_> {
         process: ExecProcess,
         mut ends: Vec<OwnedFd>,
     ) -> Result<(ExecProcess, Vec<OwnedFd>), NotBegun> {
-        let _ = self.socket.send(GO, &[]); // its exit is noticed below
+        let _ = self.socket.send(GO, &[]); // the exit is noticed below
         loop {
             match recv(&self.socket, self.session, self.deadline) {
                 // The socket closes on execve or exit; waitpid distinguishes them.
@@ -458,7 +458,7 @@ impl ExecProcess {
             }
             if report_at.is_some_and(|at| now >= at) {
                 log::line(Level::Error, id.as_str(), format_args!("a process could not be killed at its time limit"));
-                let _ = send(session, ExecNews::TimedOut(true), &[]); // the daemon may be gone
+                let _ = send(session, ExecNews::TimedOut(true), &[]); // the daemon may have exited
                 report_at = None;
             }
         }
@@ -484,7 +484,7 @@ impl ExecProcess {
         };
         drop(cgroup); // removes it
         let news = if report_at.is_some() { ExecNews::TimedOut(true) } else { news };
-        let _ = send(session, news, &[]); // the daemon may be gone
+        let _ = send(session, news, &[]); // the daemon may have exited
     }
 
     fn wait(&self, session: &Seqpacket, signals: &SignalEvents, (kill_at, due): (Option<Instant>, Option<Instant>)) {
@@ -513,7 +513,7 @@ impl ExecProcess {
                 Ok(Some((length, _))) => {
                     let order = ExecOrder::decode(&buffer[..length]).map_err(drop)?;
                     if (1..=64).contains(&order.signal) {
-                        let _ = process::pidfd_signal(self.pidfd.as_fd(), order.signal); // it may have exited
+                        let _ = process::pidfd_signal(self.pidfd.as_fd(), order.signal); // the process may have exited
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -537,7 +537,7 @@ impl ExecProcess {
         let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // may not be a leader yet
     }
 
-    /// Kills the process at once.
+    /// Kills the process immediately.
     fn kill(&self) {
         self.signal_all(Signal::SIGKILL);
         let _ = process::wait_for(self.pid);

@@ -1,4 +1,4 @@
-//! Ends a container. The shim or the launcher does this, always in this order.
+//! Completes a container and removes its resources. The shim or the launcher does this, always in this order.
 //!
 //! ```text
 //! complete   wipe the secrets, kill leftover processes in the cgroup, free the published ports, detach a pod from its
@@ -40,12 +40,12 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// Poll interval for released leases.
 const LEASE_LOOK: Duration = Duration::from_millis(20);
 
-/// Value of [`Remains::by`] if the container's own shim ends it.
+/// Value of [`Remains::by`] if the container's own shim completes the container.
 pub(crate) const SHIM: &str = "shim";
 
 /// Resources of a container whose process has exited or never ran.
 pub(crate) struct Remains {
-    /// Process that ends the container: `shim` or `launcher`.
+    /// Process that completes the container: `shim` or `launcher`.
     pub by: &'static str,
     pub dirs: Dirs,
     /// Cgroup, relative to each hierarchy's mount.
@@ -95,13 +95,13 @@ pub(crate) struct ProcessOutcome {
 pub(crate) enum ExitRecorded {
     /// The exit record is on disk, so the exit is known from now on.
     Yes,
-    /// This record could not be written.
+    /// The exit record could not be written.
     No(Box<ExitRecord>),
 }
 
 impl Remains {
-    /// Returns true if the container can be ended without waiting: it has no process, no published port and no secret
-    /// files that the process could write, and it is not a pod on a network.
+    /// Returns true if the container can be completed without waiting: it has no process, no published port and no
+    /// secret files that the process could write, and it is not a pod on a network.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         let has_ports = !plan.connectivity.ports.is_empty();
@@ -211,7 +211,7 @@ impl Remains {
 
     /// Removes everything without an exit record, as if the container had never existed.
     pub(crate) fn discard(&mut self, host: &Host, id: &str) {
-        let _ = self.wipe(id); // logged
+        let _ = self.wipe(id); // the error is logged
         self.detach(host, id);
         self.remove_leftovers(host, id);
         for result in [self.dirs.remove_state(), self.dirs.remove_run()] {
@@ -287,7 +287,7 @@ impl Remains {
     }
 }
 
-/// Returns true if the end of the container must detach it from a network.
+/// Returns true if the cleanup of the container must detach it from a network.
 fn leaves_a_network(plan: &Plan) -> bool {
     plan.network == Network::Cni && plan.makes_network()
 }

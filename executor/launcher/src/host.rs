@@ -49,7 +49,7 @@ pub(crate) struct Host {
     pub cgroup_parent: PathBuf,
     /// True if tmpfs supports `noswap`.
     pub noswap: bool,
-    /// Highest RLIMIT_NOFILE that can be set.
+    /// Maximum RLIMIT_NOFILE that can be set.
     pub nofile_max: u64,
     /// Out-of-memory score adjustment of the launcher and its shims.
     pub oom_score_adj: i32,

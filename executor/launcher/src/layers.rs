@@ -63,7 +63,7 @@ impl ReplyDestination {
         Self { connection: Rc::downgrade(connection), sequence }
     }
 
-    /// Returns another value for the same client and request.
+    /// Duplicates the reply destination: same client and request.
     pub(crate) fn again(&self) -> Self {
         Self { connection: Weak::clone(&self.connection), sequence: self.sequence }
     }
@@ -193,7 +193,7 @@ impl Layers {
         }
     }
 
-    /// Continues a measurement whose process has exited, or replies.
+    /// Handles the exit of a measuring process: stores the sizes, and starts the next measurement or replies.
     fn measured(&mut self, one: RunningWork) {
         let Some(client) = one.client.as_ref().map(ReplyDestination::again) else { return };
         let answer = match one.take_sizes() {
@@ -210,7 +210,7 @@ impl Layers {
         }
     }
 
-    /// Returns the reply for an existing layer. It always contains the warning about omitted parts.
+    /// Returns the reply for an existing layer. The reply always contains the warning about omitted parts.
     fn there(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
         match self.store.warning(layer, parents) {
             Some(warning) => LauncherAnswer::Unpacked(Unpacked { warning }),
@@ -406,7 +406,7 @@ fn too_many() -> Refused {
     )
 }
 
-/// Returns the id of a container that uses the layer and has not ended.
+/// Returns the id of a container that uses the layer and has not been completed.
 fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
     let has = |plan: &Plan| plan.images().any(|(_, layers)| layers.iter().any(|one| one == layer));
     let user = sweep::ids(&host.containers_run())?

@@ -1,8 +1,9 @@
 //! `executor-launcher`: the only process of the executor with privileges.
 //!
 //! The launcher is single-threaded and statically linked, and runs from a sealed memory file in its own mount
-//! namespace. It forks a shim for each container (see [`shim`]) and ends containers whose shim has exited (see
-//! [`finish`]). It never maps secrets: it only passes on descriptors of secrets and overwrites their memory.
+//! namespace. The launcher forks a shim for each container (see [`shim`]) and completes containers whose shim has
+//! exited (see [`finish`]). The launcher never maps secrets: it only passes on descriptors of secrets and overwrites
+//! their memory.
 
 #![forbid(unsafe_code)]
 
@@ -105,7 +106,7 @@ fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     if !memfd_exec::is_sealed() {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
     }
-    rustix::thread::set_name(memfd_exec::STARTING).map_err(io::Error::from)?; // it was the memory file's name
+    rustix::thread::set_name(memfd_exec::STARTING).map_err(io::Error::from)?; // the value was the memory file's name
     memfd_exec::show_arguments()?;
     process::forbid_dumps()?;
     process::become_subreaper()?;

@@ -86,7 +86,8 @@ impl Patience {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
-    /// Returns the limits to use if the end of a pod waits: all plugins together have the time limit of one plugin.
+    /// Returns the limits to use if the cleanup of a pod waits for plugins: all plugins together have the time limit of
+    /// one plugin.
     pub(crate) fn single(host: &Host) -> Self {
         Self { plugin: host.cni_patience, until: Instant::now() + host.cni_patience }
     }
@@ -101,7 +102,7 @@ impl Patience {
     }
 }
 
-/// Returns the longest time that a container waits for its network.
+/// Returns the maximum time that a container waits for its network.
 pub(crate) fn longest(host: &Host) -> Duration {
     host.cni_patience * SLOW_PLUGINS
 }
@@ -291,7 +292,7 @@ pub(crate) fn attach(
     let asked = Capabilities::from_asked(&plan.connectivity);
     let name = network.name().to_owned();
     if warm.is_none() {
-        // Detach an earlier container with the same id, whose detachment failed when it ended.
+        // Detach an earlier container with the same id, whose detachment failed after its exit.
         detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
             let why = format!("an earlier container with this id is still on its network: {why}");
             Refused::new(Reason::Precondition, why)
@@ -392,8 +393,8 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
     limit_egress(init, plan, name, &addresses)
 }
 
-/// Frees the published ports of a container that has ended; [`detach`] does the rest. Returns false on a network of CNI
-/// plugins, where only [`detach`] frees ports.
+/// Frees the published ports of a container that has exited; [`detach`] does the rest. Returns false on a CNI network,
+/// where only [`detach`] frees ports.
 ///
 /// # Errors
 /// Returns a description of the failure if a port cannot be freed.
@@ -447,7 +448,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     }
 }
 
-/// Returns true if a container has ended, but is still attached to a network of CNI plugins because a plugin failed.
+/// Returns true if a container has exited but is still attached to a CNI network because a plugin failed.
 pub(crate) fn is_left_attached(host: &Host, id: &ContainerId) -> bool {
     !host.containers_run().join(id.as_str()).exists() && left_attachment(host, id).is_some()
 }

@@ -125,7 +125,7 @@ fn parent(pid: i32) -> Option<i32> {
 }
 
 fn kill_one(pid: i32, run_dir: &Path) -> io::Result<()> {
-    let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // it has exited
+    let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // the process has exited
     if !is_ours(pid, run_dir) {
         return Ok(()); // the pid was reused, or it runs the container's program and ends with the container
     }

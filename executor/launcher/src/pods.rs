@@ -140,7 +140,7 @@ impl Pod {
     /// Returns the pod's id map, and its user namespace if it has one.
     ///
     /// # Errors
-    /// Returns a refusal if the pod has ended.
+    /// Returns a refusal if the pod has stopped.
     pub(crate) fn ids(&self) -> Result<(IdMap, Option<OwnedFd>), Refused> {
         let init = self.record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
         let namespace = match self.record.plan.isolation.user_namespace {
@@ -193,7 +193,7 @@ impl Pod {
     /// Returns a detached mount of the pod's /dev/shm.
     ///
     /// # Errors
-    /// Returns an error if the pod has ended.
+    /// Returns an error if the pod has stopped.
     pub(crate) fn shm(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         self.view(|root| open_in_root(root, Path::new(SHM), flags, Mode::empty(), Follow::NoLinks))

@@ -81,9 +81,9 @@ impl Tree {
         self.has_names
     }
 
-    /// Assembles the root at the shims' stage, an empty directory. A `dir:` must be below one of the policy's
-    /// `rootfs_dirs`, unless that list is empty. The files of [`etc`] are written if their contents are known and they
-    /// can be written before the mount.
+    /// Assembles the root file system in the shim's staging directory, which is empty. A `dir:` reference must be below
+    /// one of the policy's `rootfs_dirs`, unless that list is empty. The files of [`etc`] are written if their contents
+    /// are known and they can be written before the mount.
     ///
     /// # Errors
     /// Returns a violation of `rootfs` if the reference cannot be used on this host. Returns an error if the disk of

@@ -49,7 +49,7 @@ struct Remaining {
     ambient: CapsHashSet,
 }
 
-/// Error of compiling or installing a filter.
+/// Error from compiling or installing a filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
     /// The table of rules is wrong.

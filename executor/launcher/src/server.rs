@@ -1,4 +1,4 @@
-//! The launcher's event loop: handles requests of the daemon, exits of shims, and signals.
+//! The launcher's event loop: handles requests from the daemon, exits of shims, and signals.
 //!
 //! The loop has one thread and blocks only in `poll`. A daemon that does not read is disconnected, a shim is watched by
 //! its pidfd, and a request that must wait for a shim is deferred. A shim whose event loop stops is killed.
@@ -91,7 +91,7 @@ struct Server {
     pool: Pool,
     /// Blocks of the pool that this launcher has claimed.
     claims: Claims,
-    /// Ranges of containers that have no shim and could not be ended.
+    /// Id ranges of containers that have no shim and could not be completed.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
     warm_pool: warm_pool::WarmPool,
@@ -162,7 +162,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     crate::warm::sweep(&host, || {
         shims.iter().filter_map(|shim| Some(Dirs::new(&host, &shim.id).read_record()?.cgroup)).collect()
     })?;
-    let layers = Layers::open(&host); // after the sweep, which ended earlier workers
+    let layers = Layers::open(&host); // after the sweep, which killed earlier workers
     let ranges_left = sweep::ranges_left(&host, &shims)?;
     let used = shims
         .iter()
@@ -405,7 +405,7 @@ impl Server {
         self.kill_network_tasks();
         while self.stop_one_warm() {}
         self.hear_shims();
-        // The containers of these shims have ended, so their cleanup takes only a moment.
+        // The containers of these shims have exited, so their cleanup takes only a moment.
         let deadline = Instant::now() + LEAVING;
         let done = self.shims.values().filter(|shim| shim.done);
         let done: Vec<ContainerId> = done
@@ -440,7 +440,7 @@ impl Server {
         }
     }
 
-    /// In a forked child: closes all resources of the launcher and frees their memory. Each collection is replaced,
+    /// In a forked child, closes all resources of the launcher and frees their memory. Each collection is replaced,
     /// because a cleared collection would keep its memory in every shim.
     fn abandon(&mut self) {
         self.listener = None;

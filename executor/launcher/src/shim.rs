@@ -123,7 +123,7 @@ struct Ready {
     paused: Option<steps::pause::Paused>,
 }
 
-/// Runs a container until its end. Returns the exit status of the shim's process.
+/// Runs a container until its exit and cleanup. Returns the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
     match set_up(NAME) {
         Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
@@ -189,7 +189,7 @@ fn set_up(name: &CStr) -> std::io::Result<SignalEvents> {
     SignalEvents::take(&SIGNALS)
 }
 
-/// Runs a created container until its end.
+/// Runs a created container until its exit and cleanup.
 fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &SignalEvents) {
     let id = ready.record.plan.id.clone();
     let ready_at = now();

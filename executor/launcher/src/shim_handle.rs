@@ -29,7 +29,7 @@ pub(crate) struct ShimHandle {
     pub pid: i32,
     /// True if the shim is a child of this launcher, which must reap it.
     pub child: bool,
-    /// pidfd of the shim. It becomes readable when the shim exits.
+    /// pidfd of the shim. The pidfd becomes readable when the shim exits.
     pub pidfd: OwnedFd,
     /// Connection over which the shim reports its states and sends its volume. `None` after the shim has closed it.
     pub lifeline: Option<Seqpacket>,

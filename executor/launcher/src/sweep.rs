@@ -45,7 +45,7 @@ const LISTEN_PAUSE: Duration = Duration::from_millis(1);
 /// Time limit for shims to reply to a new launcher, for all shims together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Secret files of an ended container that could not be wiped, because a process outside of it may have a lease on one
+/// Secret files of an exited container that could not be wiped, because a process outside of it may have a lease on one
 /// of them.
 pub(crate) struct Unwiped {
     pub(crate) id: ContainerId,
@@ -81,7 +81,7 @@ pub(crate) struct Swept {
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
-/// Ends a container whose shim has exited. If the container's end was already recorded, only removes leftovers.
+/// Completes a container whose shim has exited. If the container's end was already recorded, only removes leftovers.
 /// `living` contains the running shims. These shims and their helpers are not killed. Returns files whose wipe must be
 /// repeated.
 pub(crate) fn finish(
@@ -153,7 +153,7 @@ fn finish_remains(
     let record = match RemainsState::from_dirs(&remains.dirs) {
         RemainsState::Ended => {
             orphans::kill_all(&host.run_dir, living);
-            let _ = remains.wipe(id.as_str()); // logged
+            let _ = remains.wipe(id.as_str()); // the error is logged
             remains.leave(host, id.as_str(), ExitRecorded::Yes);
             return;
         }
@@ -320,8 +320,8 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
         }
     }
     let mut living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
-    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill it here: it is ended with
-    // its container, and until then the secret files can be accessed through its mounts.
+    // An init of a tree of actions or of a pod also runs the executor's program. Do not kill it here: it is killed with
+    // its container; until then, the secret files can be accessed through its mounts.
     living.extend(
         lost.iter()
             .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))
@@ -362,7 +362,8 @@ fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
     id
 }
 
-/// Returns the id ranges of containers without a shim whose directories still exist because they could not be ended.
+/// Returns the id ranges of containers without a shim whose directories still exist because the containers could not be
+/// completed.
 ///
 /// # Errors
 /// Returns an error if the directory cannot be read.
@@ -425,7 +426,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
     })
 }
 
-/// Receives a shim's handles. If a shim listens but does not reply, it is still watched, and its container is ended
+/// Receives a shim's handles. If a shim listens but does not reply, it is still watched, and its container is completed
 /// after the shim's exit.
 fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Result<()> {
     let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };

@@ -7,7 +7,7 @@ use executor_tar::TarError;
 
 use crate::DiffId;
 
-/// Error of unpacking a layer. The cause is either the layer or the host.
+/// Error from unpacking a layer. The cause is either the layer or the host.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The media type of the blob is not supported.

@@ -32,7 +32,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Parses the media types of layers of OCI and of Docker (image specification, `media-types.md` and `layer.md`).
+/// Parses the media types of OCI and Docker layers (image specification, `media-types.md` and `layer.md`).
 impl FromStr for Compression {
     type Err = UnpackError;
 

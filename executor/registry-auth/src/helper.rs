@@ -16,13 +16,13 @@ use zeroize::Zeroizing;
 
 use crate::{Credentials, DOCKER_HUB, Secret, VALUE_MAX, secret};
 
-/// Longest name of a helper in bytes.
+/// Maximum length of the name of a helper, in bytes.
 const NAME_MAX: usize = 64;
-/// Largest output in bytes: two values and their keys.
+/// Maximum size of an output, in bytes: two values and their keys.
 const ANSWER_MAX: usize = 2 * VALUE_MAX + 1024;
 /// Time limit of a helper: some ask a network service.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Longest helper message in an error, in characters.
+/// Maximum length of a helper message in an error, in characters.
 const MESSAGE_MAX: usize = 200;
 /// Docker Hub's server name in requests to helpers.
 const DOCKER_HUB_SERVER: &str = "https://index.docker.io/v1/";

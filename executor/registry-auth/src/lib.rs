@@ -17,9 +17,9 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
-/// Largest file, in bytes.
+/// Maximum size of a file, in bytes.
 pub const FILE_MAX: usize = 1 << 20;
-/// Longest user name, password or token, in bytes.
+/// Maximum length of a user name, password or token, in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
 /// Docker Hub's names in the configuration file.
 const DOCKER_HUB: [&str; 4] = ["docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"];
@@ -38,7 +38,7 @@ pub enum Credentials {
     RegistryToken(Secret),
 }
 
-/// Error of reading credentials from a file.
+/// Error from reading credentials from a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFileError {
     #[error("has {0} bytes; at most {FILE_MAX} are allowed")]

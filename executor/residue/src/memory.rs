@@ -43,7 +43,7 @@ impl Search<'_> {
             self.report.bytes += searched;
             at += searched;
             if at < mapping.end && !failed {
-                return; // the process is gone
+                return; // the process has exited
             }
             holes = if searched == 0 { holes + 1 } else { 0 };
             at += page;

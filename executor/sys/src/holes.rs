@@ -1,8 +1,8 @@
 //! Finds holes in sparse files. Reading a hole costs as much as reading stored bytes.
 //!
-//! A sparse file of a terabyte without content is created at once and takes many minutes to read. Therefore files from
-//! untrusted sources are checked for holes before they are read. A file system without hole support reports the whole
-//! file as stored.
+//! A sparse file of a terabyte without content is created instantly and takes many minutes to read. Therefore files
+//! from untrusted sources are checked for holes before they are read. A file system without hole support reports the
+//! whole file as stored.
 
 use std::io;
 use std::ops::Range;

@@ -92,7 +92,7 @@ pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Attaches a detached mount beneath the mount whose root is `top`. When the upper mount is detached, the lower one
-/// becomes visible at once.
+/// becomes visible immediately.
 ///
 /// # Errors
 /// Returns `InvalidInput` if the kernel is older than 6.5 (see [`attaches_beneath`]) or `top` is not the root of a

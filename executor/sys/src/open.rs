@@ -72,7 +72,7 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Link
 
 /// Maximum number of symbolic links of a path, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// Maximum number of directories that are open at once.
+/// Maximum number of directories that are open at the same time.
 const DEPTH_MAX: usize = 256;
 
 /// Opens a file component by component. All directories on the way stay open, so `..` leads to the directory that the

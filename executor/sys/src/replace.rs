@@ -51,7 +51,7 @@ impl<'a> Replacement<'a> {
             self.publish(&file, &partial)?;
             Ok(file)
         });
-        written.inspect_err(|_| drop(fs::remove_file(&partial))) // fails if it was renamed already
+        written.inspect_err(|_| drop(fs::remove_file(&partial))) // fails if the file was renamed already
     }
 
     fn create(&self, partial: &Path) -> io::Result<File> {

@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// After a listener is closed, pending connections can be accepted, and new connections are refused at once.
+    /// After a listener is closed, pending connections can be accepted, and new connections are refused immediately.
     #[test]
     fn pending_connection_is_accepted_after_close() {
         let dir = tempfile::tempdir().unwrap();

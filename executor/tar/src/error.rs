@@ -1,13 +1,13 @@
-//! Errors of reading an archive.
+//! Errors from reading an archive.
 
 use std::io;
 
 use executor_core::text::printable;
 
-/// Longest name in a message, in bytes.
+/// Maximum length of a name in a message, in bytes.
 const NAME_MAX: usize = 200;
 
-/// Error of reading an archive: a fault of the archive or of its source.
+/// Error from reading an archive: a fault of the archive or of its source.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     #[error("{}{found} {what}; at most {limit} are allowed", at(.entry))]

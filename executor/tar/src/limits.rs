@@ -15,14 +15,14 @@ pub struct Limits {
     pub file_bytes: u64,
     /// Maximum number of entries.
     pub entries: u64,
-    /// Longest path in bytes: the kernel's limit.
+    /// Maximum length of a path, in bytes: the kernel's limit.
     pub path: u64,
-    /// Longest path component, and longest name of an extended attribute, in bytes: the kernel's limit. The reader does
-    /// not split paths: the caller that does enforces it for components.
+    /// Maximum length of a path component, and of the name of an extended attribute, in bytes: the kernel's limit. The
+    /// reader does not split paths: the caller that does enforces it for components.
     pub name: u64,
-    /// Longest target of a link in bytes.
+    /// Maximum length of a link target, in bytes.
     pub link: u64,
-    /// Longest value of an extended attribute in bytes: the kernel's limit.
+    /// Maximum length of the value of an extended attribute, in bytes: the kernel's limit.
     pub xattr: u64,
     /// Maximum number of extended attributes per entry.
     pub xattrs: u64,

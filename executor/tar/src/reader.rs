@@ -343,7 +343,7 @@ fn within(path: &[u8], what: &'static str, found: u64, limit: u64) -> Result<(),
     if found > limit { Err(TarError::limit(path, what, found, limit)) } else { Ok(()) }
 }
 
-/// Converts an error of the source.
+/// Converts an error from the source.
 fn failed(error: io::Error) -> TarError {
     if error.kind() == io::ErrorKind::UnexpectedEof { too_early() } else { TarError::Read(error) }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Piece {
 const GNU_PIECE: usize = 24;
 /// Fault of pax's maps.
 pub(crate) const INVALID_MAP: &str = "an invalid map of a sparse file";
-/// Longest line of a map in the content, in bytes.
+/// Maximum length of a line of a map in the content, in bytes.
 const LINE_MAX: usize = 21;
 
 /// Checks that the pieces are in order, do not overlap, end within the file, and together have the stored length.

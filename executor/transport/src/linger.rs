@@ -28,7 +28,7 @@ impl LingeringSocket {
 
     /// Shuts down the write side. Resolves when the client has read everything or has disconnected, or at the deadline.
     pub async fn until_read(self, deadline: Instant) {
-        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // fails if the client is gone
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // fails if the client has disconnected
         let read = async {
             while unread(&self.0).is_ok_and(|bytes| bytes > 0) {
                 sleep(POLL_INTERVAL).await;
@@ -62,6 +62,6 @@ mod tests {
         server.write_all(&[1; 100]).await.unwrap();
         LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + POLL_INTERVAL).await; // never reads
         drop(client);
-        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // is gone
+        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // has disconnected
     }
 }

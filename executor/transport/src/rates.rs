@@ -1,5 +1,5 @@
-//! Limits the connection rate of each owner. If an owner exceeds its rate, its connections are refused at once, so that
-//! the shared queue stays short.
+//! Limits the connection rate of each owner. If an owner exceeds its rate, its connections are refused immediately, so
+//! that the shared queue stays short.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

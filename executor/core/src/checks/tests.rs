@@ -102,7 +102,7 @@ fn unhealthy_start_fails_at_startup_timeout() {
 }
 
 /// A check that could not be executed counts neither as success nor as failure. A daemon that is late executes a check
-/// before it ends the container.
+/// before it terminates the container.
 #[test]
 fn p37_only_a_failure_ends_a_container() {
     let checks = checks(&[check(1, 0)], &[], &[]);

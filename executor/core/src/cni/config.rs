@@ -6,11 +6,11 @@ use serde_json::{Map, Value};
 
 use super::Version;
 
-/// Largest configuration file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 pub const CONFIG_MAX: u64 = 256 << 10;
 /// Maximum number of plugins of a network.
 pub const PLUGINS_MAX: usize = 16;
-/// Longest name of a network or of a plugin, in bytes.
+/// Maximum length of the name of a network or of a plugin, in bytes.
 const NAME_MAX: usize = 128;
 /// Maximum number of versions that a configuration may list.
 const VERSIONS_MAX: usize = 32;
@@ -41,7 +41,7 @@ pub struct Plugin {
     pub config: Map<String, Value>,
 }
 
-/// Error of parsing a network configuration.
+/// Error from parsing a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadConfig {
     /// The file is not a JSON object.

@@ -38,7 +38,7 @@ pub struct ImageDefaults {
     pub volumes: Vec<String>,
 }
 
-/// Error of reading a configuration; holds every violation.
+/// Error from reading a configuration; holds every violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the image's configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ConfigError(pub Vec<Violation>);

@@ -40,7 +40,7 @@ pub struct Digest {
     hex: String,
 }
 
-/// Error of parsing a digest.
+/// Error from parsing a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDigest {
     /// The digest has no colon, or an unknown algorithm.

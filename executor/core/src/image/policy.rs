@@ -49,7 +49,7 @@ pub struct Forbidden {
     key: &'static str,
 }
 
-/// Error of reading the policy; holds every invalid pattern.
+/// Error from reading the policy; holds every invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct BadRules(pub Vec<String>);
 

@@ -21,15 +21,15 @@ use serde::{Deserialize, Serialize};
 use super::digest::{BadDigest, Digest};
 use crate::violation::{FieldFault, ViolationReason};
 
-/// Longest registry and repository together, in bytes (distribution's reference grammar).
+/// Maximum total length of registry and repository, in bytes (distribution's reference grammar).
 const NAME_MAX: usize = 255;
-/// Longest tag, in bytes.
+/// Maximum length of a tag, in bytes.
 const TAG_MAX: usize = 128;
-/// Longest path in bytes, NUL included (the kernel's PATH_MAX).
+/// Maximum length of a path, in bytes, NUL included (the kernel's PATH_MAX).
 const PATH_MAX: usize = 4096;
-/// Longest name of an image in a layout or an archive, in bytes.
+/// Maximum length of the name of an image in a layout or an archive, in bytes.
 const INNER_MAX: usize = 512;
-/// Longest reference, in bytes. Longer references are not parsed.
+/// Maximum length of a reference, in bytes. Longer references are not parsed.
 const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
 /// Registry of references without a host name.
 pub(super) const DEFAULT_REGISTRY: &str = "docker.io";
@@ -119,7 +119,7 @@ impl Fault {
     }
 }
 
-/// Error of parsing a reference; holds every error.
+/// Error from parsing a reference; holds every error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadReference(pub Vec<Fault>);
 

@@ -15,7 +15,7 @@ pub const START_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 /// Default number of successes after which a check passes.
 pub const HEALTHY_DEFAULT: u32 = 1;
 /// Default number of failures after which a check no longer passes. The kubelet has the same default. With Diego's
-/// default, 1, a program that does not respond for one second would be ended.
+/// default, 1, a program that does not respond for one second would be terminated.
 pub const UNHEALTHY_DEFAULT: u32 = 3;
 
 /// Checks of a container.
@@ -23,7 +23,7 @@ pub const UNHEALTHY_DEFAULT: u32 = 3;
 pub struct Checks {
     /// Checks that must pass before all other checks run. If empty, the liveness checks have this purpose.
     pub startup: Vec<Check>,
-    /// Checks that end the container when one of them fails.
+    /// Checks that terminate the container if one of them fails.
     pub liveness: Vec<Check>,
     /// Checks that must pass for the container to be ready.
     pub readiness: Vec<Check>,
@@ -63,7 +63,7 @@ pub struct Check {
     pub healthy_threshold: u32,
     /// Consecutive failures after which the check no longer passes; 0 for a startup check.
     pub unhealthy_threshold: u32,
-    /// Log source of a program's output; when empty, the container's log source.
+    /// Log source of a program's output; if empty, the container's log source.
     #[serde(default)]
     pub log_source: String,
 }
@@ -89,7 +89,7 @@ pub struct HttpProbe {
     pub path: String,
     /// Request headers, as name and value.
     pub headers: Vec<(String, String)>,
-    /// Status codes that pass; 200 to 399 when empty.
+    /// Status codes that pass; 200 to 399 if empty.
     pub statuses: Vec<u16>,
 }
 
@@ -107,9 +107,9 @@ pub struct ExecProbe {
     pub path: String,
     /// Arguments, which are not secret.
     pub args: Vec<String>,
-    /// Working directory; the container's own when empty.
+    /// Working directory; the container's own if empty.
     pub dir: String,
-    /// User; the container's own when empty.
+    /// User; the container's own if empty.
     pub user: String,
     /// True if the program gets the environment of the container's process.
     #[serde(default)]

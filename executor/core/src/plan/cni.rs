@@ -12,9 +12,9 @@ pub struct CniOptions {
     pub arguments: Vec<CniArgument>,
     /// Capability `bandwidth`.
     pub bandwidth: Option<CniBandwidth>,
-    /// Capability `cgroupPath`; unset when empty.
+    /// Capability `cgroupPath`; unset if empty.
     pub cgroup_path: String,
-    /// Capability `io.kubernetes.cri.pod-annotations`; unset when empty.
+    /// Capability `io.kubernetes.cri.pod-annotations`; unset if empty.
     pub pod_annotations: BTreeMap<String, String>,
 }
 

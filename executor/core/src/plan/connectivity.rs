@@ -15,7 +15,7 @@ pub enum Network {
     None,
     /// The host's network.
     Host,
-    /// A separate namespace on a network of the node: a built-in network or a network of CNI plugins.
+    /// A separate namespace on a network of the node: a built-in network or a CNI network.
     Cni,
     /// An existing namespace, by a path that the operator allows.
     Path,
@@ -85,14 +85,14 @@ pub struct Connectivity {
     pub ports: Vec<PublishedPort>,
     /// True if the container may open connections to destinations outside of its network.
     pub egress: bool,
-    /// Destinations outside of the container's network to which it may open connections; every destination when empty.
+    /// Destinations outside of the container's network to which it may open connections; every destination if empty.
     pub egress_rules: Vec<EgressRule>,
-    /// Host name; derived from the container's id when empty.
+    /// Host name; derived from the container's id if empty.
     pub hostname: String,
     /// Additional names on a built-in network, besides the id and the host name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub network_aliases: Vec<String>,
-    /// Addresses of name servers; those of the CNI result when empty.
+    /// Addresses of name servers; those of the CNI result if empty.
     pub dns_servers: Vec<IpAddr>,
     /// Domains to search.
     pub dns_searches: Vec<String>,

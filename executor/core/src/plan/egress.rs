@@ -69,7 +69,7 @@ pub struct EgressRule {
     pub protocol: EgressProtocol,
     /// Destination addresses.
     pub destinations: Vec<AddressRange>,
-    /// Destination ports; every port when empty.
+    /// Destination ports; every port if empty.
     pub ports: Vec<PortRange>,
     /// ICMP messages; every message if unset.
     pub icmp: Option<IcmpMessages>,
@@ -116,7 +116,7 @@ impl AddressRange {
     }
 }
 
-/// Error of parsing a range of addresses.
+/// Error from parsing a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRange {
     /// The string is not an address, a network or a range.

@@ -17,19 +17,19 @@ pub const GIVEN_CGROUP: &str = "executor-";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostOptions {
-    /// CPUs, in the kernel's list format; all host CPUs when empty.
+    /// CPUs, in the kernel's list format; all host CPUs if empty.
     pub cpus: String,
-    /// Memory nodes, in the kernel's list format; all memory nodes of the host when empty.
+    /// Memory nodes, in the kernel's list format; all memory nodes of the host if empty.
     pub memory_nodes: String,
-    /// Adjustment of the OOM score; when unset, the launcher's own adjustment.
+    /// Adjustment of the OOM score; if unset, the launcher's own adjustment.
     pub oom_score_adj: Option<i32>,
     /// Limits of each process, in the order of the request.
     pub ulimits: Vec<Ulimit>,
-    /// AppArmor profile of each process; none when empty.
+    /// AppArmor profile of each process; none if empty.
     pub apparmor_profile: String,
     /// Devices, in the order of the request.
     pub devices: Vec<Device>,
-    /// Absolute path of the cgroup below which the container's cgroup is created; the launcher's own when empty.
+    /// Absolute path of the cgroup below which the container's cgroup is created; the launcher's own if empty.
     pub cgroup_parent: PathBuf,
     /// Bytes of huge pages by page size in the kernel's format: `2MB`.
     pub hugepage_bytes: BTreeMap<String, u64>,

@@ -30,6 +30,6 @@ pub struct Logging {
     pub limits: LogLimits,
     /// Tags for log forwarders.
     pub tags: BTreeMap<String, String>,
-    /// Absolute path of a file of the host that receives the output, too; none when empty.
+    /// Absolute path of a file of the host that receives the output, too; none if empty.
     pub file: PathBuf,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Default delay before the second consecutive restart (the kubelet's).
 pub const RESTART_DELAY_MIN_DEFAULT: Duration = Duration::from_secs(10);
-/// Default longest delay (the kubelet's).
+/// Default maximum delay (the kubelet's).
 pub const RESTART_DELAY_MAX_DEFAULT: Duration = Duration::from_secs(300);
 
 /// Condition for restarting the action.
@@ -26,12 +26,12 @@ pub struct RestartPolicy {
     pub mode: RestartMode,
     /// Delay before the second consecutive restart, doubled for each further restart. The first restart is immediate.
     pub delay_min: Duration,
-    /// Longest delay. A run that lasts twice this time resets the sequence.
+    /// Maximum delay. A run that lasts twice this time resets the sequence.
     pub delay_max: Duration,
 }
 
 impl RestartPolicy {
-    /// Returns true if the action is restarted after a run that ended. `restarts` is the number of restarts so far.
+    /// Returns true if the action is restarted after a completed run. `restarts` is the number of restarts so far.
     pub fn permits(&self, failed: bool, restarts: u64) -> bool {
         match self.mode {
             RestartMode::Always => true,

@@ -1,4 +1,4 @@
-//! Requests of the daemon to the launcher, and the launcher's replies.
+//! Requests from the daemon to the launcher, and the launcher's replies.
 
 use prost::{Message, Oneof};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::settings::SectionDigests;
 
-/// Request of the daemon to the launcher.
+/// Request from the daemon to the launcher.
 #[derive(Clone, PartialEq, Message)]
 pub struct LauncherRequest {
     /// Number of the request; the reply repeats it.
@@ -19,7 +19,7 @@ pub struct LauncherRequest {
     pub call: Option<LauncherCall>,
 }
 
-/// Calls of the daemon to the launcher.
+/// Calls from the daemon to the launcher.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherCall {
     /// The first request on a connection.
@@ -178,7 +178,7 @@ pub struct LauncherReply {
     /// Sequence number of the request.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Answer; `None` if a newer peer sent an answer that is unknown here.
+    /// Response; `None` if a newer peer sent a response that is unknown here.
     #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340, 341, 342, 470")]
     pub answer: Option<LauncherAnswer>,
 }
@@ -207,13 +207,13 @@ pub enum LauncherAnswer {
     /// Reply to [`ListNetworks`].
     #[prost(message, tag = "340")]
     NetworksListed(NetworksListed),
-    /// Answer to [`CheckNetwork`].
+    /// Response to [`CheckNetwork`].
     #[prost(message, tag = "341")]
     NetworkChecked(NetworkChecked),
-    /// Answer to [`OpenNameSockets`].
+    /// Response to [`OpenNameSockets`].
     #[prost(message, tag = "342")]
     NameSockets(NameSockets),
-    /// Answer to [`MeasureLayers`].
+    /// Response to [`MeasureLayers`].
     #[prost(message, tag = "470")]
     LayersMeasured(LayersMeasured),
 }

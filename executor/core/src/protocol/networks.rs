@@ -16,17 +16,17 @@ pub const CNI_NETWORKS_MAX: usize = 500;
 pub const LISTED_CONTAINERS_BYTES: usize = 2 << 20;
 /// Maximum number of warnings of a list, and of each network.
 pub const NETWORK_WARNINGS_MAX: usize = 50;
-/// Longest warning of a list, in characters.
+/// Maximum length of a warning of a list, in characters.
 pub const NETWORK_WARNING_LENGTH: usize = 400;
 /// Descriptor of the reply to a [`ListNetworks`]: a memory file with a [`NetworkList`].
 pub const NETWORKS_FDS: [&str; 1] = ["networks"];
-/// Largest [`NetworkList`], in bytes.
+/// Maximum size of a [`NetworkList`], in bytes.
 pub const NETWORK_LIST_MAX: u64 = 8 << 20;
 
 /// Requests the networks.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListNetworks {
-    /// Names of the networks to list, at most [`NETWORK_NAMES_MAX`]; all when empty.
+    /// Names of the networks to list, at most [`NETWORK_NAMES_MAX`]; all if empty.
     #[prost(string, repeated, tag = "1")]
     pub names: Vec<String>,
 }
@@ -48,7 +48,7 @@ pub struct CheckNetwork {
     pub name: String,
 }
 
-/// Answer to [`CheckNetwork`]; a memory file with a [`NetworkChecks`] accompanies it.
+/// Response to [`CheckNetwork`]; a memory file with a [`NetworkChecks`] accompanies it.
 #[derive(Clone, PartialEq, Message)]
 pub struct NetworkChecked {}
 
@@ -100,7 +100,7 @@ pub struct OpenNameSockets {
     pub network: String,
 }
 
-/// Answer to [`OpenNameSockets`]. The sockets accompany it: for each gateway of the network, in order, one UDP socket
+/// Response to [`OpenNameSockets`]. The sockets accompany it: for each gateway of the network, in order, one UDP socket
 /// and one listening TCP socket. The launcher keeps no copy.
 #[derive(Clone, PartialEq, Message)]
 pub struct NameSockets {}
@@ -122,7 +122,7 @@ pub struct ListedNetwork {
     /// Name that requests use.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Data of a built-in network; `None` for a network of CNI plugins.
+    /// Data of a built-in network; `None` for a CNI network.
     #[prost(message, optional, tag = "2")]
     pub bridge: Option<ListedBridge>,
     /// Types of the CNI plugins, in the order of their configuration.

@@ -1,4 +1,4 @@
-//! Requests of the daemon to a shim, and the shim's reports.
+//! Requests from the daemon to a shim, and the shim's reports.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use prost::{Message, Oneof};
 use super::{Attach, Done, Refused};
 use crate::usage::Usage;
 
-/// Request of the daemon to a shim.
+/// Request from the daemon to a shim.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShimRequest {
     /// Number of the request; the reply repeats it.
@@ -18,7 +18,7 @@ pub struct ShimRequest {
     pub call: Option<ShimCall>,
 }
 
-/// Calls of the daemon to a shim.
+/// Calls from the daemon to a shim.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum ShimCall {
     /// Send the container's stop signal, then SIGKILL.
@@ -58,7 +58,7 @@ pub enum ShimCall {
     /// Start the process of a held container.
     #[prost(message, tag = "44")]
     Start(Start),
-    /// End the container because of its checks.
+    /// Terminate the container because a check failed.
     #[prost(message, tag = "80")]
     EndUnhealthy(EndUnhealthy),
     /// Write the state of the health checks to the log.
@@ -128,7 +128,8 @@ pub struct ReadUsage {
     pub log_only: bool,
 }
 
-/// Ends a container because its checks failed: sends the stop signal, and SIGKILL after the container's grace period.
+/// Terminates a container because its checks failed: sends the stop signal, and SIGKILL after the container's grace
+/// period.
 #[derive(Clone, PartialEq, Message)]
 pub struct EndUnhealthy {
     /// Reason, for the log and the container's result: at most
@@ -273,10 +274,10 @@ pub struct ReadSecrets {
 #[derive(Clone, PartialEq, Message)]
 pub struct Share {}
 
-/// Ends a container gracefully.
+/// Stops a container gracefully.
 #[derive(Clone, PartialEq, Message)]
 pub struct Stop {
-    /// Milliseconds until SIGKILL; 0 for SIGKILL at once.
+    /// Milliseconds until SIGKILL; 0 for an immediate SIGKILL.
     #[prost(uint64, tag = "1")]
     pub grace_ms: u64,
     /// Signal to send instead of the container's stop signal; 0 for the stop signal.

@@ -24,7 +24,7 @@ pub struct Exec {
     /// Id of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
-    /// User as `user[:group]`; the container's own user when empty.
+    /// User as `user[:group]`; the container's own user if empty.
     #[prost(string, tag = "2")]
     pub user: String,
     /// True if the process gets a terminal.
@@ -116,7 +116,7 @@ pub struct ArchiveDone {
     pub bytes: u64,
 }
 
-/// Request of the daemon on a session. Closing the session ends the process.
+/// Request from the daemon on a session. Closing the session kills the process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecOrder {
     /// Signal to send to the process.
@@ -198,7 +198,7 @@ pub struct Attach {
     pub resume_at: Option<u64>,
 }
 
-/// Largest packet of an attached client in either direction, in bytes, including its mark.
+/// Maximum size of a packet of an attached client in either direction, in bytes, including its mark.
 pub const ATTACHED_PACKET_MAX: usize = 16 << 10;
 
 /// First byte of a packet from the shim.

@@ -14,9 +14,9 @@ pub enum StepState {
     Pending,
     /// The step was started and has not ended.
     Running,
-    /// The step ended without an error.
+    /// The step completed without an error.
     Succeeded,
-    /// The step ended with an error.
+    /// The step failed.
     Failed,
     /// The step was cancelled.
     Cancelled,

@@ -25,8 +25,8 @@ pub const ROOT_CAPABILITIES: [&str; 8] = [
 pub struct CapabilitySets {
     /// Permitted and effective capabilities, in the kernel's spelling.
     pub names: BTreeSet<&'static str>,
-    /// Bounding set: the capabilities that set-user-id programs can gain. It differs from `names` only if programs may
-    /// gain privileges.
+    /// Bounding set: the capabilities that set-user-id programs can gain. This set differs from `names` only if
+    /// programs may gain privileges.
     pub bounding: BTreeSet<&'static str>,
     /// True if the capabilities are also inheritable and ambient. Otherwise a user other than root would lose added
     /// capabilities at execve.

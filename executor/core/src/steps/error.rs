@@ -2,7 +2,7 @@
 
 use crate::record::Exit;
 
-/// Error of a step, and the end of the process that caused the error.
+/// Error of a step, and the exit of the process that caused the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StepError {
     pub(super) why: Why,

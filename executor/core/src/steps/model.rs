@@ -1,5 +1,5 @@
-//! A reference interpreter of trees of actions. It evaluates each subtree recursively, from its start time and the time
-//! of its cancellation, without events. Tests execute random trees with both implementations.
+//! A reference interpreter of trees of actions. The model evaluates each subtree recursively, from its start time and
+//! the time of its cancellation, without events. Tests execute random trees with both implementations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -156,7 +156,7 @@ impl Reference<'_> {
 
     fn codependent(&self, actions: &[Action], start: u64, cancel: Option<u64>, fails_on_exit: bool) -> SubtreeEnd {
         let alone = actions.iter().map(|action| self.eval(action, start, cancel).at);
-        // The first end cancels the others, but not the step that ended.
+        // The first completed step cancels the others.
         let first = alone.min().unwrap_or(start);
         let cancel = Some(cancel.map_or(first, |cancel| cancel.min(first)));
         let ends: Vec<SubtreeEnd> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
@@ -240,7 +240,7 @@ impl Pauses {
     }
 }
 
-/// Converts milliseconds to a time of the model.
+/// Converts milliseconds to a timestamp of the simulated clock.
 fn at(millis: u64) -> Timestamp {
     Timestamp(millis * 1_000_000)
 }

@@ -27,7 +27,7 @@ pub(super) struct Restarts {
     pace: RestartPacer,
     /// Error of the last run.
     error: Option<StepError>,
-    /// Reason why the current run is being ended for a restart.
+    /// Reason why the current run is being stopped for a restart.
     asked: Option<String>,
     /// True if no further run follows.
     over: bool,
@@ -80,7 +80,7 @@ impl Restarts {
 /// Result of a request to restart the action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RestartOutcome {
-    /// The run is being ended, and another run follows.
+    /// The run is being stopped, and another run follows.
     Follows(Vec<StepOrder>),
     /// The action is ending or has already ended.
     IsEnding,
@@ -97,7 +97,7 @@ impl Steps {
         })
     }
 
-    /// Ends the current run as a failure with this reason, if the policy permits another run.
+    /// Stops the current run as a failure with this reason, if the policy permits another run.
     pub fn run_again_for(&mut self, reason: String, now: Timestamp) -> RestartOutcome {
         let Some(index) = self.steps.iter().position(|step| matches!(step.role, Role::Restart(_))) else {
             return RestartOutcome::NotPermitted;
@@ -134,7 +134,7 @@ impl Steps {
         self.step_of(process).is_none_or(|step| self.is_step_done(step))
     }
 
-    /// Returns true if a transfer has ended and will not start again.
+    /// Returns true if a transfer has completed and will not start again.
     pub fn is_transfer_done(&self, transfer: usize) -> bool {
         self.step_of_transfer(transfer).is_none_or(|step| self.is_step_done(step))
     }
@@ -170,7 +170,7 @@ impl Steps {
         above.find(|index| matches!(self.steps[*index].role, Role::Restart(_)))
     }
 
-    /// Continues after the end of a run.
+    /// Continues after the exit of a run.
     pub(super) fn run_ended(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
         let step = &mut self.steps[index];
         let Role::Restart(restarts) = &mut step.role else { return };
@@ -222,7 +222,7 @@ impl Steps {
         self.start_step(child, now);
     }
 
-    /// Ends a delay because the step was cancelled. The step gets the status of the last run.
+    /// Cancels a delay because the step was cancelled. The step gets the status of the last run.
     pub(super) fn cancel_wait(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
         restarts.record.next_at = None;

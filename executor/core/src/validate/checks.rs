@@ -16,23 +16,23 @@ use crate::plan::{
 const CHECKS_MAX: usize = 4;
 /// Maximum interval, initial delay and start timeout.
 const SPAN_MAX: Duration = Duration::from_secs(3600);
-/// Shortest time between checks, as in Diego.
+/// Minimum time between checks, as in Diego.
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
-/// Shortest time between executed programs, each of which needs a fork of the launcher.
+/// Minimum time between executed programs, each of which needs a fork of the launcher.
 const EXEC_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Longest time limit of one check.
+/// Maximum time limit of one check.
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
-/// Shortest time limit of one check.
+/// Minimum time limit of one check.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-/// Largest threshold.
+/// Maximum threshold.
 const THRESHOLD_MAX: u32 = 100;
-/// Longest path of an HTTP request, in bytes.
+/// Maximum length of an HTTP request path, in bytes.
 const HTTP_PATH_MAX: usize = 1024;
 /// Maximum number of headers, and of statuses.
 const HTTP_LIST_MAX: usize = 16;
-/// Longest name of a header, in bytes.
+/// Maximum length of a header name, in bytes.
 const HEADER_NAME_MAX: usize = 64;
-/// Longest value of a header, in bytes.
+/// Maximum length of a header value, in bytes.
 const HEADER_VALUE_MAX: usize = 512;
 /// Maximum number of a program's arguments.
 const ARGS_MAX: usize = 64;

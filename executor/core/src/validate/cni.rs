@@ -9,9 +9,9 @@ use crate::plan::{CniArgument, CniBandwidth, CniOptions};
 
 /// Maximum number of arguments.
 const ARGUMENTS_MAX: usize = 32;
-/// Longest name of an argument, in bytes.
+/// Maximum length of an argument name, in bytes.
 const NAME_MAX: usize = 64;
-/// Longest value of an argument, in bytes.
+/// Maximum length of an argument value, in bytes.
 const VALUE_MAX: usize = 1024;
 /// Argument that every call has.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
@@ -21,7 +21,7 @@ const BURST_BITS: u64 = (u32::MAX as u64) * 8;
 const ANNOTATIONS_MAX: usize = 1024;
 /// Maximum size of all annotations, in bytes: Kubernetes' limit.
 const ANNOTATION_BYTES_MAX: usize = 256 << 10;
-/// Longest name of an annotation, in bytes: a DNS name of 253 bytes, a slash and a name of 63 bytes.
+/// Maximum length of the name of an annotation, in bytes: a DNS name of 253 bytes, a slash and a name of 63 bytes.
 const ANNOTATION_NAME_MAX: usize = 317;
 
 /// Checks the settings. The caller checks that the network is a network of the node.

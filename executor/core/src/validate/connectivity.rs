@@ -15,11 +15,11 @@ const PORTS_MAX: usize = 256;
 const SERVERS_MAX: usize = 3;
 /// Maximum number of search domains, and of resolver options.
 const WORDS_MAX: usize = 32;
-/// Longest name of a network, in bytes.
+/// Maximum length of the name of a network, in bytes.
 const NETWORK_NAME_MAX: usize = 128;
-/// Longest host name, in bytes: the kernel's limit (`__NEW_UTS_LEN`).
+/// Maximum length of a host name, in bytes: the kernel's limit (`__NEW_UTS_LEN`).
 const HOSTNAME_MAX: usize = 64;
-/// Longest label of a host name, in bytes.
+/// Maximum length of a label of a host name, in bytes.
 const LABEL_MAX: usize = 63;
 /// Maximum number of network aliases.
 const ALIASES_MAX: usize = 16;
@@ -27,7 +27,7 @@ const ALIASES_MAX: usize = 16;
 const NAMESPACES_MAX: usize = 1000;
 /// Last component of a list entry that allows everything in its directory.
 const ANY_NAME: &str = "*";
-/// Longest domain name, in bytes.
+/// Maximum length of a domain name, in bytes.
 const DOMAIN_MAX: usize = 253;
 /// Capabilities with which a process could remove the egress filter, or bypass it.
 const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];

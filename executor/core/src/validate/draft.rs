@@ -14,7 +14,7 @@ use crate::plan::{
 pub struct Draft<'a> {
     /// Container id.
     pub id: &'a str,
-    /// Reference of the root file system; `host` when empty.
+    /// Reference of the root file system; `host` if empty.
     pub rootfs: &'a str,
     /// Path or name of the program.
     pub path: &'a str,
@@ -24,7 +24,7 @@ pub struct Draft<'a> {
     pub dir: &'a str,
     /// Environment variables as names and values.
     pub env: Vec<(&'a str, &'a [u8])>,
-    /// User as `user[:group]`; root when empty.
+    /// User as `user[:group]`; root if empty.
     pub user: &'a str,
     /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
     pub nofile: Option<u64>,
@@ -55,7 +55,7 @@ pub struct Draft<'a> {
     /// Bytes that the process may write to the file system of its secret files; 0 = default. Unset if the files are
     /// read-only.
     pub writable_files: Option<u64>,
-    /// Path of the file for the runtime token; no token when empty.
+    /// Path of the file for the runtime token; no token if empty.
     pub token_path: &'a str,
     /// Masking of the output.
     pub redaction: Redaction,
@@ -180,7 +180,7 @@ pub struct DraftStep<'a> {
     pub dir: &'a str,
     /// Environment variables as names and values.
     pub env: Vec<(&'a str, &'a [u8])>,
-    /// User as `user[:group]`; root when empty.
+    /// User as `user[:group]`; root if empty.
     pub user: &'a str,
     /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
     pub nofile: Option<u64>,
@@ -220,7 +220,7 @@ pub struct DraftTransfer<'a> {
     pub url: Option<&'a str>,
     /// Path in the container.
     pub path: &'a str,
-    /// User as `user[:group]`; root when empty.
+    /// User as `user[:group]`; root if empty.
     pub user: &'a str,
     /// Log source of the transfer's log lines.
     pub log_source: &'a str,

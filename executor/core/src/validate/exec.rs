@@ -5,7 +5,7 @@ use super::{DraftStep, Policy, Report, Violation, parse_user, process, shorten};
 use crate::limits::PATH_MAX;
 use crate::plan::UserRef;
 
-/// Largest number of rows or columns of a terminal.
+/// Maximum number of rows or columns of a terminal.
 pub const WINDOW_MAX: u32 = 65_535;
 
 /// A request to execute a process, borrowed.
@@ -17,9 +17,9 @@ pub struct ExecDraft<'a> {
     pub args: Vec<&'a str>,
     /// Environment variables as names and values.
     pub env: Vec<(&'a str, &'a [u8])>,
-    /// Working directory; the container's own when empty.
+    /// Working directory; the container's own if empty.
     pub dir: &'a str,
-    /// User as `user[:group]`; the container's own user when empty.
+    /// User as `user[:group]`; the container's own user if empty.
     pub user: &'a str,
     /// Rows and columns of the terminal.
     pub window: (u32, u32),

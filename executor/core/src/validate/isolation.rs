@@ -53,7 +53,7 @@ pub const CAPABILITIES: [&str; 41] = [
     "CAP_BPF",
     "CAP_CHECKPOINT_RESTORE",
 ];
-/// Largest seccomp profile of a request, in bytes.
+/// Maximum size of a seccomp profile of a request, in bytes.
 pub const SECCOMP_PROFILE_MAX: usize = 256 << 10;
 /// Name that means every capability.
 const ALL: &str = "ALL";

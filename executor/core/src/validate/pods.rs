@@ -4,7 +4,7 @@ use super::ViolationReason::{Conflict, InvalidFormat, UnknownValue};
 use super::{Draft, FieldFault, Report, Violation, shorten};
 use crate::plan::{Isolation, Medium, Plan, PodRole, VolumeSource, pod_volume_name};
 
-/// Longest name of a pod's volume, in bytes.
+/// Maximum length of the name of a pod's volume, in bytes.
 const NAME_MAX: usize = 63;
 /// Maximum number of volumes that an error names.
 const NAMES_SHOWN: usize = 20;

@@ -56,7 +56,7 @@ pub struct Policy {
     pub outputs_bytes_max: u64,
     /// True if requests may use `rootfs: host`.
     pub allow_host_rootfs: bool,
-    /// Directories below which the path of `dir:` must be; any path when empty.
+    /// Directories below which the path of `dir:` must be; any path if empty.
     pub rootfs_dirs: Vec<PathBuf>,
     /// True if requests may use `network: host`.
     pub allow_host_network: bool,
@@ -108,54 +108,54 @@ pub struct Policy {
     pub cni_bin_dirs: Vec<PathBuf>,
     /// True if requests may use `egress`.
     pub allow_egress: bool,
-    /// Host ports that requests may publish; none when empty.
+    /// Host ports that requests may publish; none if empty.
     pub ports_allowed: Vec<PortRule>,
     /// Default limit on a log's bytes per second; -1 = the maximum, 0 = nothing is kept.
     #[serde(with = "crate::settings::rate")]
     pub default_log_bytes_per_second: i64,
     /// Default limit on a log's lines per second; -1 = the maximum, 0 = nothing is kept.
     pub default_log_lines_per_second: i64,
-    /// Highest limit on a log's bytes per second in a request; -1 = requests may set any limit, or no limit.
+    /// Maximum limit on a log's bytes per second in a request; -1 = requests may set any limit, or no limit.
     #[serde(with = "crate::settings::rate")]
     pub log_bytes_per_second_max: i64,
-    /// Highest limit on a log's lines per second in a request; -1 = requests may set any limit, or no limit.
+    /// Maximum limit on a log's lines per second in a request; -1 = requests may set any limit, or no limit.
     pub log_lines_per_second_max: i64,
     /// True if processes may be executed in running containers.
     pub allow_exec: bool,
     /// Lowest OOM score adjustment in a request.
     pub oom_score_adj_min: i32,
-    /// Highest number of bytes of swap beyond the memory limit in a request; -1 = requests may set any number, or no
+    /// Maximum number of bytes of swap beyond the memory limit in a request; -1 = requests may set any number, or no
     /// limit.
     #[serde(with = "crate::settings::rate")]
     pub swap_bytes_max: i64,
-    /// Highest resource limits in a request, by name; -1 = requests may set any limit, or no limit. For a missing name,
+    /// Maximum resource limits in a request, by name; -1 = requests may set any limit, or no limit. For a missing name,
     /// the maximum is the launcher's own hard limit.
     pub ulimits_max: BTreeMap<String, i64>,
     /// True if requests may use downloads and uploads.
     pub allow_transfers: bool,
-    /// Paths of network namespaces that containers may join; `DIR/*` means all namespaces in a directory. None when
+    /// Paths of network namespaces that containers may join; `DIR/*` means all namespaces in a directory. None if
     /// empty.
     pub network_namespaces: Vec<PathBuf>,
     /// True if clients may connect to ports in pods.
     pub allow_connect: bool,
     /// True if pods may have settings for CNI plugins: arguments and capabilities.
     pub cni_args: bool,
-    /// Host directories below which containers may mount any directory or file. None when empty.
+    /// Host directories below which containers may mount any directory or file. None if empty.
     pub host_paths: Vec<HostPathRule>,
-    /// Device nodes of the host, and directories of nodes, that containers may use by path. None when empty.
+    /// Device nodes of the host, and directories of nodes, that containers may use by path. None if empty.
     pub device_paths: Vec<PathBuf>,
     /// CDI devices that containers may use: qualified names, or `vendor.com/class=*` for all devices of a class. None
-    /// when empty.
+    /// if empty.
     pub cdi_devices: Vec<String>,
     /// Directories of CDI files. Later directories take precedence.
     pub cdi_spec_dirs: Vec<PathBuf>,
-    /// Cgroups at or below which requests may place containers. None when empty.
+    /// Cgroups at or below which requests may place containers. None if empty.
     pub cgroup_parents: Vec<PathBuf>,
     /// True if requests may have no limit on memory or processes.
     pub allow_no_limits: bool,
-    /// Directories of the host below which requests may have log files. None when empty.
+    /// Directories of the host below which requests may have log files. None if empty.
     pub log_dirs: Vec<PathBuf>,
-    /// Cgroup v2 files that requests may set. None when empty.
+    /// Cgroup v2 files that requests may set. None if empty.
     pub cgroup_keys: Vec<String>,
     /// Maximum number of containers and pods with `keep_until_deleted`; 0 = requests may not use it.
     pub keep_until_deleted_max: usize,

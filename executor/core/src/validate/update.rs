@@ -171,7 +171,7 @@ fn merge(
     merged
 }
 
-/// Checks the rules for all files together, as for the original list.
+/// Checks the rules that apply to all files together, as in the original request.
 fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
     // The field path of a remaining file is from an earlier call, so it would mislead this caller.
     let mut named = merged.files.clone();

@@ -125,7 +125,7 @@ impl Caller {
     }
 
     /// Checks that the current rules still allow every method that was allowed when the connection was accepted. Calls
-    /// of a method that is no longer allowed may be in progress.
+    /// to a method that is no longer allowed may be in progress.
     ///
     /// # Errors
     /// Returns the reason if the connection must be closed.

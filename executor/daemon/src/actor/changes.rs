@@ -155,7 +155,7 @@ impl Actor {
         self.identity_changed(identity.as_ref());
         if !is_asked {
             self.node.ledger.put(facts);
-            let _ = done.send(()); // the sender may be gone
+            let _ = done.send(()); // the sender may be dropped
             return;
         }
         // Write durably: otherwise, if this daemon is killed now, the next daemon restores an older source over a

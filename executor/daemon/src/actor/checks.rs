@@ -167,7 +167,7 @@ impl CheckTarget {
         self.elapsed + self.origin.elapsed()
     }
 
-    /// Returns the instant of a time since the start of the main action.
+    /// Converts a time since the start of the main action to an instant.
     fn at(&self, time: Duration) -> Instant {
         self.origin + time.saturating_sub(self.elapsed)
     }

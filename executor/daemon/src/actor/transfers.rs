@@ -8,8 +8,8 @@
 //!  shim <── end of the step ───────┘
 //! ```
 //! The container's own task ([`Transferring`]) starts a transfer when the shim's record lists its step as running, and
-//! drops the transfer when the step has ended or was cancelled. A later daemon finds the same steps in the record and
-//! restarts their transfers. Only workers read a tenant's URL and data. This process starts workers from its own
+//! drops the transfer when the step has completed or was cancelled. A later daemon finds the same steps in the record
+//! and restarts their transfers. Only workers read a tenant's URL and data. This process starts workers from its own
 //! executable and stops them by closing their sockets.
 
 mod worker;
@@ -115,7 +115,7 @@ struct Transfer {
     began: Timestamp,
 }
 
-/// The shim is gone or the step has ended, so the result is no longer needed.
+/// The shim has exited or the step has completed, so the result is no longer needed.
 struct WorkerRecvError;
 
 /// Reason why an attempt failed.
@@ -223,7 +223,7 @@ impl Transfer {
             Err(Some(refused)) if refused.reason() != Reason::NotFound => {
                 Err(Failure::transient(format!("cannot limit a worker: {}", refused.message)).into())
             }
-            Err(_) => Err(WorkerRecvError.into()), // the step has ended
+            Err(_) => Err(WorkerRecvError.into()), // the step has completed
         }
     }
 

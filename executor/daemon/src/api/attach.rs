@@ -107,7 +107,7 @@ async fn run_session(
     }
 }
 
-/// Forwards output. Returns the error if forwarding ended before the process's output did.
+/// Forwards output. Returns the error if forwarding stopped before the end of the process's output.
 async fn forward_output(handle: &Handle, packets: &Packets, sender: &AttachSender) -> Option<Status> {
     let mut buffer = Zeroizing::new(vec![0; ATTACHED_PACKET_MAX]);
     loop {

@@ -106,7 +106,7 @@ async fn socket(pod: &Handle, ipv6: bool) -> Result<TcpSocket, ApiError> {
     }
 }
 
-/// Forwards both directions until both have ended, or until the client, the pod or this daemon ends.
+/// Forwards both directions until both are closed, or until the client disconnects, or the pod or this daemon stops.
 async fn forward(
     node: Arc<Node>,
     pod: Arc<Handle>,
@@ -144,7 +144,7 @@ async fn forward(
     }
 }
 
-/// Waits for the end of the pod, whose network namespace an open socket would keep.
+/// Waits until the pod has stopped: an open socket would keep its network namespace.
 async fn ended(pod: &Handle) {
     let over = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state < State::Wiping);
     let mut watch = pod.watch();
@@ -153,7 +153,7 @@ async fn ended(pod: &Handle) {
 
 /// Reason why a direction ended early.
 enum ConnectionEnd {
-    /// The client is gone.
+    /// The client has disconnected.
     Client,
     /// The client sent an invalid request, or its stream failed.
     Invalid(Status),
@@ -207,6 +207,6 @@ async fn forward_input(
             None => return invalid("part", ViolationReason::Required.because("is not set")),
         }
     }
-    let _ = port.shutdown().await; // fails if the connection has ended
+    let _ = port.shutdown().await; // fails if the connection is closed
     Ok(())
 }

@@ -98,7 +98,7 @@ async fn request_secrets(handle: &Handle, digest: &TokenDigest) -> Result<MemFil
     let link = handle.shim().ok_or_else(denied)?;
     let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });
     let fd = link.call_with_fds(call, &[]).await.map_err(|reported| match reported {
-        // The shim is gone, the token is wrong, or the shim is an older version without token support.
+        // The shim has exited, the token is wrong, or the shim is an older version without token support.
         None => denied(),
         Some(reported) if matches!(reported.reason(), Reason::Denied | Reason::Invalid) => denied(),
         Some(reported) => reported.into(),

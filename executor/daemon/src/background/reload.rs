@@ -21,9 +21,9 @@ use crate::node::Node;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Poll interval in the absence of notifications.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Provider key whose changes take effect at once.
+/// Provider key whose changes take effect immediately.
 const ALLOW: &str = "allow";
-/// Names of the table whose changes take effect at once, and of the table with `allow`.
+/// Names of the table whose changes take effect immediately, and of the table with `allow`.
 const CALLERS: &str = "callers";
 const PROVIDERS: &str = "secret_providers";
 
@@ -132,14 +132,14 @@ fn path(config: &Config) -> std::path::Display<'_> {
     config.watched_file().display()
 }
 
-/// Returns the keys that differ between two texts and do not take effect at once.
+/// Returns the keys that differ between two texts and do not take effect immediately.
 fn changed_keys(before: &str, after: &str) -> BTreeSet<String> {
     let (before, after) = (keys(before), keys(after));
     let differ = |key: &&String| before.get(*key) != after.get(*key);
     before.keys().chain(after.keys()).filter(differ).cloned().collect()
 }
 
-/// Returns the keys of a configuration file with their values, except for those that take effect at once.
+/// Returns the keys of a configuration file with their values, except for those that take effect immediately.
 fn keys(text: &str) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     let mut tables = vec![(String::new(), text.parse::<Table>().unwrap_or_default())];

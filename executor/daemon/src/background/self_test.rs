@@ -2,8 +2,8 @@
 //!
 //! The container is a pod without members, which needs no image and no root file system and passes every policy. The
 //! container uses the same launcher, shim, namespaces, cgroup, init process, exit record and removal as any other
-//! container. It has no secret files and executes no program. Its id is reserved: clients can neither use nor see it.
-//! The container produces no events. A full node is tested, too, because the container uses no capacity.
+//! container. The container has no secret files and executes no program. Its id is reserved: clients can neither use
+//! nor see it. The container produces no events. A full node is tested, too, because the container uses no capacity.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,9 +23,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Time limit for a listening launcher to answer or exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time without an answer from a listening launcher after which executord logs that it waits.
+/// Time without a response from a listening launcher after which executord logs that it waits.
 const SILENCE: Duration = Duration::from_millis(200);
-/// Longest answer to an unknown request, in bytes.
+/// Maximum length of the response to an unknown request, in bytes.
 const ANSWER_MAX: usize = 1024;
 
 /// A launcher that this process started.
@@ -93,7 +93,7 @@ pub(super) fn connect(
 /// Returns true if the launcher exits within `patience`. Returns false if it answers, or if neither happens in time. A
 /// killed launcher accepts connections until the kernel has torn it down.
 fn is_dying(socket: &Path, patience: Duration) -> bool {
-    // Use a second connection: on the first one, a late answer would be mistaken for the answer to the greeting.
+    // Use a second connection: on the first one, a late response would be mistaken for the response to the greeting.
     let Ok(connection) = Seqpacket::connect_to_living(socket) else { return true };
     // With default values only, the message would be empty, which means the end of a connection.
     let request = LauncherRequest { sequence: 1, call: None };

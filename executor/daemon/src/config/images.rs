@@ -127,7 +127,7 @@ impl Images {
     }
 }
 
-/// Resolves the mirror lists. All errors are reported at once.
+/// Resolves the mirror lists. All errors are reported together.
 fn mirrors(rules: &[MirrorRule], check: &Check) -> Result<Vec<Mirrors>, ConfigError> {
     let mut faults = Vec::new();
     if rules.len() > REGISTRIES_MAX {
@@ -202,7 +202,7 @@ fn is_network(text: &str) -> bool {
     })
 }
 
-/// Resolves the signature rules, and reads their keys. All errors are reported at once.
+/// Resolves the signature rules, and reads their keys. All errors are reported together.
 fn signatures(signed: &[Signed], check: &Check) -> Result<SignaturePolicy, ConfigError> {
     let mut faults = Vec::new();
     if signed.len() > RULES_MAX {

@@ -80,7 +80,7 @@ pub(crate) struct PendingCalls<A>(Mutex<WaitingCalls<A>>);
 #[derive(Debug)]
 struct WaitingCalls<A> {
     last: u64,
-    /// Callers by sequence number; `None` after the connection has ended.
+    /// Callers by sequence number; `None` after the connection is closed.
     callers: Option<HashMap<u64, oneshot::Sender<A>>>,
 }
 
@@ -91,8 +91,8 @@ impl<A> Default for PendingCalls<A> {
 }
 
 impl<A> PendingCalls<A> {
-    /// Returns the sequence number of a new call and the receiver of its response; `None` after the connection has
-    /// ended.
+    /// Returns the sequence number of a new call and the receiver of its response; `None` after the connection is
+    /// closed.
     pub(crate) fn register(&self) -> Option<(u64, oneshot::Receiver<A>)> {
         let mut waiting = locked(&self.0);
         waiting.last += 1;
@@ -113,7 +113,7 @@ impl<A> PendingCalls<A> {
         }
     }
 
-    /// Ends all pending calls without a response, when the connection has ended.
+    /// Fails all pending calls, when the connection is closed.
     pub(crate) fn close(&self) {
         locked(&self.0).callers = None;
     }

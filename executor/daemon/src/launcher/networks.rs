@@ -55,7 +55,7 @@ impl Launcher {
     }
 }
 
-/// Reads the message in the memory file of an answer.
+/// Reads the message in the memory file of a response.
 fn read<T: Message + Default>(
     about: &str,
     answer: AnswerWithFds,

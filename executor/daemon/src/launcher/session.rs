@@ -49,7 +49,7 @@ pub(crate) enum CallError {
     /// The call did not reach the launcher.
     #[error("the connection was lost before the request was sent")]
     NotSent,
-    /// The connection ended before the response.
+    /// The connection was closed before the response arrived.
     #[error("the connection was lost before the response arrived")]
     NotAnswered,
     /// The launcher did not respond in time.
@@ -172,7 +172,7 @@ impl Session {
         }
     }
 
-    /// Passes responses to their callers until the connection ends. Returns the reason why it ended.
+    /// Passes responses to their callers until the connection is closed. Returns the reason for the close.
     async fn receive(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
         loop {
             let (reply, fds) = match self.packets.recv_with_fds::<LauncherReply>().await {

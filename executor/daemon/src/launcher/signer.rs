@@ -1,6 +1,6 @@
 //! Client of the signer process. The launcher forks this process, and only executord is connected to it.
 //!
-//! The connection is opened at first use, and reopened if the process is gone. The process handles one request at a
+//! The connection is opened at first use, and reopened if the process has exited. The process handles one request at a
 //! time. If a request is abandoned, its connection is closed, so that the late response cannot be matched to another
 //! request.
 
@@ -77,7 +77,7 @@ impl Signer {
 }
 
 impl OpenedSigner {
-    /// Sends one request. Returns the certificate or the refusal, or an error if the process is gone.
+    /// Sends one request. Returns the certificate or the refusal, or an error if the process has exited.
     async fn request(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
             self.packets

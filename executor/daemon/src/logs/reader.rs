@@ -111,7 +111,7 @@ impl LogReader {
         self.files.iter().map(left).sum()
     }
 
-    /// Reads some entries and gaps; returns true if more may be available at once.
+    /// Reads some entries and gaps; returns true if more may be available immediately.
     ///
     /// # Errors
     /// Returns an error if the files cannot be read. Missing files are not an error.

@@ -101,7 +101,7 @@ pub(crate) struct MessageBatch {
     messages: Vec<Encoded>,
     /// Position at which reading continues after all messages are sent.
     end: LogPosition,
-    /// True if more may be available at once.
+    /// True if more may be available immediately.
     pub(crate) more: bool,
 }
 

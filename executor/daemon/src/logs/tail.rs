@@ -10,7 +10,7 @@ use executor_core::logline::{Entry, Stream};
 #[derive(Debug, Default)]
 pub struct Lines {
     begun: u64,
-    /// Number of the incomplete line of each stream.
+    /// Line number of the incomplete line of each stream, if any.
     open: [Option<u64>; 3],
 }
 

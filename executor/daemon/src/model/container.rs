@@ -293,7 +293,7 @@ impl Handle {
     }
 
     /// Sends a change of the secret sources to the container's task, and waits until the task has applied it. Has no
-    /// effect if the task has ended.
+    /// effect if the task has finished.
     pub(crate) async fn report_sources(&self, change: SourceChange) {
         let (done, taken) = oneshot::channel();
         if self.sources.send(SourceNews { change, done }).is_ok() {

@@ -38,7 +38,7 @@ pub enum EventKind {
     NotReady,
     /// The container is being stopped because its checks failed.
     Unhealthy,
-    /// The container's action has ended, and is being restarted.
+    /// The container's action has exited, and is being restarted.
     Restarting,
     /// A provider of the container's secrets does not respond.
     SecretsStale,

@@ -1,7 +1,7 @@
 //! Quarantine of containers that exceed the time limit of a lifecycle phase.
 //!
-//! A container in quarantine is reported, and killed if a kill can end the phase. It keeps its capacity and does not
-//! block other work. It leaves quarantine when the phase ends.
+//! A container in quarantine is reported, and killed if a kill can end the phase. The container keeps its capacity and
+//! does not block other work. The container leaves quarantine when the phase is over.
 
 use std::time::Duration;
 

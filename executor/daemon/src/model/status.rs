@@ -363,7 +363,7 @@ impl ContainerStatus {
         self.plan.hold && self.state == State::Created
     }
 
-    /// Returns true if the container was held and ended before Start.
+    /// Returns true if the container was held and exited before Start.
     pub fn was_not_started(&self) -> bool {
         let failure = self.end.as_ref().and_then(|end| end.failure.as_ref());
         failure.is_some_and(|failure| failure.kind == FailureKind::NotStarted)

@@ -15,7 +15,7 @@ use super::wire::Question;
 
 /// Time limit for the response of one server. Clients wait for 5 s.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Largest response that is received over UDP, in bytes.
+/// Maximum size of a response that is received over UDP, in bytes.
 const DATAGRAM_MAX: usize = 65_535;
 
 /// Sends the question to the servers in order until one answers it. Uses TCP if the client used TCP, or if the response

@@ -7,13 +7,13 @@ use hickory_proto::rr::rdata::{A, AAAA, PTR};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder};
 
-/// Largest query, in bytes.
+/// Maximum size of a query, in bytes.
 pub(super) const QUERY_MAX: usize = 1232;
-/// Largest response over UDP, in bytes, without and with EDNS. `EDNS_MAX` is also the size that forwarded queries offer
-/// to servers.
+/// Maximum size of a response over UDP, in bytes, without and with EDNS. `EDNS_MAX` is also the size that forwarded
+/// queries offer to servers.
 const PLAIN_MAX: usize = 512;
 const EDNS_MAX: u16 = 4096;
-/// Largest response over TCP, in bytes.
+/// Maximum size of a response over TCP, in bytes.
 const TCP_MAX: usize = 65_535;
 const HEADER: usize = 12;
 /// Time for which clients may cache an address, in seconds.
@@ -26,7 +26,7 @@ pub(super) struct Question {
     pub(super) query: Query,
     recursion_desired: bool,
     checking_disabled: bool,
-    /// Largest UDP response that the client accepts, and true if the client wants DNSSEC records.
+    /// Maximum size of a UDP response that the client accepts, and true if the client wants DNSSEC records.
     edns: Option<(u16, bool)>,
 }
 

@@ -8,7 +8,7 @@
 //! The key is generated here, written into the file's content, and overwritten together with the request; the CA's key
 //! is never in this process's memory. One update replaces all three files, based on the generation for which they were
 //! created. After a restart of executord renewal continues from the container's record; an overdue certificate is
-//! renewed at once.
+//! renewed immediately.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -183,8 +183,8 @@ impl Issued {
         replaced: u64,
     ) -> IdentityRecord {
         let now = crate::now();
-        // Renew after about two thirds of the lifetime, with jitter, so that a node's containers do not renew all at
-        // once.
+        // Renew after about two thirds of the lifetime, with jitter, so that a node's containers do not all renew at
+        // the same time.
         let pause = crate::with_jitter(self.not_after.since(now) * 2 / 3);
         let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         IdentityRecord {

@@ -140,7 +140,7 @@ impl ExecSession {
     /// Sends a signal to the process through its supervisor.
     ///
     /// # Errors
-    /// Returns an error if the supervisor is gone.
+    /// Returns an error if the supervisor has exited.
     pub(crate) async fn signal(&self, signal: i32) -> std::io::Result<()> {
         self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
     }
@@ -153,7 +153,7 @@ impl ExecSession {
         }
     }
 
-    /// Waits for the end of the process; returns `None` if the supervisor is lost.
+    /// Waits for the exit of the process; returns `None` if the supervisor is lost.
     pub(crate) async fn ended_in_time(&self) -> Option<ExecEnd> {
         loop {
             match self.packets.recv::<ExecReport>().await.ok()??.news {

@@ -1,4 +1,4 @@
-//! Stops containers: single containers, all members of a pod, and the members of pods that have ended.
+//! Stops containers: single containers, all members of a pod, and the members of stopped pods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,14 +41,14 @@ pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(),
     request_stop(handle, (grace.unwrap_or(facts.plan.grace), 0)).await?;
     match handle.ended().await {
         Err(problem) if !handle.is_over() => Err(problem),
-        // A container that was refused in the meantime has ended, too.
+        // A container that was refused in the meantime has also completed.
         _ => Ok(()),
     }
 }
 
 /// Requests the stop of a container, with a grace period and a signal (0 selects the container's own signal). Waits
 /// until the shim is connected, and repeats the request if the connection breaks. Does nothing if the container has
-/// ended.
+/// exited.
 ///
 /// # Errors
 /// Returns an error if the shim refuses.
@@ -72,7 +72,7 @@ pub(crate) async fn request_stop(handle: &Handle, (grace, signal): (Duration, i3
     }
 }
 
-/// Stops the members of a pod that has ended.
+/// Stops the members of a stopped pod.
 pub(crate) async fn stop_orphaned(node: Arc<Node>, pod: ContainerId) {
     let members: Vec<Arc<Handle>> =
         node.registry.members(&pod).into_iter().filter(|member| !member.is_over()).collect();
@@ -84,7 +84,7 @@ pub(crate) async fn stop_orphaned(node: Arc<Node>, pod: ContainerId) {
     }
 }
 
-/// Stops the members of pods that ended while no daemon was running.
+/// Stops the members of pods that stopped while no daemon was running.
 pub(crate) fn stop_all_orphaned(node: &Arc<Node>) {
     let mut ended = std::collections::BTreeSet::new();
     for member in node.registry.all().into_iter().filter(|handle| !handle.is_over()) {

@@ -140,7 +140,7 @@ pub(crate) async fn read_within(
     }
 }
 
-/// Creates a reading; a completed container has its final counters.
+/// Creates a reading. The reading of a completed container has the final counters.
 fn reading_of(facts: Arc<ContainerStatus>, usage: Option<Usage>) -> UsageReading {
     let usage = facts.end.as_ref().map_or(usage, |end| end.usage.clone());
     (facts, usage)

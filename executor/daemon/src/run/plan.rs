@@ -1,5 +1,4 @@
-//! Plans requests: converts a request under a policy, with its pod and its image, to a plan, or returns all violations
-//! at once.
+//! Plans requests: converts a request under a policy, with its pod and its image, to a plan, or returns all violations.
 //!
 //! A request is planned up to three times: before its image is known, with the image, and with fetched values. The
 //! functions of this module have no side effects.

@@ -90,7 +90,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
 }
 
 /// Returns true if a completed container was deleted just before the daemon was killed, and the ledger does not record
-/// the deletion: its exit record is gone. Returns false for a container that never had a record, because its exit is
+/// the deletion: its exit record is deleted. Returns false for a container that never had a record, because its exit is
 /// unknown. Also returns false after a reboot: a power failure may have destroyed the record, because records are not
 /// synced and the ledger is.
 fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
@@ -134,7 +134,7 @@ fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     }
 }
 
-/// Ends the quarantine of a container that no longer exists.
+/// Removes a container that no longer exists from quarantine.
 fn out_of_quarantine(node: &Node, mut facts: ContainerStatus) -> ContainerStatus {
     if let Some(quarantine) = facts.quarantine.take() {
         let ended = EventKind::QuarantineEnded(quarantine.phase);

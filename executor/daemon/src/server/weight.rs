@@ -104,7 +104,7 @@ impl MessageCheck for Weigher {
         let (mut all_utf8, mut all_known) = (true, true);
         while let Some((shape, rest, _)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
-                // The message has ended, or is malformed. The decoder rejects a malformed message.
+                // The message is complete or malformed. The decoder rejects a malformed message.
                 places.pop();
                 continue;
             };

@@ -29,7 +29,7 @@ use store::{FirstWrite, Store};
 
 pub use store::StoreError;
 
-/// Number of event cursors that are reserved at once. A crash wastes at most this number of the 2^64 cursors.
+/// Number of event cursors per reservation. A crash wastes at most this number of the 2^64 cursors.
 pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
 
 /// Content of the ledger at startup.
@@ -173,7 +173,7 @@ impl Ledger {
         self.writer.add(|batch| drop(batch.containers.insert(facts.plan.id.clone(), Some(facts))));
     }
 
-    /// Stores the current status of a container at once. The receiver resolves when the status is on disk.
+    /// Stores the current status of a container immediately. The receiver resolves when the status is on disk.
     pub fn put_durably(&self, facts: Arc<ContainerStatus>) -> oneshot::Receiver<()> {
         let (written, answer) = oneshot::channel();
         self.writer.add(|batch| {

@@ -313,7 +313,7 @@ impl Registry {
         true
     }
 
-    /// Removes the reservations whose lifetime has ended. `before` is called for each while its id is still in use.
+    /// Removes expired reservations. `before` is called for each while its id is still in use.
     pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
         let mut inner = locked(&self.inner);
         for reservation in inner.reserved.expire(Instant::now(), now) {
@@ -344,7 +344,7 @@ impl Registry {
         locked(&self.inner).reserved.claim(id)
     }
 
-    /// Ends a claim.
+    /// Releases the claim on a reservation.
     pub(crate) fn unclaim(&self, id: &ContainerId) {
         locked(&self.inner).reserved.unclaim(id);
         self.reservations.send_replace(());

@@ -407,7 +407,7 @@ impl Metrics {
         OpenConnection(open)
     }
 
-    /// Starts a timer for a call of this path.
+    /// Starts a timer for a call to the method at `path`.
     pub(crate) fn call(self: &Arc<Self>, path: &str) -> calls::CallTimer {
         calls::CallTimer::new(Arc::clone(self), path)
     }

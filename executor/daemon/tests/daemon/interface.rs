@@ -8,7 +8,7 @@ use tonic_types::StatusExt as _;
 use crate::harness::launcher::LISTED;
 use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wait};
 
-/// All violations are reported at once, each with its field and without the value.
+/// All violations are reported together, each with its field and without the value.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_violation_is_reported_and_no_value() {
     let node = Node::start().await;

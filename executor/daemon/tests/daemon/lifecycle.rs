@@ -79,8 +79,8 @@ async fn reports_in_any_order_are_one_life() {
     assert_eq!(kinds(&node.events("a", Kind::Completed).await), WHOLE_LIFE);
 }
 
-/// If a process exits at once, it is still reported as running, although its shim has finished before the first report
-/// is read.
+/// If a process exits immediately, it is still reported as running, although its shim has finished before the first
+/// report is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_run_is_reported_as_running() {
     let node = Node::start().await;
@@ -234,7 +234,7 @@ async fn a_request_waits_for_the_first_greeting() {
     node.start_daemon();
     let mut client = node.client().await;
     let mut call = tokio::spawn(async move { client.run(request("early")).await });
-    // Control: without the wait, the request would be refused at once.
+    // Control: without the wait, the request would be refused immediately.
     tokio::time::timeout(Duration::from_millis(300), &mut call).await.unwrap_err();
     node.launcher.greet();
     node.launcher.launched().await.runs();
@@ -491,7 +491,7 @@ async fn capacity_is_held_until_removal() {
         client.delete(v1::DeleteRequest { id: "next".into(), force: false }).await.unwrap();
         assert_eq!(info(&node).await.remaining.unwrap().memory_bytes, total);
     }
-    // Control: if no capacity is about to be released, a request is refused at once.
+    // Control: if no capacity is about to be released, a request is refused immediately.
     let (_shim, _) = node.run(whole("lives")).await;
     let refused = node.client().await.run(whole("more")).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);

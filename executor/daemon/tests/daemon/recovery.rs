@@ -25,7 +25,7 @@ async fn a_killed_daemon_finds_its_containers_again() {
     let ledger = node.state_dir().join("ledger/executord.redb");
     let has = |what: &[u8]| std::fs::read(&ledger).unwrap().windows(what.len()).any(|window| window == what);
     until("the ledger is written", || has(br#""id":"vanished""#)).await;
-    // The transaction may still be open. A later transaction begins after the open one has ended.
+    // The transaction may still be open. A later transaction begins after the open transaction is finished.
     let (last, _) = node.run(request("last")).await;
     last.exits(0);
     wait(&mut client, "last").await;

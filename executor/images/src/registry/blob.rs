@@ -156,7 +156,7 @@ impl Registry {
     }
 
     /// Makes one request for the missing part. Returns the file, and an error if the file is still incomplete. Disk
-    /// errors end the download.
+    /// errors abort the download.
     async fn fetch_part(
         &self,
         wanted: &BlobRequest,

@@ -149,7 +149,7 @@ impl Search<'_> {
         Ok(bytes)
     }
 
-    /// Parses a document, if it exists. A malformed document adds a reason and does not end the search, because anyone
+    /// Parses a document, if it exists. A malformed document adds a reason and does not stop the search, because anyone
     /// who can write to the repository may have stored it.
     fn document(&mut self, answer: Result<Vec<u8>, ImageError>, what: &str) -> Result<Option<Document>, ImageError> {
         let bytes = match answer {
@@ -235,7 +235,7 @@ impl Search<'_> {
         self.reasons.push(why);
     }
 
-    /// Records an error in the registry's content as a reason. Returns errors of the registry itself, which end the
+    /// Records an error in the registry's content as a reason. Returns errors of the registry itself, which stop the
     /// search.
     fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {

@@ -215,8 +215,8 @@ fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     digest
 }
 
-/// If a layer of 32 GiB is one hole, it is refused at once, in a layout and in a Docker archive. The control: a hole
-/// below the limit is read, and its digest is wrong.
+/// If a layer of 32 GiB is one hole, it is refused immediately, in a layout and in a Docker archive. The control: a
+/// hole below the limit is read, and its digest is wrong.
 #[tokio::test]
 async fn sparse_layer_is_refused_before_read() {
     for (size, holes) in [(32 << 30, true), (1 << 20, false)] {

@@ -31,7 +31,7 @@ const OF_EVERY_CONTAINER: [&str; 12] = [
 pub(crate) enum Devices<'a> {
     /// All devices of the host.
     All,
-    /// The default devices and these.
+    /// The default devices and the listed devices.
     These(&'a [DeviceNode]),
 }
 

@@ -63,7 +63,7 @@ impl Hierarchies {
         }
     }
 
-    /// Kills the workers of an ended container, and removes their cgroup.
+    /// Kills the workers of an exited container, and removes their cgroup.
     ///
     /// # Errors
     /// Returns the same errors as [`Hierarchies::remove`].

@@ -130,7 +130,7 @@ fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<Opt
         process::be_expendable()?;
         rustix::thread::set_name(c"executor-layer")?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
-        // If the address space is exhausted, a library may retry forever. This limit ends the process.
+        // If the address space is exhausted, a library may retry forever. This limit kills the process.
         if let LayerWork::Unpack { bytes_max, .. } = &work {
             let seconds = processor_seconds(*bytes_max);
             setrlimit(Resource::RLIMIT_CPU, seconds, seconds)?;

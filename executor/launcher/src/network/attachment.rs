@@ -31,7 +31,7 @@ pub(super) struct BridgeAttachment {
     pub ports: Vec<PublishedPort>,
     /// Published ports and name servers in the format for CNI plugins.
     pub asked: Capabilities,
-    /// True if the container has ended and its rules are deleted. The rules must not be created again.
+    /// True if the container has exited and its rules are deleted. The rules must not be created again.
     #[serde(default)]
     pub is_leaving: bool,
 }

@@ -45,10 +45,10 @@ const DEVICE_PREFIX: &str = "ex";
 const DEVICE_DIGITS: usize = 6;
 /// Number of hexadecimal digits that distinguish installations.
 const INSTALLATION_DIGITS: usize = 12;
-/// Longest interface description that the kernel accepts.
+/// Maximum length of an interface description that the kernel accepts, in bytes.
 const ALIAS_MAX: usize = 255;
 /// Settings for interfaces in the container, set before the interfaces exist: ignore router advertisements, use
-/// addresses at once, derive the link-local address from the hardware address.
+/// addresses immediately, derive the link-local address from the hardware address.
 const INSIDE: [(&str, &str); 3] = [
     ("net/ipv6/conf/default/accept_ra", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
@@ -302,7 +302,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         .map_err(failed("cannot release the addresses"))
 }
 
-/// Deletes the rules of a container that has ended, which frees its ports. [`detach`] does the slower rest.
+/// Deletes the rules of a container that has exited, which frees its ports. [`detach`] does the slower rest.
 ///
 /// # Errors
 /// Returns a description of the failure if a step fails.
@@ -397,8 +397,8 @@ fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
     let name = &network.interface;
     // The host ignores router advertisements of containers.
     write_setting(host, &format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
-    // Use the link-local address at once. Without it, neighbour discovery of containers fails for packets from other
-    // networks.
+    // Use the link-local address immediately. Without it, neighbour discovery of containers fails for packets from
+    // other networks.
     write_setting(host, &format!("net/ipv6/conf/{name}/accept_dad"), "0")?;
     // Connections from 127.0.0.1 to published ports leave through the bridge. Rules stop the bridge's ports from
     // sending to 127.0.0.0/8.
@@ -501,8 +501,8 @@ fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> 
     Ok(found)
 }
 
-/// Ends leases without a container, recreates the tables for the remaining containers, and removes the interfaces and
-/// tables of networks without containers.
+/// Releases leases without a container, recreates the tables for the remaining containers, and removes the interfaces
+/// and tables of networks without containers.
 pub(super) fn sweep(host: &Host) {
     let failed = |network: &str, why: &dyn std::fmt::Display| {
         log::line(Level::Error, "", format_args!("network `{network}`: {why}"));

@@ -1,4 +1,4 @@
-//! Checks the containers on a network of CNI plugins, for the API.
+//! Checks the containers on a CNI network, for the API.
 //!
 //! Input: the name of a network, the operator's CNI files, and the records of containers. Output: a memory file with
 //! [`NetworkChecks`]. Containers are checked one after the other, for at most [`CHECK_PATIENCE`].

@@ -124,7 +124,7 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
     detach_locked(host, attachment, patience)
 }
 
-/// Detaches a container that has ended from its network. Does not wait for other operations.
+/// Detaches an exited container from its network. Does not wait for other operations.
 ///
 /// # Errors
 /// Returns the same errors as [`detach`].

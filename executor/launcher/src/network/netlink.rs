@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SEND_ROOM: usize = 64 << 10;
 /// Maximum size of one part of a response, in bytes.
 const PART_MAX: usize = 64 << 10;
-/// Largest message that fits the default send buffer, in bytes.
+/// Maximum size of a message that fits the default send buffer, in bytes.
 const SEND_DEFAULT: usize = 16 << 10;
 /// Size of the receive buffer for a dump, in bytes.
 const DUMP_ROOM: usize = 4 << 20;
@@ -49,7 +49,7 @@ thread_local! {
 /// Returns the error of `act`, or an error if the kernel has no netfilter.
 pub(super) fn with_host_netfilter<T>(act: impl FnOnce(&NetlinkSocket) -> io::Result<T>) -> io::Result<T> {
     HOST_NETFILTER.with_borrow_mut(|held| {
-        let own = std::process::id(); // a child must not read the answers of its parent
+        let own = std::process::id(); // a child must not read the responses for its parent
         let (_, socket) = match held.take() {
             Some((pid, socket)) if pid == own => held.insert((pid, socket)),
             _ => held.insert((own, NetlinkSocket::netfilter()?)),
@@ -62,7 +62,7 @@ pub(super) fn with_host_netfilter<T>(act: impl FnOnce(&NetlinkSocket) -> io::Res
     })
 }
 
-/// A netlink socket. It belongs to the network namespace in which it was created.
+/// A netlink socket. The socket belongs to the network namespace in which it was created.
 #[derive(Debug)]
 pub(super) struct NetlinkSocket(OwnedFd);
 

@@ -1,7 +1,7 @@
 //! Stores records for detaching containers from their networks: STATE_DIR/networks/ID.json, readable only for root.
 //!
-//! Records are not in the containers' directories, because a container must be removable even if a plugin fails at its
-//! end. The plugin is called again after the container is removed.
+//! Records are not in the containers' directories, because a container must be removable even if a plugin fails after
+//! the container's exit. The plugin is called again after the container is removed.
 //!
 //! For each published port there is an empty file next to the record: ID.PORT-PROTOCOL. File names show whether a port
 //! is free, so that only few records must be read.
@@ -24,7 +24,7 @@ use super::attachment::BridgeAttachment;
 use crate::files;
 use crate::host::Host;
 
-/// Largest record file, in bytes.
+/// Maximum size of a record file, in bytes.
 const BYTES_MAX: u64 = 8 << 20;
 const ENDING: &str = ".json";
 
@@ -34,7 +34,7 @@ const ENDING: &str = ".json";
 pub(super) enum Stored {
     /// Attached to a built-in bridge network.
     Bridge(BridgeAttachment),
-    /// Attached to a network of CNI plugins.
+    /// Attached to a CNI network.
     Cni(Attachment),
 }
 

@@ -149,9 +149,9 @@ pub(crate) fn shared_mounts(plan: &Plan) -> impl Iterator<Item = &Path> {
     plan.volumes.iter().filter(|volume| volume.is_of_pod()).map(|volume| volume.path.as_path())
 }
 
-/// Creates the directory or empty file for a mount, and its missing parents (mode 0755). They belong to the process's
-/// user `owner`. Without `owner` they keep the calling process's ids: in a pod's volume another member could replace
-/// the new entry before its owner is changed.
+/// Creates the directory or empty file for a mount, and its missing parents (mode 0755). The mount points belong to the
+/// process's user `owner`. Without `owner` they keep the calling process's ids: in a pod's volume another member could
+/// replace the new entry before its owner is changed.
 ///
 /// # Errors
 /// Returns an error if the tree is read-only or was changed during the call.

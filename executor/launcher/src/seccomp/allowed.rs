@@ -317,7 +317,7 @@ const ARCH: &[i64] = &[
     libc::SYS_vfork,
 ];
 
-/// Calls of this architecture only.
+/// System calls of this architecture only.
 #[cfg(not(target_arch = "x86_64"))]
 const ARCH: &[i64] = &[];
 

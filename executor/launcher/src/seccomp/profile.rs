@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 8192;
 const CONDITIONS_MAX: usize = 8192;
 /// Maximum number of names in a warning.
 const REPORTED_MAX: usize = 20;
-/// Largest error number that the kernel accepts.
+/// Maximum error number that the kernel accepts.
 const ERRNO_MAX: u32 = 4095;
 
 #[derive(Debug, thiserror::Error)]

@@ -35,7 +35,7 @@ const CHECKS_WAITING_MAX: usize = 1;
 const DETACH_FIRST: Duration = Duration::from_secs(5);
 /// Pauses between further attempts.
 const DETACH_AGAIN: Backoff = Backoff::new(DETACH_FIRST, Duration::from_secs(300));
-/// Longest reply of a process, in bytes.
+/// Maximum length of a process's reply, in bytes.
 const REPLY_MAX: usize = 8192;
 
 pub(super) enum NetworkTask {
@@ -216,7 +216,7 @@ impl NetworkTasks {
 }
 
 impl Server {
-    /// Accepts a request about networks, which is answered later.
+    /// Accepts a request about networks. The response is sent later.
     ///
     /// # Errors
     /// Returns a refusal if too many tasks wait.
@@ -320,7 +320,7 @@ impl Server {
         self.network_tasks.waiting.clear();
         let kinds: Vec<Kind> = self.network_tasks.running.iter().map(|running| running.kind).collect();
         for running in self.network_tasks.running.drain(..) {
-            let _ = process::pidfd_signal(running.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
+            let _ = process::pidfd_signal(running.pidfd.as_fd(), libc::SIGKILL); // the process may have just exited
             let _ = process::wait_for(running.pid);
         }
         if kinds.contains(&Kind::Collect) {

@@ -1,4 +1,4 @@
-//! Handles requests of the daemon.
+//! Handles requests from the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,7 +70,7 @@ impl Server {
         }
     }
 
-    /// Handles one request of one daemon. Returns true if there was a request.
+    /// Handles one request from one daemon. Returns true if there was a request.
     fn serve(&mut self, index: usize) -> Result<bool, DaemonGone> {
         let mut buffer = [0; REQUEST_MAX];
         let (length, fds) = match self.daemons[index].recv_or_report(&mut buffer) {
@@ -90,7 +90,7 @@ impl Server {
         };
         let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
         if let Some(LauncherCall::Launch(_)) = call {
-            self.hear_shims(); // read refusals first: the client may already ask for the same id again
+            self.hear_shims(); // read refusals first: the client may already request the same id again
             self.claim_for_a_launch();
         }
         let asked = call.ok_or_else(unknown).and_then(|call| {
@@ -161,7 +161,7 @@ impl Server {
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
             LauncherCall::CountWarmPool(_) => Ok(LauncherAnswer::WarmPool(self.count_warm_pool())),
             LauncherCall::OpenSigner(_) => self.open_signer(fds),
-            // Answered by a process, when it is done.
+            // The forked process sends the response.
             LauncherCall::ListNetworks(request) => {
                 match self.queue_network_task(NetworkTask::List(request), client.again()) {
                     Ok(()) => return true,
@@ -335,7 +335,7 @@ impl Server {
         let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
         for id in late {
             let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
-            let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
+            let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // the process may have just exited
             if !readable_by(&shim.pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
                 shim.offer = None; // blocked in the kernel: the watchdog handles it
                 continue;

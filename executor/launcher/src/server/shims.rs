@@ -38,7 +38,7 @@ impl Server {
         if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs }
     }
 
-    /// Ends the containers of shims that have exited.
+    /// Completes the containers of shims that have exited.
     pub(super) fn reap_shims(&mut self, has_ended: impl Fn(&ShimHandle) -> bool) {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
@@ -52,7 +52,7 @@ impl Server {
         }
     }
 
-    /// Reaps a shim that has exited, and ends its container if the shim did not.
+    /// Reaps an exited shim, and completes its container if the shim did not.
     pub(super) fn shim_has_ended(&mut self, id: &ContainerId) {
         // Ending a container can take a while, and there can be several.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -101,8 +101,8 @@ impl Server {
         Some(patience / WATCHES)
     }
 
-    /// Kills shims whose event loop has stopped. The containers are ended after the shims' exit. If a killed shim does
-    /// not exit in time, its container is ended anyway, because the shim can execute no further code.
+    /// Kills shims whose event loop has stopped. The containers are completed after the shims' exit. If a killed shim
+    /// does not exit in time, its container is completed anyway, because the shim can execute no further code.
     pub(super) fn watch_shims(&mut self) {
         let Some(patience) = self.host.watchdog else { return };
         let mut given_up = Vec::new();
@@ -114,7 +114,7 @@ impl Server {
                     let why = shim.watch.as_mut().and_then(|watch| watch.check(patience, shim.lifeline.as_ref()));
                     if let Some(why) = why {
                         log::line(Level::Error, shim.id.as_str(), format_args!("killing its shim, which {why}"));
-                        let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
+                        let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // may have just exited
                         shim.killed = Some(Killed { at: Instant::now(), why });
                     }
                 }
@@ -138,7 +138,7 @@ impl Server {
         });
     }
 
-    /// Returns true if the end of a shim's container is reported and cleanup is in progress. The daemon may have
+    /// Returns true if the exit of a shim's container is reported and cleanup is in progress. The daemon may have
     /// received the report before this process did.
     pub(super) fn has_finished(&self, shim: &ShimHandle) -> bool {
         shim.done || self.has_removed(shim)

@@ -69,7 +69,7 @@ impl Server {
     /// Kills all signing processes, because the launcher exits or the settings have changed.
     pub(super) fn kill_signers(&mut self) {
         for signer in self.signers.drain(..) {
-            let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
+            let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // the process may have just exited
             let _ = process::wait_for(signer.pid);
         }
     }

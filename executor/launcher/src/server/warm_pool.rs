@@ -99,7 +99,7 @@ impl WarmPool {
                 return Some(self.all.remove(index));
             }
             warm.ready = false;
-            let _ = process::pidfd_signal(warm.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
+            let _ = process::pidfd_signal(warm.pidfd.as_fd(), libc::SIGKILL); // the process may have just exited
         }
         self.missed += 1;
         None

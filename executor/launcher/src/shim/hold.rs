@@ -21,7 +21,7 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     InitEnded,
-    /// A signal arrived: SIGCHLD, or a signal that ends the shim.
+    /// A signal arrived: SIGCHLD, or a signal that terminates the shim.
     Signal,
     /// The daemon or the launcher sent a message or connects.
     Control,

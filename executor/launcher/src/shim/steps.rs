@@ -54,7 +54,7 @@ pub(super) struct RunningSteps {
     processes: BTreeMap<usize, StepProcess>,
     /// Processes that have exited and whose secrets have not been wiped yet.
     ended: BTreeSet<usize>,
-    /// Transfers that have ended and whose URLs have not been wiped yet.
+    /// Completed transfers whose URLs have not been wiped yet.
     ended_transfers: BTreeSet<usize>,
     timers: Vec<(Instant, Timer)>,
     /// Time between the stop signal and SIGKILL.
@@ -156,7 +156,7 @@ impl RunningSteps {
         found
     }
 
-    /// Returns the result of the tree after it has ended: the exit status of the container, and the failure.
+    /// Returns the result of the completed tree: the exit status of the container, and the failure.
     pub(super) fn conclusion(&self) -> Option<(Option<Exit>, Option<Failure>)> {
         let conclusion = self.steps.conclusion().filter(|_| self.processes.is_empty())?;
         let failure = |message| Failure { kind: FailureKind::Action, message, errno: conclusion.errno };
@@ -174,7 +174,7 @@ impl RunningSteps {
 impl StepProcess {
     fn signal(&self, signal: i32) {
         if let Some((_, pidfd)) = &self.pid {
-            let _ = process::pidfd_signal(pidfd.as_fd(), signal); // it may have exited
+            let _ = process::pidfd_signal(pidfd.as_fd(), signal); // the process may have exited
         }
     }
 
@@ -269,7 +269,7 @@ impl Ready {
         }
     }
 
-    /// Ends the current run as a failure with this reason, so that the action runs again. Returns `false` if the
+    /// Stops the current run as a failure with this reason, so that the action runs again. Returns `false` if the
     /// restart policy permits no further run.
     pub(super) fn run_again_for(&mut self, host: &Host, reason: &str) -> bool {
         let mut permitted = false;

@@ -45,7 +45,7 @@ const TARGET_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     InitEnded,
-    /// A signal arrived: SIGCHLD, or a signal that ends the shim.
+    /// A signal arrived: SIGCHLD, or a signal that terminates the shim.
     Signal,
     /// Output of the process is readable.
     Output,
@@ -173,7 +173,7 @@ pub(super) fn run_to_exit(
 }
 
 /// Returns the failure of a container that was killed because the first process of the PID namespace that it had joined
-/// exited. The container's init must be reaped: the kernel waits for that before it ends the namespace.
+/// exited. The container's init must be reaped: the kernel waits for that before it destroys the namespace.
 fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
     let (target, id) = ready.target.as_ref().zip(ready.record.plan.isolation.pid_of.as_ref())?;
     let was_killed = exit == Exit::Signal(libc::SIGKILL) && !ready.record.stopped;
@@ -185,7 +185,7 @@ fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
 }
 
 /// Reaps all children except init. If the step starter was killed, its children become children of the shim, and the
-/// kernel ends the container's pid namespace only after all of them are reaped.
+/// kernel destroys the container's pid namespace only after all of them are reaped.
 pub(super) fn reap_children(ready: &mut Ready) {
     while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
         if let Some(steps) = &mut ready.steps {

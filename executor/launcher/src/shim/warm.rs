@@ -376,7 +376,7 @@ impl WarmContainer {
         Ok(self.created)
     }
 
-    /// Returns true if a user's groups fit into an order.
+    /// Returns true if a user's supplementary groups fit into an order to a warm container.
     pub(super) fn has_room_for(groups: usize) -> bool {
         groups <= GROUPS_MAX
     }

@@ -66,7 +66,7 @@ impl Forms {
         taken
     }
 
-    /// Switches from values to their lines and encodings.
+    /// Resets the remaining space to the limit for lines and encodings. Call this after all values are added.
     pub(super) fn start_encodings(&mut self) {
         self.room = ENCODED_MAX;
     }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Exits at once, without running destructors and without flushing buffers.
+/// Exits immediately, without running destructors and without flushing buffers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition.
     unsafe { libc::_exit(code) }

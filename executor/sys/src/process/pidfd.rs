@@ -14,7 +14,7 @@ pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     any.try_clone_to_owned()
 }
 
-/// Returns a pidfd. It becomes readable when the process exits.
+/// Returns a pidfd. The pidfd becomes readable when the process exits.
 ///
 /// # Errors
 /// Returns an error if no process has this pid.

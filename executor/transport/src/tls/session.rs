@@ -21,7 +21,7 @@ use zeroize::Zeroize as _;
 const RECORD_MAX: usize = 5 + (16 << 10) + 256;
 /// Maximum buffered handshake data, in bytes. A certificate chain must fit.
 const HANDSHAKE_MAX: usize = 32 << 10;
-/// Maximum size of data that is encrypted at once, in bytes.
+/// Maximum size of data that is encrypted in one call, in bytes.
 const PLAIN_MAX: usize = 16 << 10;
 /// Space for header, type and tag of a record, in bytes.
 const OVERHEAD: usize = 64;
@@ -115,7 +115,7 @@ impl Session {
         advanced
     }
 
-    /// Moves the alert of a failed session from rustls to `outgoing`, and ends the session.
+    /// Moves the alert of a failed session from rustls to `outgoing`, and closes the session.
     fn take_alert(&mut self) {
         // rustls still uses offsets into the buffer, so pass it the remaining bytes once more.
         let Self { connection, incoming, filled, outgoing, .. } = self;
@@ -211,7 +211,7 @@ impl Session {
     /// Encrypts the start of these pieces, and returns the number of encrypted bytes.
     ///
     /// # Errors
-    /// Returns an error if the session has ended.
+    /// Returns an error if the session is closed.
     pub(super) fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut plain = zeroize::Zeroizing::new(Vec::with_capacity(
             pieces.iter().map(|piece| piece.len()).sum::<usize>().min(PLAIN_MAX),
@@ -233,7 +233,7 @@ impl Session {
     /// Queues a close_notify alert.
     ///
     /// # Errors
-    /// Returns an error if the session has ended.
+    /// Returns an error if the session is closed.
     pub(super) fn close(&mut self) -> io::Result<()> {
         self.with_traffic(|traffic, outgoing| {
             append(outgoing, OVERHEAD, |room| match traffic.queue_close_notify(room) {

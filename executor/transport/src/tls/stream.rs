@@ -103,7 +103,7 @@ impl AsyncWrite for TlsStream {
         ready!(this.poll_send(context))?;
         if !this.closing {
             this.closing = true;
-            let _ = this.session.close(); // fails if the session has ended
+            let _ = this.session.close(); // fails if the session is closed
         }
         ready!(this.poll_send(context))?;
         Pin::new(&mut this.socket).poll_shutdown(context)

@@ -52,7 +52,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call for a request of the library. Returns `None` if its stream has ended or exceeded the limit.
+    /// Returns the call for a request of the library. Returns `None` if its stream is closed or exceeded the limit.
     pub fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.start(id)?;
@@ -106,7 +106,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Responds with one message. The message is encoded at once, so that it occupies only its own size while the
+    /// Responds with one message. The message is encoded immediately, so that it occupies only its own size while the
     /// client reads slowly. If the budget has no space for it, the call is refused.
     pub async fn answer_whole<O: CallObserver>(
         self,

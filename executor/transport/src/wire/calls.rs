@@ -1,8 +1,8 @@
-//! Stores the calls of one connection, with the content that the HTTP/2 library must not hold.
+//! Stores the calls on one connection, with the content that the HTTP/2 library must not hold.
 //!
 //! The socket's reader ([`super::inbound`]) adds requests, which the calls ([`super::body`]) consume. The calls add
 //! responses, which the writer ([`super::outbound`]) consumes. The library gets zeros of the same length, so that it
-//! alone handles streams, flow control and ordering. A stream's content is freed when either side ends the stream.
+//! alone handles streams, flow control and ordering. A stream's content is freed when either side closes the stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -36,7 +36,7 @@ pub struct Request {
     pub size: usize,
 }
 
-/// Calls of a connection, shared by its reader, its writer and the calls themselves.
+/// Calls on a connection, shared by its reader, its writer and the calls themselves.
 #[derive(Clone, Debug)]
 pub struct Calls(Arc<Shared>);
 
@@ -98,7 +98,7 @@ struct Stream {
 }
 
 impl Calls {
-    /// Creates the calls of a connection with at most this many concurrent streams.
+    /// Creates the call table of a connection with at most this many concurrent streams.
     pub fn new(streams: u32) -> Self {
         let state = State {
             streams: HashMap::new(),
@@ -191,7 +191,7 @@ impl Calls {
         }
     }
 
-    /// Ends the client's side of a stream.
+    /// Closes the client's side of a stream.
     pub(super) fn end_client_side(&self, id: u32) {
         self.state().end_client_side(id);
     }
@@ -225,7 +225,7 @@ impl Calls {
 }
 
 impl Calls {
-    /// Removes and returns the head of a stream's request. Returns `None` if the stream has ended.
+    /// Removes and returns the head of a stream's request. Returns `None` if the stream is closed.
     pub fn start(&self, id: u32) -> Option<Request> {
         self.state().streams.get_mut(&id)?.request.take()
     }
@@ -264,7 +264,7 @@ impl Calls {
         }
     }
 
-    /// Appends to a response. Returns `false` if the stream has ended.
+    /// Appends to a response. Returns `false` if the stream is closed.
     pub(super) fn send(&self, id: u32, data: Bytes) -> bool {
         let mut state = self.state();
         let length = data.len();
@@ -277,7 +277,7 @@ impl Calls {
         true
     }
 
-    /// Ends a response.
+    /// Finishes a response.
     pub(super) fn finish(&self, id: u32, block: Vec<u8>) {
         if let Some(stream) = self.state().streams.get_mut(&id) {
             stream.trailers = Some(block);
@@ -301,13 +301,13 @@ impl Calls {
         });
         match theirs {
             Some(theirs) => block.extend_from_slice(&theirs),
-            // The client has ended the stream, or there was no call on the stream.
+            // The client has closed the stream, or there was no call on the stream.
             None => hpack::put_status(&mut block, 500),
         }
         block
     }
 
-    /// Passes `length` bytes of a response to `give`; zeros if the stream has ended.
+    /// Passes `length` bytes of a response to `give`; zeros if the stream is closed.
     pub(super) fn data(&self, id: u32, length: usize, mut give: impl FnMut(Bytes)) {
         let mut state = self.state();
         let mut left = length;
@@ -330,7 +330,7 @@ impl Calls {
         }
     }
 
-    /// Ends the library's side of a stream.
+    /// Closes the library's side of a stream.
     pub(super) fn end_library_side(&self, id: u32) {
         let mut state = self.state();
         if let Some(stream) = state.streams.get_mut(&id) {
@@ -400,7 +400,7 @@ impl State {
         }
     }
 
-    /// Resets the time of unread secrets if there is no response with secrets any more.
+    /// Clears the time since which secrets are unread, if no response with secrets is left.
     fn look_for_secrets(&mut self) {
         let left = || self.unwritten > 0 || self.streams.values().any(|stream| stream.secrets);
         if self.secrets.is_some() && !left() {

@@ -124,7 +124,7 @@ impl Conversation {
 /// Stream of empty messages that a handler returns.
 #[derive(Debug)]
 pub struct Answers<T> {
-    /// Receives `None` for each response whose message is in the conversation, or an error, which ends the stream.
+    /// Receives `None` for each response whose message is in the conversation, or an error, which closes the stream.
     marks: mpsc::Receiver<Option<Box<Status>>>,
     of: PhantomData<fn() -> T>,
 }

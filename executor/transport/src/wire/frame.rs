@@ -41,7 +41,7 @@ pub(super) mod code {
     pub(crate) const FRAME_SIZE_ERROR: u32 = 6;
     pub(crate) const COMPRESSION_ERROR: u32 = 9;
     pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
-    /// Largest defined code.
+    /// Highest defined error code.
     pub(crate) const LAST: u32 = 13;
     pub(crate) const INTERNAL_ERROR: u32 = 2;
 }

@@ -28,7 +28,7 @@ pub(super) struct Decoder {
     size: usize,
     /// Maximum table size that the encoder has chosen, in bytes.
     most: usize,
-    /// Largest value that the encoder may choose for `most`.
+    /// Maximum value that the encoder may choose for `most`.
     allowed: usize,
 }
 

@@ -144,7 +144,7 @@ impl Inbound {
         }
     }
 
-    /// Ends the connection with this error code. The library gets a CONTINUATION frame without HEADERS, which it
+    /// Closes the connection with this error code. The library gets a CONTINUATION frame without HEADERS, which it
     /// rejects.
     fn fail(&mut self, code: u32) {
         self.calls.failed(code);
@@ -275,7 +275,7 @@ impl Inbound {
         }
         let mut reported = Vec::new();
         if self.calls.is_new(block.stream) {
-            // If the request is malformed, the library gets an empty block, which ends the stream (RFC 9113, 8.1.1).
+            // If the request is malformed, the library gets an empty block, which closes the stream (RFC 9113, 8.1.1).
             if let Some(request) = fields.request() {
                 hpack::put_request(&mut reported, &format!("/{}", block.stream));
                 self.calls.opened(block.stream, request, block.end_stream);
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(reported(&[reset]), frame_of(kind::RST_STREAM, 0, 1, &[0, 0, 0, 2]));
     }
 
-    /// A malformed request ends its stream with an empty header block; trailers are ignored.
+    /// A malformed request closes its stream with an empty header block; trailers are ignored.
     #[test]
     fn malformed_request_becomes_empty_header_block() {
         let empty = |flags| frame_of(kind::HEADERS, flags, 1, &[]);

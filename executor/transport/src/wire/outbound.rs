@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(calls.unwritten().1, Instant::now(), "nothing is left to read");
     }
 
-    /// If the client has ended a stream, the response on it becomes an error and zeros.
+    /// If the client has closed a stream, the response on it becomes an error and zeros.
     #[test]
     fn reset_stream_gets_zeros_as_content() {
         let calls = Calls::new(8);

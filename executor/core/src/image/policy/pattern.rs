@@ -17,7 +17,7 @@ use super::super::reference::{
     DEFAULT_NAMESPACE, DEFAULT_REGISTRY, canonical_registry, is_component, is_host_like, is_registry,
 };
 
-/// Longest pattern, in bytes.
+/// Maximum length of a pattern, in bytes.
 const PATTERN_MAX: usize = 512;
 
 /// A pattern of repositories.

@@ -8,7 +8,7 @@ use crate::validate::{Policy, shorten, surroundings};
 
 /// Maximum number of the operator's volumes.
 const HOST_VOLUMES_MAX: usize = 1000;
-/// Longest name of an operator's volume, in bytes.
+/// Maximum length of the name of an operator's volume, in bytes.
 const NAME_MAX: usize = 128;
 
 /// Checks a name that the operator assigns to a host resource.

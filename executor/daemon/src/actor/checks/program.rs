@@ -21,7 +21,7 @@ use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Start, St
 /// Time limit for the program to start. A slow start on a busy host does not indicate a problem of the container.
 const BEGINS_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for the supervisor to kill a program after the limit of the check. A process that the kernel cannot kill
-/// at once does not delay the result of the check further.
+/// immediately does not delay the result of the check further.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
 /// Maximum output of a program, in bytes.
 const WRITTEN_MAX: usize = 1 << 20;
@@ -77,7 +77,7 @@ enum ProgramEnd {
     Exit(Exit),
     TimedOut,
     WroteTooMuch,
-    /// The program's supervisor is gone.
+    /// The program's supervisor has exited.
     Lost,
 }
 

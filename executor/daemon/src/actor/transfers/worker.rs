@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::ipc::packets::Packets;
 
-/// This executable. The path works even if the file was replaced.
+/// The running executable. The path works even if the file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 /// Environment variables that locate the system's CA certificates.
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];

@@ -1,8 +1,8 @@
 //! Manages the connection to a receiver. The connection is opened on demand, with retries until it succeeds.
 //!
 //! This module never gives up or drops output: unsent output stays in the log files, and only the task that reads a log
-//! waits here. The pauses between attempts grow to 15 seconds, with jitter, so that the nodes of a cell do not
-//! reconnect all at once. Certificates are read for each attempt.
+//! waits here. The pauses between attempts grow to 15 seconds, with jitter, so that the nodes of a cell do not all
+//! reconnect at the same time. Certificates are read for each attempt.
 
 use std::io;
 use std::path::{Path, PathBuf};

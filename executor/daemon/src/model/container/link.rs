@@ -95,8 +95,8 @@ impl ShimLink {
         }
     }
 
-    /// Waits for the next report, and passes responses to their callers in the meantime. Returns `None` if the shim is
-    /// gone.
+    /// Waits for the next report, and passes responses to their callers in the meantime. Returns `None` if the shim has
+    /// exited.
     ///
     /// # Errors
     /// Returns an error if the connection is broken.
@@ -122,7 +122,7 @@ impl ShimLink {
         }
     }
 
-    /// Ends all pending calls without a response.
+    /// Fails all pending calls.
     pub fn close(&self) {
         self.calls.close();
     }
@@ -133,7 +133,7 @@ fn unexpected() -> Refused {
     Refused::new(executor_core::protocol::Reason::Internal, "the container's shim sent an unexpected response")
 }
 
-/// Returns the error for a call to a shim that is gone.
+/// Returns the error for a call to a shim that has exited.
 pub(crate) fn shim_is_gone(id: &executor_core::ident::ContainerId) -> ApiError {
     ApiError::new(Kind::Precondition, format!("container {id} no longer has a shim: it is exiting"))
 }

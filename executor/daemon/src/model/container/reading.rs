@@ -99,7 +99,7 @@ mod tests {
         let asked = Arc::clone(asked);
         let ask = async move {
             asked.fetch_add(1, Ordering::SeqCst);
-            tokio::time::sleep(Duration::from_millis(100)).await; // paused clock: the shim's time to answer
+            tokio::time::sleep(Duration::from_millis(100)).await; // paused clock: the shim's time to respond
             Some(Usage::default())
         };
         latest.read_by(log_only, Instant::now() + within, ask).await.is_some()

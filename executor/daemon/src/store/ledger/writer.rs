@@ -1,5 +1,5 @@
-//! The thread that writes the ledger. It waits for a change, collects further changes for a short time, and writes them
-//! as one durable batch.
+//! The thread that writes the ledger. The thread waits for a change, collects further changes for a short time, and
+//! writes them as one durable batch.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -111,7 +111,7 @@ fn write_on(shared: &WriterShared, mut file: LedgerFile) {
                 Ok(()) => {
                     retry.reset();
                     for waiting in batch.waiting.drain(..) {
-                        let _ = waiting.send(()); // the receiver may be gone
+                        let _ = waiting.send(()); // the receiver may be dropped
                     }
                     if locked(&shared.state).trouble.take().is_some() {
                         tracing::info!("the ledger can be written again");

@@ -60,7 +60,7 @@ impl Logs {
         self.ended = each(&grown, &self.ended, u64::saturating_add);
     }
 
-    /// Returns the total. If a container is gone without final counters, its last reading is used.
+    /// Returns the total. If a container was removed without final counters, its last reading is used.
     pub(crate) fn sum(&mut self, is_there: impl Fn(&ContainerId) -> bool) -> LogUsage {
         let gone: Vec<ContainerId> = self.living.keys().filter(|id| !is_there(id)).cloned().collect();
         gone.iter().for_each(|id| self.ended(id, None));

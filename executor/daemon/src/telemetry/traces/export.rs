@@ -127,7 +127,7 @@ impl Export {
                 self.export(batch, if is_last { 1 } else { ATTEMPTS }).await;
             }
             if let Some(done) = flushed {
-                let _ = done.send(()); // the receiver may be gone
+                let _ = done.send(()); // the receiver may be dropped
             }
         }
     }

@@ -103,7 +103,7 @@ impl FakeLauncher {
         tokio::time::timeout(PATIENCE, launches.recv()).await.expect("nothing is launched").unwrap()
     }
 
-    /// Reports that a shim is gone and its container cleaned up.
+    /// Reports that a shim has exited and its container is cleaned up.
     pub(crate) fn shim_lost(&self, id: &str) {
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_owned(), created_at: 0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
@@ -150,7 +150,7 @@ impl LauncherShared {
         let mut buffer = vec![0; PACKET_MAX];
         while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
             let request = LauncherRequest::decode(&buffer[..length]).unwrap();
-            let mut listed = None; // descriptor of the answer
+            let mut listed = None; // descriptor of the response
             let answer = match request.call.unwrap() {
                 LauncherCall::Hello(hello) => {
                     let (greets, changed) = &self.greetings;

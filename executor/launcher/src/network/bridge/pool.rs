@@ -88,7 +88,7 @@ pub(super) fn owner(host: &Host, network: &str, number: u32) -> io::Result<Optio
     }
 }
 
-/// Ends the lease of a number, if `owner` has it.
+/// Releases the lease of a number if `owner` holds the lease.
 ///
 /// # Errors
 /// Returns an error if a file operation fails.

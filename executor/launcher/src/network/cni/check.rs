@@ -27,9 +27,8 @@ pub(in crate::network) enum Checked {
     Skipped(String),
 }
 
-/// Checks a container on a network of CNI plugins. `is_disabled` is true if the network's current file disables checks;
-/// the configuration at the time of ADD can disable them too. Returns `None` if the container was detached in the
-/// meantime.
+/// Checks a container on a CNI network. `is_disabled` is true if the network's current file disables checks; the
+/// configuration at the time of ADD can disable them too. Returns `None` if the container was detached in the meantime.
 pub(in crate::network) fn check(
     host: &Host,
     id: &ContainerId,

@@ -27,7 +27,7 @@ use crate::errors::plain;
 use crate::host::Host;
 use crate::network::KILL_PATIENCE;
 
-/// Largest response, in bytes.
+/// Maximum size of a response, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 /// Maximum number of bytes that are kept of a plugin's standard error.
 const STDERR_KEPT: usize = 16 << 10;
@@ -73,7 +73,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Fault {
     move |error| Fault::System(what, error)
 }
 
-/// A call about a container.
+/// A plugin call for a container.
 pub(super) struct Call<'a> {
     pub(super) host: &'a Host,
     /// Cgroup for the plugins of this container.

@@ -20,7 +20,7 @@ use crate::files;
 use crate::host::Host;
 use crate::network::{NetworkError, Patience};
 
-/// Largest cache file, in bytes.
+/// Maximum size of a cache file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
 /// Number of hexadecimal digits that distinguish plugins.
 const DIGITS: usize = 32;

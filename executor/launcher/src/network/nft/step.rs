@@ -7,7 +7,7 @@ use crate::network::netlink::{attribute, nested, number_be, text};
 /// Values of `AF_INET` and `AF_INET6`, which nf_tables uses as family numbers.
 pub(in crate::network) const IPV4: u8 = 2;
 pub(in crate::network) const IPV6: u8 = 10;
-/// The only 16-byte register in use. It overlaps the first four 4-byte registers.
+/// The only 16-byte register in use. This register overlaps the first four 4-byte registers.
 const REGISTER: u32 = 1;
 /// First 4-byte register for the fields of a lookup.
 const FIELDS: u32 = 8;

@@ -19,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Maximum duration of a single wait.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// Event loop between the exit of the process and the end of its container.
+/// Event loop between the exit of the process and the cleanup of its container.
 pub(crate) struct OutputDrain<'a> {
     clients: &'a mut Attached,
     grace: Duration,

@@ -12,7 +12,7 @@
 //! of their file system), anything but regular files, files that the process's user may not read, and files beyond the
 //! limits (core's `outputs`). Each of them is reported with a reason.
 //!
-//! The end of the container waits for the capture at most [`PATIENCE`], and after a Stop at most its grace period.
+//! The cleanup of the container waits for the capture at most [`PATIENCE`], and after a Stop at most its grace period.
 //! Files that are not captured by then are reported as skipped. The descriptor of the mount namespace is closed before
 //! the wipe, so that the namespace does not keep the memory of the secret files.
 
@@ -78,7 +78,7 @@ impl OutputsSource {
     }
 }
 
-/// Captures the outputs and returns the result. If this fails, the end of the container continues.
+/// Captures the outputs and returns the result. If this fails, the cleanup of the container continues.
 pub(crate) fn capture(
     host: &Host,
     record: &ContainerRecord,
@@ -205,7 +205,7 @@ impl OutputsHelper {
     }
 
     fn go_on(&self) {
-        let _ = self.socket.send(b"+", &[]); // its exit is noticed by the next receive
+        let _ = self.socket.send(b"+", &[]); // the exit is noticed by the next receive
     }
 
     /// Kills and reaps the helper, so that its mount namespace is released.

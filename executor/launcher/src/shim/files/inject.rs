@@ -454,8 +454,8 @@ fn place_late(LateMount { path, view, is_file }: &LateMount) -> io::Result<()> {
 }
 
 /// Creates `/dev/console` in the new /dev, as the OCI runtime specification requires for a container with a terminal.
-/// It is the first and so far only terminal of the container's own devpts. A symbolic link avoids mounting on a name
-/// that other processes could have replaced.
+/// That terminal is the first and so far only terminal of the container's own devpts. A symbolic link avoids mounting
+/// on a name that other processes could have replaced.
 fn console() -> io::Result<()> {
     Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
 }

@@ -39,7 +39,7 @@ const TAKEN: &[u8] = b"taken";
 pub(crate) const NOT_TAKEN: &[u8] = b"not taken";
 /// Maximum size of an order, in bytes.
 const ORDER_MAX: usize = 64 << 10;
-/// Maximum number of groups in an order. Each group has at most 11 bytes.
+/// Maximum number of groups in an order to a warm container. Each group has at most 11 bytes.
 pub(crate) const GROUPS_MAX: usize = 4096;
 
 /// An order to activate a container.

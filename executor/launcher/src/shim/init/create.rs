@@ -57,7 +57,7 @@ pub(crate) enum NotStarted {
     },
     /// The warm init was not activated, so there is no container.
     Refused(Refused),
-    /// The container was held, and ended before its start.
+    /// The container was held, and exited before its start.
     Ended(Failure),
 }
 
@@ -149,7 +149,7 @@ impl Created {
         self.pid
     }
 
-    /// Returns the pidfd of init. It becomes readable when init exits.
+    /// Returns the pidfd of init. The pidfd becomes readable when init exits.
     pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
     }

@@ -64,7 +64,7 @@ pub(crate) struct Attached {
 /// Destination of input.
 #[derive(Default)]
 pub(crate) enum Sink {
-    /// The process has no input, or its input has ended.
+    /// The process has no input, or its input is closed.
     #[default]
     None,
     Terminal(OwnedFd),
@@ -334,7 +334,7 @@ impl Attached {
     fn write(&mut self) {
         while !self.pending.is_empty() {
             let written = match self.sink.fd() {
-                None => Ok(self.pending.len()), // it has closed its input
+                None => Ok(self.pending.len()), // the process has closed its input
                 Some(fd) => rustix::io::write(fd, &self.pending),
             };
             match written {
@@ -348,12 +348,12 @@ impl Attached {
         }
     }
 
-    /// Ends the process's input, if it is a pipe.
+    /// Closes the process's input if the input is a pipe.
     ///
     /// A terminal gets no end-of-file character. If a client closes its input there, it only detaches, as in Docker
     /// (`attachStreams` closes the input unless there is a terminal) and in containerd's CRI (`StdinOnce && !Tty`). The
     /// character would also be wrong for a program in raw mode, and for a program that has set another VEOF. A client
-    /// that wants to end the input sends the character itself.
+    /// that wants to close the input sends the character itself.
     fn close_input(&mut self) {
         self.end_of_input = matches!(self.sink, Sink::Pipe(_));
         self.write();
@@ -362,11 +362,11 @@ impl Attached {
     fn resize(&self, sides: &[u8]) {
         if let (Sink::Terminal(terminal), &[a, b, c, d]) = (&self.sink, sides) {
             let size = TerminalSize { rows: u16::from_le_bytes([a, b]), columns: u16::from_le_bytes([c, d]) };
-            let _ = pty::resize(terminal.as_fd(), size); // its process may have exited
+            let _ = pty::resize(terminal.as_fd(), size); // the process may have exited
         }
     }
 
-    /// Informs every client of the end of the output, after its last output. Called after the process has exited.
+    /// Sends end-of-output to every client, after the client's last output. Called after the process has exited.
     pub(crate) fn finish(&mut self) {
         self.sink = Sink::None;
         self.pending = Zeroizing::default();

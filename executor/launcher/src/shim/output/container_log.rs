@@ -199,7 +199,7 @@ impl Log {
         Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, Some(process), owner)?])
     }
 
-    /// Returns the process's end of a pipe that this process reads.
+    /// Creates a pipe that the shim reads, and returns the write end for the process.
     fn end_of(
         &mut self,
         stream: Stream,

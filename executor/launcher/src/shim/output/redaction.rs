@@ -2,7 +2,7 @@
 //!
 //! The values are read from the memory files of the container's start after its init was cloned: secret variables,
 //! secret arguments, files that are not public, and the runtime token. The values stay in memory until the container
-//! has ended. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for
+//! has exited. Output that is not logged is masked, too, because attached clients receive it. Masking costs nothing for
 //! a container without these inputs, and a matcher is built only when there is output.
 
 use std::cell::{Cell, OnceCell};
@@ -79,7 +79,7 @@ impl Masking {
         &self.warnings
     }
 
-    /// Returns the matcher's further warnings after it was built. Returns no warnings on later calls.
+    /// Returns the warnings from building the matcher that were not reported yet. Later calls return none.
     pub(crate) fn news(&mut self) -> Vec<String> {
         let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.reported, true)) else {
             return Vec::new();

@@ -54,7 +54,7 @@ pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Re
         return Ok(false);
     }
     if ready.record.restarts.as_ref().is_some_and(|restarts| restarts.count != *run) {
-        return Ok(false); // the checked run has ended
+        return Ok(false); // the checked run has exited
     }
     let main = ready.record.plan.main();
     let keeps_output = !main.is_some_and(|main| main.suppress_log_output);

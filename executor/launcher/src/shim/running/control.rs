@@ -104,7 +104,7 @@ pub(crate) struct Worker {
 /// Content of a reply.
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
 pub(crate) enum AnswerPayload {
-    /// Secrets. They are wiped if the reply cannot be sent.
+    /// Secrets. The descriptors are wiped if the reply cannot be sent.
     Secrets(MemFile),
     Socket(OwnedFd),
     Usage(Usage),

@@ -15,7 +15,7 @@ use crate::finish::now;
 
 /// Time between two walks.
 const EVERY: Duration = Duration::from_secs(10);
-/// Longest time that a reading spends on a walk.
+/// Maximum time that a reading spends on a walk.
 const SHARE: Duration = Duration::from_millis(10);
 /// Number of entries between two checks of the time.
 const BATCH: usize = 64;
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(size.read(dir.path()), Some(first), "less than 10 s later");
         size.ended = Instant::now().checked_sub(EVERY);
         assert_eq!(size.read(dir.path()).map(|size| size.inodes), Some(3));
-        // A walk that is not at its end is continued, and the last size stays.
+        // An incomplete walk is continued, and the last size stays.
         size.walk = open(dir.path());
         size.walk.as_mut().unwrap().step().unwrap();
         (0..1000).for_each(|index| fs::write(dir.path().join(index.to_string()), "").unwrap());

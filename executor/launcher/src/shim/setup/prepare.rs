@@ -82,7 +82,7 @@ pub(crate) fn prepare(
     let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
-            let _ = site.remains.wipe(""); // logged
+            let _ = site.remains.wipe(""); // the error is logged
             return Err(refused);
         }
     };

@@ -329,7 +329,7 @@ impl Service<'_> {
         let pidfd = process::pidfd(pid).map_err(reported("cannot open the process"))?;
         self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()])
             .map_err(reported("cannot report to the shim"))?;
-        let _ = socket.send(GO, &[]); // its exit is noticed below
+        let _ = socket.send(GO, &[]); // the exit is noticed below
         loop {
             return match recv(&socket, deadline) {
                 // The socket closes on execve or exit; waitpid distinguishes them.
