@@ -1,9 +1,9 @@
 //! Parses trees of actions from a file: `run --action FILE` and `action check FILE`.
 //!
-//! The file is YAML or JSON in the protobuf JSON mapping. It is either an `executor.v1.Action`, or a document with
-//! `action` and the RunRequest fields `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source`.
-//! File contents are base64, as the mapping requires. Syntax and type errors are reported here with path and line, but
-//! without values, which can be secret. executord reports all other errors.
+//! The file is YAML or JSON in the protobuf JSON mapping. The file contains either an `executor.v1.Action`, or a
+//! document with `action` and the RunRequest fields `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and
+//! `log_source`. File contents are base64, as the mapping requires. Syntax and type errors are reported here with path
+//! and line, but without values, which can be secret. executord reports all other errors.
 
 use std::io::Read as _;
 use std::path::Path;

@@ -123,7 +123,7 @@ pub(crate) async fn finish<T: Serialize>(
     Err(Failure::Several { failed: failures.len(), all: done.len() })
 }
 
-/// Prints notes about the end of a container: a reached memory limit, missing output, captured outputs, and the
+/// Prints notes about the exit of a container: a reached memory limit, missing output, captured outputs, and the
 /// failure. Missing output and the failure are not printed if `messages` of its log already contain them.
 pub(crate) fn explain_end(session: &Session, container: &Container, messages: &[String]) {
     let Some(result) = &container.result else { return };

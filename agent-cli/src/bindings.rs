@@ -27,7 +27,7 @@ pub(crate) use write::{WriteError, write};
 /// rotation can add bindings to it. Readers of bindings skip names that begin with a dot.
 const NONE_YET: &str = ".bindings";
 
-/// Errors of reading, translating and writing bindings.
+/// Errors from reading, translating and writing bindings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindingsError {
     #[error(transparent)]

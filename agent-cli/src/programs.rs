@@ -84,7 +84,7 @@ async fn ended(mut child: Child, interrupts: &mut Interrupts) -> io::Result<Exit
         tokio::select! {
             status = child.wait() => return status,
             signal = interrupts.next() => if let (Some(pid), true) = (pid, signal == Signal::TERM.as_raw()) {
-                let _ = kill_process(pid, Signal::TERM); // it may have exited
+                let _ = kill_process(pid, Signal::TERM); // the process may have exited
             },
         }
     }

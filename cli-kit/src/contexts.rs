@@ -1,4 +1,4 @@
-//! Selects the executord to connect to: flags, environment, and a file of contexts.
+//! Selects the executord to connect to: flags, environment, and the contexts file.
 //!
 //! In order of precedence: `--socket`, `--address` or `--context`; EXECUTOR_SOCKET or EXECUTOR_ADDRESS;
 //! EXECUTOR_CONTEXT; the file's current context; the command's default socket. The file holds addresses and paths, but
@@ -26,7 +26,7 @@ pub const TLS_CA: &str = "EXECUTOR_TLS_CA";
 pub const TLS_SERVER_NAME: &str = "EXECUTOR_TLS_SERVER_NAME";
 /// Variable that names a context.
 pub const CONTEXT: &str = "EXECUTOR_CONTEXT";
-/// Variable with the path of the file of contexts.
+/// Environment variable with the path of the contexts file.
 pub const CONTEXTS: &str = "EXECUTOR_CONTEXTS";
 /// Maximum file size, in bytes.
 const FILE_MAX: u64 = 1 << 20;

@@ -44,7 +44,7 @@ pub struct Place {
     pub name: Option<OsString>,
 }
 
-/// Errors of writing fetched files.
+/// Errors from writing fetched files.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("{}: {why}", plain(&.path.display().to_string()))]

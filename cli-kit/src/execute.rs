@@ -99,7 +99,7 @@ pub async fn with_private_daemon(
 }
 
 /// Executes a command. If the command does not handle signals itself, the command is cancelled by a signal or when the
-/// reader of its output has gone.
+/// reader of its output has exited.
 async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if work.interruption() == Interruption::Heeded {
         return work.perform(session, interrupts).await;
@@ -107,7 +107,7 @@ async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut 
     let mut none = Interrupts::none();
     tokio::select! {
         result = work.perform(session, &mut none) => result,
-        // Stop an endless command when the reader of its output has gone.
+        // Stop an endless command when the reader of its output has exited.
         () = session.output.failed() => session.output.result().map(|()| 0),
         signal = interrupts.next() => Err(Failure::Interrupted(signal)),
     }

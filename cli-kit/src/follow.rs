@@ -26,7 +26,7 @@ use crate::terminal::DetachKeys;
 
 pub use pressed::Pressed;
 
-/// Maximum grace period between SIGTERM and SIGKILL after the reader of the output has gone. Without a container,
+/// Maximum grace period between SIGTERM and SIGKILL after the reader of the output has exited. Without a container,
 /// SIGPIPE would have killed the process immediately.
 pub const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
 
@@ -157,13 +157,13 @@ impl Attached<'_> {
 struct Seen {
     /// The container, once it is completed.
     completed: Option<Container>,
-    /// Result of the log, once it has ended.
+    /// Result of following the log, after the log is complete.
     log: Option<Result<(), Failure>>,
     input_over: bool,
     reader_gone: bool,
 }
 
-/// Reports that stopping the container, killing it or sending input failed. Reports nothing if the container has ended
+/// Reports that stopping the container, killing it or sending input failed. Reports nothing if the container has exited
 /// in the meantime.
 fn report_unless_ended(session: &Session, result: Result<(), Failure>) {
     if let Err(failure) = result

@@ -54,7 +54,7 @@ impl Drop for Raw {
 fn restore() {
     let before = SAVED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     if let Some(before) = before {
-        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before); // the terminal may be gone
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before); // the terminal may be closed
     }
 }
 

@@ -32,8 +32,8 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Credential files of a client over TCP. They are read for each connection, so new certificates are used without a
-/// restart.
+/// Credential files of a client over TCP. The files are read for each connection, so new certificates are used without
+/// a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// The client's certificate with its chain (PEM).

@@ -26,11 +26,11 @@ use crate::tls::{Connector, TlsError};
 pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
 /// Default time that calls wait for an executord that is unavailable.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
-/// Largest accepted response, in bytes.
+/// Maximum size of an accepted response, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
 /// Interval of HTTP/2 PINGs while calls are in progress, and time limit for the reply to a PING.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
-/// Longest path of a unix socket, in bytes (unix(7)).
+/// Maximum length of a unix socket path, in bytes (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
 
 /// A client of one executord. Clones share the connection.

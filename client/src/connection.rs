@@ -55,7 +55,7 @@ impl Connection {
         self.input.clone()
     }
 
-    /// Returns the next event; `None` when both directions have ended. Dropping the future loses nothing.
+    /// Returns the next event; `None` after both directions are closed. Dropping the future loses nothing.
     ///
     /// # Errors
     /// Returns an error if the connection broke.

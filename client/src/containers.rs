@@ -21,7 +21,7 @@ use crate::secret::{Secret, Wiped};
 
 /// Maximum number of containers per page of a listing.
 const PAGE: u32 = 1000;
-/// Largest response with secrets, in bytes. It is high because an operator may allow large files.
+/// Maximum size of a response with secrets, in bytes. The limit is high because an operator may allow large files.
 const SECRETS_MAX: usize = 64 << 20;
 /// SIGKILL.
 const KILL: u32 = 9;
@@ -133,7 +133,7 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Stops a container: stop signal, grace period (the container's own if `None`), SIGKILL. Returns at once;
+    /// Stops a container: stop signal, grace period (the container's own if `None`), SIGKILL. Returns immediately;
     /// [`Client::wait`] waits for the exit. Repeating the call is harmless.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl Client {
         self.answer(self.send(request, "/executor.v1.Executor/UpdateFiles").await)
     }
 
-    /// Replaces all egress rules of a running container at once, across restarts of executord. Repeating the call is
+    /// Replaces all egress rules of a running container atomically, across restarts of executord. Repeating the call is
     /// harmless.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl Client {
     /// harmless. The returned container reports if the program could not be executed.
     ///
     /// # Errors
-    /// Returns an error if the container was not held, or ended before its start.
+    /// Returns an error if the container was not held, or exited before its start.
     pub async fn start(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = StartRequest { id: id.to_owned() };

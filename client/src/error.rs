@@ -134,7 +134,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Error of connecting.
+/// Connection error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

@@ -27,8 +27,8 @@ pub enum Executed {
     Failed(ExecFailure),
 }
 
-/// An executed process. Dropping this value ends the process: it gets SIGHUP, and SIGKILL two seconds later.
-/// Processes that it started are killed when it has ended, unless the request has `leave_processes`. After
+/// An executed process. Dropping this value terminates the process with SIGHUP, and SIGKILL two seconds later.
+/// Processes that it started are killed after its exit, unless the request has `leave_processes`. After
 /// [`Exec::detach`], the process continues to run.
 pub struct Exec {
     client: Client,
@@ -38,7 +38,7 @@ pub struct Exec {
 }
 
 impl Client {
-    /// Executes a program in a running container. A broken connection ends the process; there is no reconnect.
+    /// Executes a program in a running container. A broken connection terminates the process; there is no reconnect.
     ///
     /// # Errors
     /// Returns an error if the container is not running, or an error with every violation if the request is invalid.
@@ -66,7 +66,7 @@ impl Exec {
     /// Returns the next event. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Returns an error if the connection broke or the stream ended without an exit status.
+    /// Returns an error if the connection broke or the stream closed without an exit status.
     pub async fn next(&mut self) -> Result<Executed, Error> {
         loop {
             let answer = self.answers.message().await.map_err(|status| self.client.error(&status))?;

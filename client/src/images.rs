@@ -108,7 +108,7 @@ impl Images {
         self.0.answer(self.rpc().remove(request).await).map(drop)
     }
 
-    /// Returns the disk usage of the store of images.
+    /// Returns the disk usage of the image store.
     ///
     /// # Errors
     /// Returns an error if executord is unavailable or has no launcher.

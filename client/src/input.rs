@@ -27,17 +27,17 @@ pub(crate) enum Item {
 pub struct Input(mpsc::Sender<Item>);
 
 impl Input {
-    /// Sends bytes to standard input; waits while the queue is full. Returns false after the call has ended.
+    /// Sends bytes to standard input; waits while the queue is full. Returns false after the call has completed.
     pub async fn send(&self, bytes: Vec<u8>) -> bool {
         self.0.send(Item::Bytes(bytes)).await.is_ok()
     }
 
-    /// Closes the process's standard input. Returns false after the call has ended.
+    /// Closes the process's standard input. Returns false after the call has completed.
     pub async fn end(&self) -> bool {
         self.0.send(Item::End).await.is_ok()
     }
 
-    /// Sends the size of the terminal's window. Returns false after the call has ended.
+    /// Sends the size of the terminal's window. Returns false after the call has completed.
     pub async fn resize(&self, window: WindowSize) -> bool {
         self.0.send(Item::Window(window)).await.is_ok()
     }
@@ -60,8 +60,8 @@ struct Shared {
     waker: Option<Waker>,
 }
 
-/// Ends the requests of the current connection. The gRPC library cancels a call only when neither its requests nor its
-/// answers are in use.
+/// Closes the request stream of the current connection. The gRPC library cancels a call only when neither its requests
+/// nor its responses are in use.
 impl Drop for Queue {
     fn drop(&mut self) {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -98,8 +98,8 @@ impl Pods {
         }
     }
 
-    /// Stops a pod with all of its members, and waits until the pod has ended, across restarts of executord. If `grace`
-    /// is `None`, each member has its own grace period.
+    /// Stops a pod with all of its members, and waits until the pod has stopped, across restarts of executord. If
+    /// `grace` is `None`, each member has its own grace period.
     ///
     /// # Errors
     /// Returns an error if there is no such pod.

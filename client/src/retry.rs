@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 /// First pause between two attempts; later pauses grow.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
-/// Longest pause between two attempts.
+/// Maximum pause between two attempts.
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 /// Returns true if this client created the status because the connection broke. The outcome of the call is then

@@ -11,7 +11,7 @@ use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 use zeroize::Zeroize as _;
 
-/// A secret value. It prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
+/// A secret value. A secret prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! Decodes a tree as a typed value and reports all faults at once, each with its path and place and without the value.
+//! Decodes a tree as a typed value and reports all faults together, each with its path and place and without the value.
 //!
 //! serde stops at the first error. A faulty node is therefore left out as if it were absent, and the tree is decoded
 //! again: Kubernetes types accept the absence of any field.

@@ -29,7 +29,7 @@ pub fn lenient<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) 
 /// Indents continuation lines more than their key or element, and replaces tabs within braces and brackets with spaces.
 /// The number of lines stays the same.
 fn mended(text: &str) -> Zeroizing<String> {
-    // At most twice the text; reserved at once, so that no copy of a Secret stays in freed memory.
+    // At most twice the text; reserved in one allocation, so that no copy of a Secret stays in freed memory.
     let mut room = text.len();
     let mut all = Zeroizing::new(String::with_capacity(text.len() + room));
     let mut open = Open::default();

@@ -207,7 +207,7 @@ pub enum FaultKind {
     Duplicate,
 }
 
-/// A fault in a document. It contains no value of the document.
+/// A fault in a document. The message contains no value of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: FaultKind,

@@ -105,7 +105,7 @@ struct Thing {
     map: Option<BTreeMap<String, String>>,
 }
 
-/// All faults are reported at once, each with its path and line and without the value.
+/// All faults are reported together, each with its path and line and without the value.
 #[test]
 fn p3_faults_of_values_and_unknown_fields() {
     let text = "name: 8080\nsize: '12'\nrun: maybe-hunter2\nlist:\n- name: yes\n  nam: hunter2\n- hunter2\n- {size: 3000000000}\n\

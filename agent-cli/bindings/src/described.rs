@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::METADATA;
 use crate::names::{PROVIDER, PUBLIC, TYPE};
 
-/// Name of the attribute that is written whenever attributes are written.
+/// Name of the attribute that is always present if attributes are written.
 const LABEL: &str = "label";
 
 /// Properties of a binding's entries.

@@ -35,7 +35,7 @@ const TYPE: &str = "type";
 /// Names and contents of a binding's entries.
 pub(crate) type Entries = Vec<(String, Zeroizing<Vec<u8>>)>;
 
-/// Errors of reading a directory as bindings.
+/// Errors from reading a directory as bindings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TreeError {
     #[error("cannot read {}", plain(&.path.display().to_string()))]
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// Reading a pipe fails at once and does not wait for a writer.
+    /// Reading a pipe fails immediately and does not wait for a writer.
     #[test]
     fn a_pipe_is_refused_at_once() {
         let home = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ const BITS: u32 = 0o7777;
 /// Error message for a directory that this command must not replace.
 const FOREIGN: &str = "was not written by `agent-cli bindings write`, so it is not replaced";
 
-/// Errors of writing bindings. If one is returned, nothing was written.
+/// Errors from writing bindings. If one is returned, nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]
@@ -60,7 +60,7 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     sync(parent)
 }
 
-/// A temporary directory next to the destination, removed on drop. It holds unfinished or replaced bindings.
+/// A temporary directory next to the destination, removed on drop. The directory holds unfinished or replaced bindings.
 struct Beside(PathBuf);
 
 impl Drop for Beside {

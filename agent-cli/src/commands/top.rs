@@ -117,7 +117,7 @@ impl Drop for SecondScreen {
 
 fn put(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush()); // the terminal may be gone
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush()); // the terminal may be closed
 }
 
 async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsRequest) -> Result<u8, Failure> {

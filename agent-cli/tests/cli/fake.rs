@@ -68,7 +68,7 @@ pub(crate) struct State {
     pub(crate) networks: Vec<NodeNetwork>,
     /// Warnings of ListNetworks.
     pub(crate) network_warnings: Vec<String>,
-    /// Answers of CheckNetwork by the network's name.
+    /// Responses to CheckNetwork, by the network's name.
     pub(crate) network_checks: BTreeMap<String, CheckNetworkResponse>,
 }
 

@@ -121,7 +121,7 @@ fn signal_during_run_request_stops_container() {
     assert!(!fake.is_there("web-1"));
 }
 
-/// If the container has completed but its output is not read, Ctrl-C still ends the program.
+/// If the container has completed but its output is not read, Ctrl-C still terminates the program.
 #[test]
 fn blocked_reader_does_not_block_ctrl_c() {
     let fake = Fake::with(|shared, id| {

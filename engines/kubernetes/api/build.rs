@@ -13,7 +13,7 @@ const NO_DERIVED_DEBUG: [&str; 9] = [
     ".runtime.v1.RestorePodRequest",
 ];
 
-/// Requests of CSI with secrets: `(csi_secret) = true`.
+/// CSI requests with secrets: `(csi_secret) = true`.
 const CSI_SECRETS: [&str; 22] = [
     ".csi.v1.ControllerExpandVolumeRequest",
     ".csi.v1.ControllerGetVolumeHealthRequest",

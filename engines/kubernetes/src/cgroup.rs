@@ -9,12 +9,12 @@ use crate::store::Container;
 
 /// Mount point of the cgroup hierarchies.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
-/// Largest memory limit in bytes. The kernel shows a larger number if there is no limit.
+/// Maximum memory limit, in bytes. The kernel shows a larger number if there is no limit.
 const LIMIT_MAX: u64 = 1 << 62;
 /// Maximum number of processes whose descriptors are counted.
 const PROCESSES_MAX: usize = 1000;
 
-/// Counters of a container. A counter that cannot be read is 0: the container may have ended.
+/// Counters of a container. A counter that cannot be read is 0: the container may have exited.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupCounters {
     pub(crate) processes: u64,
@@ -39,7 +39,7 @@ pub(crate) struct HugePages {
     /// Size of a page, such as `2MB`.
     pub(crate) size: String,
     pub(crate) used_bytes: u64,
-    /// Largest use so far; unset with cgroup v2, which does not record it.
+    /// Peak memory usage; unset with cgroup v2, which does not record it.
     pub(crate) max_bytes: Option<u64>,
 }
 

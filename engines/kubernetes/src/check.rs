@@ -281,7 +281,7 @@ fn to_missing(kubelet: &Kubelet, violations: &[Violation], is_needed: bool) -> V
     named.chain(others).collect()
 }
 
-/// Requests of a sandbox and its container.
+/// Requests for a sandbox and its container.
 type Pod = (PodSandboxConfig, ContainerConfig);
 
 fn metadata() -> Option<PodSandboxMetadata> {

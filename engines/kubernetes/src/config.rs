@@ -17,7 +17,7 @@ use serde::Deserialize;
 const DEFAULT: &str = "/etc/executor/executor-cri.toml";
 /// Default prefix of annotations with references to secrets.
 const ANNOTATION: &str = "secrets.executor.v1";
-/// Maximum length of an annotation's prefix in bytes: the limit of Kubernetes.
+/// Maximum length of an annotation's prefix in bytes: Kubernetes' limit.
 const ANNOTATION_MAX: usize = 253;
 /// Default name of the CSI plugin and of the CSIDriver.
 const DRIVER: &str = "secrets.executor.v1";

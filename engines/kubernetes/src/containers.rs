@@ -85,7 +85,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     let request = lower(&origin, config)?;
     let image_fields = failure::image_fields(&request.volumes);
     let mut run = Run::from(request);
-    // A retry waits here until the first call has ended.
+    // A retry waits here until the first call has completed.
     let _name = node.lock_name(&record.name()).await;
     let (mut id, mut is_created) = (record.id.clone(), false);
     match node.store.insert_container(record.clone())? {
@@ -95,7 +95,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         }
         Some(earlier) if earlier.is_created => (id, is_created) = (earlier.id.clone(), true),
         Some(unfinished) => {
-            // An earlier call ended without a known outcome.
+            // The outcome of an earlier call is unknown.
             forgiving(node.client.delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.containers.remove(&unfinished.id);
             node.store.insert_container(record)?;
@@ -232,7 +232,7 @@ pub(crate) async fn start(node: &Arc<Node>, id: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Stops a container, and returns when the container has ended. Succeeds if the container does not exist (rule C5).
+/// Stops a container, and returns after the container has exited. Succeeds if the container does not exist (rule C5).
 ///
 /// # Errors
 /// Returns an error if a call to executord fails.
@@ -254,7 +254,7 @@ fn grace(id: &str, seconds: i64) -> Duration {
     requested.min(GRACE_MAX)
 }
 
-/// Time limit for a container to end after SIGKILL. A process that waits for a dead file system takes longer.
+/// Time limit for a container to exit after SIGKILL. A process that waits for a dead file system takes longer.
 const END: Duration = Duration::from_secs(60);
 
 async fn end(node: &Arc<Node>, id: &str, grace: Duration) -> Result<(), Status> {

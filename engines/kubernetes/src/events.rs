@@ -38,7 +38,7 @@ pub(crate) fn record_container(node: &Arc<Node>, run: v1::Container) {
     }
 }
 
-/// Records that executord has lost a container, and publishes the end of the container.
+/// Records that executord has lost a container, and publishes its exit.
 pub(crate) fn record_container_lost(node: &Arc<Node>, id: &str) {
     if node.store.containers.clear_state(id, |run| run.state() == State::Completed)
         && let Some(container) = node.store.containers.get(id)
@@ -47,7 +47,7 @@ pub(crate) fn record_container_lost(node: &Arc<Node>, id: &str) {
     }
 }
 
-/// Records the state of a pod, and publishes an event if the sandbox has ended.
+/// Records the state of a pod, and publishes an event if the sandbox has stopped.
 pub(crate) fn record_pod(node: &Arc<Node>, pod: v1::Pod) {
     let id = pod.id.clone();
     let changed = node.store.sandboxes.advance(&id, pod);

@@ -55,7 +55,7 @@ fn delete_in_background(node: &Arc<Node>, container: String, pod: String) {
     });
 }
 
-/// Deletes objects whose creation ended without a known outcome, and their records, unless a call is in progress.
+/// Deletes objects whose creation has an unknown outcome, and their records, unless a call is in progress.
 fn delete_unfinished(node: &Arc<Node>) {
     let (sandboxes, containers) = (node.store.sandboxes.everything(), node.store.containers.everything());
     for record in containers.iter().map(|container| &container.record).filter(|record| !record.is_created) {

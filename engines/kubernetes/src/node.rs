@@ -40,7 +40,7 @@ pub(crate) struct Node {
     pub(crate) config_file: ConfigFile,
     /// URLs of exec, attach and port-forward.
     pub(crate) streams: Streams,
-    /// Locks of names that calls use.
+    /// Locks by name, held by calls.
     names: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Cached `USER` of images by image id. The configuration of an id never changes.
     image_users: Mutex<HashMap<String, String>>,

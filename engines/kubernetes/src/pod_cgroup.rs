@@ -1,4 +1,4 @@
-//! Counters of a pod's cgroup, which the kubelet creates. The counters include containers that have ended or were
+//! Counters of a pod's cgroup, which the kubelet creates. The counters include containers that have exited or were
 //! removed.
 
 use std::path::{Component, Path};

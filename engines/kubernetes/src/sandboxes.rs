@@ -38,7 +38,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         created_at: now(),
         ..SandboxRecord::default()
     };
-    // A retry waits here until the first call has ended.
+    // A retry waits here until the first call has completed.
     let _name = node.lock_name(&record.name()).await;
     match node.store.insert_sandbox(record.clone())? {
         None => {}
@@ -49,7 +49,7 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
             };
         }
         Some(unfinished) => {
-            // An earlier call ended without a known outcome.
+            // The outcome of an earlier call is unknown.
             forgiving(node.client.pods().delete(&unfinished.id, true).await).map_err(failure::status)?;
             node.store.sandboxes.remove(&unfinished.id);
             node.store.insert_sandbox(record)?;

@@ -31,20 +31,20 @@ const MESSAGE_MAX: usize = 16 << 20;
 /// Limits on simultaneous connections. At the limit, the oldest idle connection is closed for a new one, and its client
 /// reconnects.
 const LIMITS: Limits = Limits { all: 512, each: 512, users: 512, spare: 0, few: 0, few_of_root: 0 };
-/// Maximum number of simultaneous calls of a connection. A kubelet makes a few calls for each pod.
+/// Maximum number of concurrent calls on a connection. A kubelet makes a few calls for each pod.
 const STREAMS: u32 = 1024;
 /// Maximum size of buffered responses of a stream whose client does not read, in bytes.
 const SEND_BUFFER: usize = 32 << 10;
-/// Interval of keepalive PINGs to an idle client, and the time limit for an answer.
+/// Interval of keepalive PINGs to an idle client, and the time limit for a response.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// Pause after a failed accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of a call without a limit from the caller: the kubelet's limit for RunPodSandbox.
 const CALL_MAX: Duration = Duration::from_secs(240);
-/// Time limit for calls to end when the process stops.
+/// Time limit for calls to complete when the process stops.
 const STOP: Duration = Duration::from_secs(10);
 
-/// The listening socket. It is removed when this value is dropped.
+/// The listening socket. The socket is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
@@ -52,7 +52,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Creates the socket with mode 0600. The socket of a process that has ended is replaced.
+    /// Creates the socket with mode 0600. The socket of a process that has exited is replaced.
     ///
     /// # Errors
     /// Returns an error if another process listens on the socket, or the socket cannot be created.
@@ -81,7 +81,7 @@ impl Drop for Socket {
     }
 }
 
-/// Serves calls until the process stops, and then waits for calls to end, at most [`STOP`].
+/// Serves calls until the process stops, and then waits for calls to complete, at most [`STOP`].
 pub(crate) async fn serve(socket: Socket, routes: Routes, mut stopping: watch::Receiver<bool>) {
     let routes = routes.prepare();
     let slots = Slots::new(LIMITS);

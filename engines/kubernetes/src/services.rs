@@ -1,7 +1,7 @@
 //! The services of `runtime.v1`.
 //!
-//! A call that changes state runs to its end even if its client disconnects. A retry of the client waits for the first
-//! call, or finds its result (rule C8).
+//! A call that changes state runs to completion even if its client disconnects. A retry of the client waits for the
+//! first call, or finds its result (rule C8).
 
 mod image;
 mod runtime;
@@ -32,14 +32,14 @@ pub(crate) fn routes(node: &Arc<Node>) -> Routes {
 /// Time limit of a call that changes state, in case executord does not answer.
 const CHANGE_MAX: Duration = Duration::from_secs(600);
 
-/// Runs a call to its end, even if the client disconnects.
+/// Runs a call to completion, even if the client disconnects.
 async fn to_end<T: Send + 'static>(
     call: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
     to_end_within(CHANGE_MAX, call).await
 }
 
-/// Runs a call to its end, even if the client disconnects, with a time limit.
+/// Runs a call to completion, even if the client disconnects, with a time limit.
 async fn to_end_within<T: Send + 'static>(
     limit: Duration,
     call: impl Future<Output = Result<T, Status>> + Send + 'static,

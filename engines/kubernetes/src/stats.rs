@@ -179,7 +179,7 @@ pub(crate) async fn list_sandboxes(
 }
 
 /// Returns the counters of a sandbox: the counters of its parent cgroup, or else the sums of the counters of its
-/// members in `usages`. The result includes the processor time of containers that have ended.
+/// members in `usages`. The result includes the processor time of containers that have exited.
 pub(crate) fn of_sandbox(sandbox: &Sandbox, members: &[&Container], usages: &BTreeMap<String, Usage>) -> Usage {
     let read = |only_running: bool| -> Vec<&Usage> {
         let members =

@@ -110,7 +110,7 @@ fn user(uid: u32, gid: u32, groups: &[u32]) -> ContainerUser {
     ContainerUser { linux: Some(LinuxContainerUser { uid: uid.into(), gid: gid.into(), supplemental_groups }) }
 }
 
-/// Returns the reason if a container has ended without a start.
+/// Returns the reason if a container has exited without a start.
 pub(crate) fn start_error(container: &Container) -> Option<String> {
     let result = container.state.as_ref().filter(|run| run.started_at.is_none())?.result.as_ref()?;
     Some(

@@ -206,7 +206,7 @@ async fn outputs(
     Ok(())
 }
 
-/// Writes the log from a byte offset of the output until the container has ended.
+/// Writes the log from a byte offset of the output until the container has exited.
 async fn from_log(
     client: &Client,
     id: &str,
@@ -333,7 +333,7 @@ impl AsyncWrite for Tunnel {
     }
 }
 
-/// Passes bytes between a client and a port, until the port's direction has ended.
+/// Passes bytes between a client and a port, until the port's direction is closed.
 async fn pass(stream: DuplexStream, mut connection: executor_client::Connection, is_broken: Arc<AtomicBool>) {
     let (mut from_client, mut to_client) = tokio::io::split(stream);
     let input = connection.input();

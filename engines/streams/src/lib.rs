@@ -119,8 +119,8 @@ pub enum Outcome {
 
 /// Runs an exec or attach request.
 pub trait Handler: Send + 'static {
-    /// Runs the request until its end. All output has to be written when the future returns. The future is dropped if the
-    /// client disconnects.
+    /// Runs the request to completion. All output has to be written when the future returns. The future is dropped if
+    /// the client disconnects.
     fn run(self: Box<Self>, process: Process) -> BoxFuture<Outcome>;
 }
 

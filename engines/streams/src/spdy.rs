@@ -19,7 +19,7 @@ use crate::pipe::Input;
 use frame::Head;
 use headers::{Decoder, Headers};
 
-/// Maximum number of bytes of input that are read at once.
+/// Maximum number of input bytes per read.
 const CHUNK: usize = 16 << 10;
 
 /// Maximum number of chunks of one stream that wait for their handler.
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::packet::QUEUE;
 
-    /// Reads `bytes`, and returns the error that ended the reader, the packets and the number of opened streams.
+    /// Reads `bytes`, and returns the error that stopped the reader, the packets and the number of opened streams.
     async fn read(bytes: Vec<u8>, streams: usize) -> (io::Error, Vec<Packet>, usize) {
         let (queue, mut packets) = mpsc::channel(QUEUE);
         let (sender, mut events) = mpsc::channel(1);

@@ -9,7 +9,7 @@ use crate::Outcome;
 pub(crate) enum Form {
     /// Versions 1 to 3: text of the error; empty for success.
     Text,
-    /// Version 4 and later: `Status` of Kubernetes as JSON.
+    /// Version 4 and later: the Kubernetes `Status` as JSON.
     Json,
 }
 

@@ -1,4 +1,4 @@
-//! Tests the server with client-go, the client of Kubernetes (CRI rule C34).
+//! Tests the server with client-go, the Kubernetes client library (CRI rule C34).
 //!
 //! `EXECUTOR_STREAMS_CLIENT` names the program of `integration/engines/streams`, which `cargo xtask engines-test` builds
 //! before it runs these tests.
@@ -188,7 +188,7 @@ async fn big_output_arrives_before_the_status() {
     }
 }
 
-/// CRI rule C35: the exit of a client ends its exec, even if its input is not read.
+/// CRI rule C35: the exit of a client terminates its exec, even if its input is not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_death_drops_the_handler() {
     struct Dropped(Arc<AtomicBool>);

@@ -1,4 +1,4 @@
-//! Collects the violations in a catalog or bundle, so that all are reported at once. Each has a location and a rule.
+//! Collects the violations in a catalog or bundle, so that all are reported together. Each has a location and a rule.
 
 use std::fmt;
 

@@ -4,7 +4,7 @@
 //! has errors (an unanchored version, `items` written as `additionalProperties`) and does not treat unknown fields
 //! consistently. Here unknown fields are errors everywhere except in `custom`, which is kept unchanged. Rules that a
 //! schema cannot express are in `bundle/check.rs`. Both checks run on all entries that can be parsed, so that all
-//! violations are reported at once.
+//! violations are reported together.
 //!
 //! The maximum size is 4 MiB. Nothing is fetched, not even the target of a `$ref`.
 

@@ -108,7 +108,7 @@ fn refuse_unknown(bundle: &Bundle, given: &BTreeMap<String, Value>, wrong: &mut 
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// Supplied to this action or an earlier one.
+    /// Supplied to this action or to an earlier action.
     Supplied,
     /// Output of an earlier action.
     Output,

@@ -1,4 +1,4 @@
-//! Holds values that may be secret. They are zeroed on drop and not printed by `Debug`.
+//! Holds values that may be secret. The values are zeroed on drop and not printed by `Debug`.
 
 use std::fmt;
 

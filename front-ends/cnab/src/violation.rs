@@ -1,5 +1,5 @@
-//! Collects violations of rules by a document or a value, so that all are reported at once. Each has a JSON pointer and
-//! a rule.
+//! Collects violations of rules by a document or a value, so that all are reported together. Each has a JSON pointer
+//! and a rule.
 //!
 //! Messages never contain values that may be secret. The code that adds a violation must ensure this.
 

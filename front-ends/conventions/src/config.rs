@@ -1,4 +1,4 @@
-//! Finds and reads the file of registrations.
+//! Finds and reads the registrations file.
 //!
 //! The first of these files is used:
 //!

@@ -29,7 +29,7 @@ pub(crate) struct Service {
 }
 
 impl Endpoint {
-    /// Parses a URL by the rules of Kubernetes for webhooks: https with a host and without user, query or fragment.
+    /// Parses a URL by Kubernetes' rules for webhooks: https with a host and without user, query or fragment.
     pub(crate) fn from_url(url: &str) -> Result<Self, String> {
         let Some(rest) = url.strip_prefix("https://") else {
             return Err(format!("{} is not an https:// URL", shown(url)));

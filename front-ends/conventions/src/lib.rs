@@ -1,9 +1,8 @@
 //! Calls conventions: servers that decorate pod templates before the pods are created (VMware Tanzu's Cartographer
 //! Conventions).
 //!
-//! The input is a pod template, the registrations in a configuration file, and metadata of images. The output is the
-//! decorated template with the changes of each convention, or all violations at once. The daemon does not support
-//! conventions.
+//! The input is a pod template, the registrations in a configuration file, and image metadata. The output is the
+//! decorated template with the changes of each convention, or all violations. The daemon does not support conventions.
 //!
 //! ```text
 //! config -> registration (selector, endpoint, grant)

@@ -1,4 +1,4 @@
-//! Parses and validates the registrations file. All violations are reported at once.
+//! Parses and validates the registrations file. All violations are reported together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,7 +22,7 @@ pub const REGISTRATIONS_MAX: usize = 100;
 const SELECTORS_MAX: usize = 64;
 /// Maximum size of a certificate bundle, in bytes.
 const CA_MAX: u64 = 1 << 20;
-/// Default and maximum timeout of a call, in seconds (as for webhooks of Kubernetes).
+/// Default and maximum timeout of a call, in seconds (as for Kubernetes webhooks).
 const TIMEOUT: (u64, u64) = (10, 30);
 
 /// Priority of a convention in the order of calls.

@@ -21,7 +21,7 @@ use crate::violation::Violations;
 pub const PART_MIN: usize = 8;
 /// Prefix of a placeholder.
 const PREFIX: &str = "__executor_secret_";
-/// Fields that hold names or enumerations of Kubernetes. Values of these fields are public and not searched.
+/// Fields that hold Kubernetes names or enumerations. Values of these fields are public and not searched.
 const NAMES: [&str; 22] = [
     "apiVersion",
     "claimName",

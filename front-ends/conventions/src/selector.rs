@@ -1,5 +1,5 @@
-//! Matches labels with selectors, which determine the templates that a convention decorates (LabelSelector of
-//! Kubernetes).
+//! Matches labels with selectors, which determine the templates that a convention decorates (Kubernetes'
+//! LabelSelector).
 
 use std::collections::BTreeMap;
 use std::fmt;

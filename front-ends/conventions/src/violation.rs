@@ -1,4 +1,4 @@
-//! Collects violations, so that all are reported at once. Each has its convention, field and rule.
+//! Collects violations, so that all are reported together. Each has its convention, field and rule.
 //!
 //! Messages never contain values of a template or of a response, because they may be secret.
 

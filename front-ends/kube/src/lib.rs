@@ -5,7 +5,7 @@
 //!       -> [`lower::lower`]: a [`plan::Plan`] of pods, each with the requests of its containers in the order of their start
 //! ```
 //!
-//! This crate uses no files, clocks or connections. All violations are reported at once, with file, document, object
+//! This crate uses no files, clocks or connections. All violations are reported together, with file, document, object
 //! and path. Messages contain no values of Secrets. Rules are numbered as in `docs/guides/kube-rules.md` (`P17`). Each
 //! rule has a test whose name begins with its number.
 

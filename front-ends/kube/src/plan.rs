@@ -1,4 +1,4 @@
-//! Defines plans: pods in start order, each with the run requests of its containers.
+//! Defines plans: pods in start order, each with the run requests for its containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -8,7 +8,7 @@ use executor_residue::{Hit, Place, Report, Unsearched};
 use super::inputs::Kind;
 use super::scene::{Role, SearchHits, SearchScope};
 
-/// Place of a canary, a row of the table.
+/// Location of a canary; one row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Container,
@@ -121,13 +121,13 @@ pub(crate) struct Findings {
     cells: Vec<(Kind, Row, Seen)>,
     /// Hits at unexpected places while the container ran.
     pub(crate) astray: Vec<Hit>,
-    /// Hits after the exit.
+    /// Hits that were found after the container exited.
     pub(crate) left: Vec<Hit>,
     /// Kinds that were not found in the container itself. For these kinds the search proves nothing.
     pub(crate) unproven: Vec<Kind>,
-    /// Size of the search after the exit.
+    /// Size of the search after the container's exit.
     pub(crate) searched: Searched,
-    /// Places that were not searched after the exit.
+    /// Places that were not searched after the container's exit.
     pub(crate) unsearched: Vec<Unsearched>,
     /// True if a place that must be searched in every audit was not searched.
     pub(crate) incomplete: bool,

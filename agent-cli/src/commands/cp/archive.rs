@@ -203,7 +203,7 @@ pub(crate) fn pack(
     Ok(tally)
 }
 
-/// Ignores a broken pipe: the receiver has ended, and its response has the reason.
+/// Ignores a broken pipe: the receiver has exited, and its response has the reason.
 fn gone(failure: Failure) -> Result<(), Failure> {
     match failure {
         Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {

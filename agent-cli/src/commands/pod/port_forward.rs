@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 
 /// Read buffer size, in bytes.
 const PIECE: usize = 32 << 10;
-/// Pause after a failed accept. An accept fails while this process has no free descriptor; without the pause it would
-/// be repeated at once.
+/// Pause after a failed accept. An accept fails while this process has no free descriptor. Without the pause, the
+/// accept loop would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of ports.
 const PORTS_MAX: usize = 64;
@@ -142,7 +142,7 @@ async fn serve(stream: TcpStream, pods: &Pods, id: &str, port: u16) -> Result<()
         };
         match received {
             Ok(Some(Received::Data(bytes))) if writer.write_all(&bytes).await.is_ok() => {}
-            Ok(Some(Received::End)) => drop(writer.shutdown().await), // fails if the client is gone
+            Ok(Some(Received::End)) => drop(writer.shutdown().await), // fails if the client has disconnected
             Ok(Some(Received::Data(_)) | None) => break Ok(()),
             Err(error) => break Err(error).doing(&doing),
         }

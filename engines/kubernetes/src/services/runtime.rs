@@ -21,8 +21,8 @@ use crate::{containers, exec, failure, metrics, sandboxes, stats, status, stream
 const KUBELET_API: &str = "0.1.0";
 const RUNTIME_API: &str = "v1";
 
-/// Time limit for answers of executord in Status. The kubelet waits for 2 minutes, but the node becomes NotReady after
-/// 30 s without a good status.
+/// Time limit for responses from executord in Status. The kubelet waits for 2 minutes, but the node becomes NotReady
+/// after 30 s without a good status.
 const STATUS_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Runtime(pub(super) Arc<Node>);

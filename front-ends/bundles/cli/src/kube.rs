@@ -139,7 +139,7 @@ impl Player<'_> {
                 signal = self.interrupts.next() => {
                     interrupted = Some(signal);
                     if let Some(pid) = pid {
-                        let _ = kill_process(pid, Signal::TERM); // it may have exited
+                        let _ = kill_process(pid, Signal::TERM); // the process may have exited
                     }
                 }
             }

@@ -12,7 +12,7 @@ use crate::fault::{Fault, Faults};
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 /// Versions of ConversionReview that API servers support.
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
-/// Annotation that a definition in an API group of Kubernetes must have.
+/// Annotation that a definition in a Kubernetes API group must have.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
 /// Returns the version names of a definition.

@@ -24,7 +24,7 @@ pub enum Dependency {
     /// The bundle requires a package that provides this API.
     #[serde(rename = "gvk")]
     Api { group: String, version: String, kind: String },
-    /// A constraint in CEL. It is recorded but not evaluated.
+    /// A constraint in CEL. The constraint is recorded but not evaluated.
     Constraint {
         /// The CEL expression.
         rule: String,

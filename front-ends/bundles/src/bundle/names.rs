@@ -1,4 +1,4 @@
-//! Checks names by the syntax rules of Kubernetes.
+//! Checks names by Kubernetes' syntax rules.
 
 /// Returns true for a valid label value: empty, or at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit
 /// at both ends.

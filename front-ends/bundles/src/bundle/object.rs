@@ -9,7 +9,7 @@ const OBJECTS_MAX: usize = 10_000;
 /// Limits of a document. CustomResourceDefinitions are the largest documents.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 100, nodes: 1_000_000, copied_bytes: 4 << 20 };
 
-/// A Kubernetes object. It does not implement `Debug`, because it may be a Secret.
+/// A Kubernetes object. The type does not implement `Debug`, because the object may be a Secret.
 #[derive(Clone)]
 pub struct Object {
     /// File in the bundle.

@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 64;
 /// Maximum size of an `.indexignore` file, in bytes.
 const IGNORE_MAX: u64 = 1 << 20;
 
-/// Error of finding the files of a catalog.
+/// Error from finding the files of a catalog.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     #[error("{} cannot be read", .0.display())]

@@ -1,6 +1,6 @@
 //! Builds packages, channels and bundles from the objects of a catalog, and validates them by rules C4 to C14.
 //!
-//! A catalog is refused if operator-registry's `opm validate` refuses it. All violations are reported at once.
+//! A catalog is refused if operator-registry's `opm validate` refuses it. All violations are reported together.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -21,7 +21,7 @@ pub struct Document {
     pub line: u64,
 }
 
-/// Error of reading documents.
+/// Error from reading documents.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitError {
     #[error("cannot be read")]

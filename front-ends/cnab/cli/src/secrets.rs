@@ -54,7 +54,7 @@ fn command(line: &str) -> Result<Secret, String> {
     let output = child.stdout.take().ok_or_else(|| format!("{program} has no standard output"))?;
     let value = bounded(output);
     if value.is_err() {
-        let _ = child.kill(); // it may write without end
+        let _ = child.kill(); // the program may write without end
     }
     let status = child.wait().map_err(failed)?;
     let value = value.map_err(|error| format!("{program}: {error}"))?;

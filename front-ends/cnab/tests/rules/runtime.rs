@@ -276,7 +276,7 @@ fn rule_21_result_has_supplied_values_and_defaults() {
     let bundle = typed();
     let values = resolved(&bundle, "install", json!({ "string": "s" })).values;
     assert_eq!(values.keys().collect::<Vec<_>>(), ["defaulted", "string"]);
-    // All violations are reported at once.
+    // All violations are reported together.
     let wrong = try_resolved(&bundle, "install", json!({ "string": 1, "integer": "x", "array": {} })).unwrap_err();
     assert_eq!(wrong.iter().count(), 3, "{wrong}");
 }

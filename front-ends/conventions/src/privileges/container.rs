@@ -26,7 +26,7 @@ const DEFAULT_CAPABILITIES: [&str; 14] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Prefixes of the annotations that set profiles in earlier versions of Kubernetes.
+/// Prefixes of the annotations that set profiles in earlier Kubernetes versions.
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const SECCOMP: [&str; 2] =
     ["container.seccomp.security.alpha.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/pod"];

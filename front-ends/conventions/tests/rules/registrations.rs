@@ -101,7 +101,7 @@ fn rule_1_ca_bundle_is_pem_base64_or_file() {
     }
 }
 
-/// If a file has several violations, all are reported at once.
+/// If a file has several violations, all are reported together.
 #[test]
 fn rule_7_all_violations_are_reported_together() {
     let text = r#"

@@ -126,7 +126,7 @@ pub(crate) fn ended(container: &Container) -> String {
     if message.is_empty() { reason } else { format!("{reason}: {message}") }
 }
 
-/// Returns the reason why a container exited, in the terms of Kubernetes.
+/// Returns the reason why a container exited, in Kubernetes terms.
 pub(crate) fn end_reason(container: &Container) -> String {
     let result = container.result.as_ref();
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);

@@ -20,7 +20,7 @@ use crate::environment::{Environment, VALUE_MAX, Variable, is_name};
 use crate::names::is_qualified;
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
 
-/// Longest grace period of executord, in seconds.
+/// Maximum grace period of executord, in seconds.
 const GRACE_MAX: i64 = executor_core::limits::GRACE_MAX.as_secs().cast_signed();
 
 /// Variable with the index of a pod in an Indexed job.

@@ -18,7 +18,7 @@ fn p1_documents_lists_and_order() {
     refuses("--- {a: b}\n", "P1");
 }
 
-/// If files have several violations, all are reported at once with file, line, document, object and path.
+/// If files have several violations, all are reported together with file, line, document, object and path.
 #[test]
 fn p1_everything_is_reported_at_once() {
     let text = format!(

@@ -158,7 +158,7 @@ impl Objects {
         Ok(blobs)
     }
 
-    /// Requests an object of a type and returns its size.
+    /// Requests an object, checks its type, and returns its size.
     fn ask(&mut self, object: &str, kind: &str) -> Result<u64, SourceError> {
         let failed = |error: io::Error| SourceError::Git(format!("the object {object} cannot be read: {error}"));
         writeln!(self.to, "{object}").map_err(failed)?;

@@ -239,7 +239,7 @@ fn fetch_past_its_time_is_killed() {
     let limits = Limits { time: Duration::from_secs(3), ..Limits::FETCH };
     let why = fetch(&url, &"0".repeat(40), &limits).err().unwrap().to_string();
     assert!(why.ends_with("within 3 s"), "{why}");
-    // On a busy machine the fetch may have ended before it connected.
+    // On a busy machine the fetch may have finished before it connected.
     drop(TcpStream::connect(address));
     let ended = server.join().unwrap();
     assert!(matches!(ended, Ok(()) | Err(std::io::ErrorKind::ConnectionReset)), "{ended:?}");
