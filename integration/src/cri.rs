@@ -116,8 +116,8 @@ impl KubernetesNode {
         (self.cri, self.channel) = spawn_for(&self.daemon, &self.executor);
     }
 
-    /// Simulates a restart of the host: ends all processes, empties the run directory and changes the boot id. Requires
-    /// [`Setup::simulate_boots`].
+    /// Simulates a restart of the host: kills all processes, empties the run directory and changes the boot id.
+    /// Requires [`Setup::simulate_boots`].
     pub fn reboot(&mut self) {
         self.cri.kill().expect("kill");
         self.cri.wait().expect("wait");
@@ -215,7 +215,7 @@ impl KubernetesNode {
         id
     }
 
-    /// Waits until a container has ended, as a kubelet does: by its status.
+    /// Waits until a container has exited, as a kubelet does: by its status.
     pub fn until_ended(&self, id: &str) -> ContainerStatus {
         wait::until("the container has ended", || {
             Some(self.status(id).expect("a status")).filter(|status| status.state() == ContainerState::ContainerExited)

@@ -275,8 +275,8 @@ impl Daemon {
         self.child.wait().expect("wait")
     }
 
-    /// Restarts the host: ends all processes without notice, empties the run directory, changes the boot id, and starts
-    /// executord again. Requires [`Setup::simulate_boots`].
+    /// Restarts the host: kills all processes without notice, empties the run directory, changes the boot id, and
+    /// starts executord again. Requires [`Setup::simulate_boots`].
     pub fn reboot(&mut self) {
         let launcher = self.launcher();
         self.kill();

@@ -154,7 +154,7 @@ impl Server {
         let (error, body) = answer.map_or_else(|error| (-error, Vec::new()), |body| (0, body));
         let length = 16 + body.len() as u32;
         let header = [&length.to_ne_bytes()[..], &error.to_ne_bytes(), &request.unique.to_ne_bytes()].concat();
-        // The requesting process may be gone.
+        // The requesting process may have exited.
         let _ = self.device.write_all(&[header, body].concat());
     }
 }

@@ -7,11 +7,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Exit code of a program that was ended by Ctrl-C. By convention of shells this is 128 plus the number of SIGINT.
+/// Exit code of a program that was terminated by Ctrl-C. By convention of shells this is 128 plus the number of SIGINT.
 const EXIT_CODE: i32 = 130;
 
-/// Catches Ctrl-C and SIGTERM. After the first signal, the next [`go_on`] returns an error. A second signal ends the
-/// process at once.
+/// Catches Ctrl-C and SIGTERM. After the first signal, the next [`go_on`] returns an error. A second signal terminates
+/// the process immediately.
 ///
 /// Starts a thread. A process with several threads cannot enter a mount namespace, so enter it before this call.
 ///

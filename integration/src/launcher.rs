@@ -273,7 +273,7 @@ impl Shim {
 }
 
 /// Stops every container below a run directory through its shim, without a daemon or launcher, and waits until the
-/// shims are gone.
+/// shims have exited.
 pub fn end_containers(run_dir: &Path) {
     for id in std::fs::read_dir(run_dir.join("containers")).into_iter().flatten().flatten() {
         if let Ok(shim) = Seqpacket::connect(&id.path().join("shim.sock")) {

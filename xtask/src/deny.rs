@@ -11,7 +11,7 @@ use crate::workspace::{self, Workspace};
 
 const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
-/// The checks to make.
+/// Checks to run.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Skip the advisories, whose database is fetched from the network

@@ -132,7 +132,7 @@ fn unknown_fields_are_ignored() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Makes a call, cancels the call after some time, and makes it again to its end.
+/// Makes a call, cancels the call after some time, and then makes the same call again to completion.
 async fn twice<T, F: Future<Output = Result<tonic::Response<T>, Status>>>(after: Duration, call: impl Fn() -> F) -> T {
     let _ = tokio::time::timeout(after, call()).await;
     call().await.unwrap().into_inner()

@@ -120,8 +120,8 @@ fn aborted_mount_ends_its_own_creation() {
     check_creation(true);
 }
 
-/// Rule C45: while a process cannot be killed, because it waits for a file system, StopContainer waits, and other calls do
-/// not. Once the file system responds, the container has ended.
+/// Rule C45: while a process cannot be killed, because it waits for a file system, StopContainer waits, and other calls
+/// do not. Once the file system responds, the container has exited.
 #[test]
 fn dead_mount_delays_its_own_stop() {
     let stage = Stage::new();

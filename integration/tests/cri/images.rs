@@ -1,4 +1,4 @@
-//! Tests answers about images: rules C38 and C40.
+//! Tests responses about images: rules C38 and C40.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -29,7 +29,7 @@ fn annotate(layout: &HandmadeLayout) {
     layout.set_index(&[descriptor]);
 }
 
-/// Returns the number of calls of a method of executord.
+/// Returns the number of calls to a method of executord.
 fn calls(socket: &Path, method: &str) -> u64 {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
@@ -41,7 +41,7 @@ fn calls(socket: &Path, method: &str) -> u64 {
     values.map(|value| value.parse::<f64>().unwrap() as u64).sum()
 }
 
-/// Two manifests with the same configuration are one image in every answer, and each answer needs one call of
+/// Two manifests with the same configuration are one image in every response, and each response needs one call to
 /// executord.
 #[test]
 fn image_status_is_one_call() {
@@ -72,7 +72,7 @@ fn image_status_is_one_call() {
     assert_eq!(filtered, listed);
     let made = |method: &str| calls(&socket, method);
     // One call for the list without a filter, which needs the user of the image, and one for each of the other four
-    // answers.
+    // responses.
     wait::until("the calls are counted", || (made("Inspect") >= 5).then_some(()));
     assert_eq!((made("Inspect"), made("List")), (5, 1));
 }

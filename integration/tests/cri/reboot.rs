@@ -6,7 +6,7 @@ use integration::network::Network;
 
 /// Complaint X10: after a reboot, sandboxes are NOTREADY, containers are EXITED with a finish time, and addresses are
 /// free. The old sandboxes stay listed until they are removed, and the next attempt of the pod gets an address. The
-/// controls: before the reboot all sandboxes are ready and all containers run, and a container that ended before the
+/// controls: before the reboot all sandboxes are ready and all containers run, and a container that exited before the
 /// reboot keeps its exit code.
 #[test]
 fn reboot_ends_every_pod() {

@@ -54,8 +54,8 @@ fn annotated(mut pod: PodSandboxConfig, container: &str, entries: &[&str]) -> Po
 }
 
 /// Rule C51: files are on a tmpfs of the container, with the user of the program, mode and group; variables are in the
-/// environment, also of executed processes. A changed secret is replaced without a call of the kubelet, and an unchanged
-/// file stays. The annotation of another container has no effect.
+/// environment, also of executed processes. A changed secret is replaced without a call by the kubelet, and an
+/// unchanged file stays. The annotation of another container has no effect.
 #[test]
 fn annotations_become_files_and_variables() {
     let shelf = Shelf::new();
@@ -151,7 +151,7 @@ fn users_of_pods_own_their_files() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C54: no answer, event, record, log or file of the host contains a value, and executor-cri never has a value.
+/// Rule C54: no response, event, record, log or file of the host contains a value, and executor-cri never has a value.
 /// Values in the output of the program are masked in its log. The control: an ordinary variable is found in the log.
 #[test]
 fn values_are_in_the_container_alone() {
@@ -268,7 +268,7 @@ fn references_require_rules() {
     node.remove_sandbox(&sandbox).unwrap();
 }
 
-/// Rule C51: all violations are reported at once, before any object is created, and the pod's annotations are fixed.
+/// Rule C51: all violations are reported together, before any object is created, and the pod's annotations are fixed.
 #[test]
 fn unusable_annotations_are_refused() {
     let shelf = Shelf::new();

@@ -12,7 +12,7 @@ use integration::wait;
 use nix::sys::signal::Signal;
 use tonic::{Code, Request};
 
-/// Deadline of a call that needs no answer of executord.
+/// Deadline of a call that needs no response from executord.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Time limit of a call without a deadline.
 const NO_DEADLINE_MAX: Duration = Duration::from_secs(240);
@@ -54,7 +54,7 @@ fn stopped_executord_holds_no_call() {
     };
     assert!(is_ready().0, "the control");
     let stopped = Stopped::new(node.daemon.pid());
-    // executord cannot answer, so these answers are from memory.
+    // executord cannot respond, so these responses are from memory.
     let mut runtime = node.runtime();
     let request = with_deadline(ListContainersRequest::default(), DEADLINE);
     assert_eq!(node.block_on(runtime.list_containers(request)).unwrap().into_inner().containers.len(), 1);

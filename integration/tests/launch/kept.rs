@@ -9,7 +9,7 @@ use integration::request::{RequestBuilder as _, sh};
 use integration::wait;
 use tonic::Code;
 
-/// Configuration in which results are deleted at once, unless they are kept.
+/// Configuration in which results are deleted immediately, unless they are kept.
 const CONFIG: &str = "[retention]\ncompleted = 0\n[policy]\nkeep_until_deleted_max = 3\n";
 
 fn kept(id: &str, script: &str) -> RunRequest {

@@ -320,8 +320,8 @@ fn full_disk_loses_counted_output() {
     assert_eq!(metrics::value(&daemon, "executor_log_file_lost_bytes_total") as usize, lost);
 }
 
-/// Killed daemon processes lose no line: the shim writes the file. A killed shim ends its container; lines up to then
-/// are whole and in order.
+/// Killed daemon processes lose no line: the shim writes the file. If a shim is killed, its container is killed; lines
+/// up to then are whole and in order.
 #[test]
 fn killed_processes_leave_whole_lines() {
     let logs = LogDir::new();

@@ -77,7 +77,7 @@ fn check_names_broken_containers() {
     let environment = |verb: &str| input(&network, &format!("env-{verb}"), "one").replace(verb, "");
     assert_eq!(environment("CHECK"), environment("ADD"));
 
-    // The first failure ends the check of its container: `after` is not called. Checks of other containers continue.
+    // The first failure stops the check of its container: `after` is not called. Checks of other containers continue.
     let fails = "case $CNI_CONTAINERID in one-*) echo '{\"code\":100,\"msg\":\"eth0 is gone\"}'; exit 1;; esac";
     fs::write(network.dir().join("check"), fails).unwrap();
     let before = network.calls().len();
@@ -124,7 +124,7 @@ fn check_is_skipped_with_a_reason() {
     }
 }
 
-/// A removal ends the check of its container. The plugin runs of both never overlap.
+/// A removal cancels the check of its container. The plugin runs of both never overlap.
 #[test]
 fn removal_ends_a_check() {
     let (daemon, network, rootfs) = world(30);

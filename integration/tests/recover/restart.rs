@@ -275,8 +275,8 @@ fn killed_shim_is_reported_as_supervisor_lost() {
     daemon.wait_until_back_at(&before);
 }
 
-/// If the daemon, the launcher and the shim of a container are all killed at once, the next daemon completes the
-/// container.
+/// If the daemon, the launcher and the shim of a container are all killed at the same time, the next daemon completes
+/// the container.
 #[test]
 fn daemon_launcher_and_shim_are_all_killed() {
     let mut daemon = Daemon::start();

@@ -236,15 +236,15 @@ fn the_runtime_socket_serves_nothing_else() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// If containers open many connections, calls of the control plane and calls of other users on the runtime socket are
+/// If containers open many connections, calls by the control plane and calls by other users on the runtime socket are
 /// not blocked. Idle connections are closed.
 #[test]
 fn many_connections_block_no_other_client() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));
-    // One user opens more connections than the limit. The last connections are closed at once, the first connections
-    // after a while.
+    // One user opens more connections than the limit. The last connections are closed immediately, the first
+    // connections after a while.
     let idle: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(&runtime).unwrap()).collect();
     let open = |stream: &UnixStream| {
         stream.set_nonblocking(true).unwrap();
@@ -421,7 +421,7 @@ fn nothing_is_left_of_what_was_answered() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Only GetSecrets uses the authorization header. On calls of the control plane it has no effect.
+/// Only GetSecrets uses the authorization header. On calls by the control plane the header has no effect.
 #[test]
 fn token_gives_access_to_get_secrets_only() {
     let daemon = Daemon::start();

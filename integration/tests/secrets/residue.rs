@@ -98,8 +98,8 @@ fn is_clean(report: &Report, when: &str) {
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// Ends a running container, then checks that nothing is left. There are five variants: unchanged files, rotated files,
-/// files changed by the process, files of a step, and a restarted process.
+/// Terminates a running container, then checks that nothing is left. There are five variants: unchanged files, rotated
+/// files, files changed by the process, files of a step, and a restarted process.
 fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written", "step", "restart"] {
         let id = format!("{name}-{kind}");

@@ -1,6 +1,6 @@
-//! Runs many short-lived containers (lives), consecutively and eight at once. Afterwards no resource use of the daemon
-//! may have grown. All containers use an image and a secret file; every hundredth has a rotation of the file; every
-//! second is on a built-in network, half of these with a published port.
+//! Runs many short-lived containers (lives), consecutively and eight at a time. Afterwards no resource use of the
+//! daemon may have grown. All containers use an image and a secret file; every hundredth has a rotation of the file;
+//! every second is on a built-in network, half of these with a published port.
 //!
 //! EXECUTOR_LIVES sets the number of lives; EXECUTOR_LIVES_JSON names an output file for the figures. After each tenth
 //! of the lives, the daemon's figures are measured at rest. The limit for kept results is reached in the first tenth,
@@ -62,7 +62,7 @@ fn short_lives_leave_nothing_that_grows() {
     let (mut figures, mut took) = (Vec::new(), Vec::new());
     for number in 0..TENTHS {
         let lives = number * tenth..(number + 1) * tenth;
-        // In the last fifth of each tenth, several lives run at once.
+        // In the last fifth of each tenth, several lives run concurrently.
         let crowd = lives.end - tenth / 5;
         took.extend((lives.start..crowd).map(|number| node.live(number)));
         node.live_at_once(crowd..lives.end);

@@ -30,7 +30,7 @@ const DOCUMENTS: [&str; 6] = [
     "docs/troubleshooting.md",
     "docs/configuration.md",
 ];
-/// Examples for a node of Kubernetes.
+/// Examples for a Kubernetes node.
 const KUBERNETES: [&str; 3] = ["csi-driver.yaml", "executor-cri-csi.conf", "runtime-classes.yaml"];
 /// Directory of the documentation.
 const DOC: &str = "usr/share/doc/executor";

@@ -1,7 +1,7 @@
 //! Builds the test programs with cargo and runs them. [`LANES`] programs run concurrently, because most programs wait
 //! most of the time. Their tests share no names, directories, addresses and ports, and each run has its own mount
 //! namespace. The large programs run once per module, so that no run is much longer than the others. If a run hangs,
-//! all its processes are ended.
+//! all its processes are killed.
 
 mod processes;
 

@@ -45,7 +45,7 @@ pub(crate) const ALL: &[Attack] = &[
 const BURST: u64 = 10;
 const PERIOD: u64 = 5;
 
-/// Runs containers whose process exits at once, until each container waits for at least a second before a restart.
+/// Runs containers whose process exits immediately, until each container waits for at least a second before a restart.
 /// Returns the number of restarts of each container.
 fn paced(daemon: &Daemon, count: usize) -> Vec<u64> {
     let every = prost_types::Duration { seconds: 0, nanos: 100_000_000 };

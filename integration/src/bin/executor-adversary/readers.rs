@@ -248,7 +248,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     if endless.is_ok() || made > 40 {
         faults.push(format!("{made} reservations were made although 40 fit, or for longer than an hour"));
     }
-    // A drain ends all reservations before they expire.
+    // A drain cancels all reservations before they expire.
     let mut drain = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
     while daemon.api.block_on(drain.next())?.is_some() {}
     daemon.api.block_on(daemon.api.client().cell().undrain())?;

@@ -99,7 +99,7 @@ async fn one(
     Ok((exits, meter.stop(count).await?))
 }
 
-/// Requests all containers at once on one connection, and then deletes them.
+/// Requests all containers concurrently on one connection, and then deletes them.
 async fn for_executor(client: &Client, count: u32, prefix: &str) -> anyhow::Result<Vec<Duration>> {
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
     for number in 0..count {

@@ -35,7 +35,7 @@ pub(crate) struct Shape {
 /// Network of a container.
 #[derive(Clone, Copy)]
 pub(crate) enum ShapeNetwork {
-    /// A network of CNI plugins.
+    /// A CNI network.
     Cni,
     /// The built-in network.
     Bridge,

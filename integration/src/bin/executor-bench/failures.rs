@@ -19,7 +19,7 @@ pub(crate) struct Failures {
     pub(crate) rest: Rest,
 }
 
-/// Runs the containers and counts failures. A failure does not end the measurement.
+/// Runs the containers and counts failures. A failure does not stop the measurement.
 pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
     integration::interrupt::go_on()?;
     let mut rest = Rest::wait().await?;

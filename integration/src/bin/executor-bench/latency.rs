@@ -114,7 +114,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     rounds(options, "bench", &contestants).await
 }
 
-/// Runs all rounds and blocks. The first failure ends the measurement, because incomplete figures are not usable.
+/// Runs all rounds and blocks. The first failure stops the measurement, because incomplete figures are not usable.
 pub(crate) async fn rounds(
     options: &Options,
     prefix: &str,

@@ -105,13 +105,13 @@ struct Options {
 enum Part {
     /// One container at a time, interleaved
     Latency,
-    /// Containers per second, several at once
+    /// Containers per second, several started concurrently
     Throughput,
     /// Many containers requested at the same moment
     Burst,
     /// Memory of idle containers
     Memory,
-    /// A thousand containers at once: start, memory, deletion, and leftovers
+    /// A thousand concurrent containers: start, memory, deletion, and leftovers
     Many,
     /// Many runs, counting failures
     Failures,

@@ -144,7 +144,7 @@ enum Call {
 }
 
 /// Makes a call for each container, [`LANES`] at a time. Returns the times of the responses. An error is returned after
-/// all lanes have ended.
+/// all lanes have finished.
 async fn for_all(executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
     integration::interrupt::go_on()?;
     let mut lanes = JoinSet::new();

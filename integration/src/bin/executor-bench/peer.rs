@@ -61,7 +61,7 @@ impl Peer {
         }
     }
 
-    /// Returns true if several containers of the peer are measured at once. The floor is not a program, and podman
+    /// Returns true if several containers of the peer are measured concurrently. The floor is not a program, and podman
     /// takes about a second for each container.
     pub(crate) fn runs_several(&self) -> bool {
         !matches!(self, Self::Floor(_) | Self::Podman(_))

@@ -1,7 +1,7 @@
 //! The rootfs of all contestants: a directory with two static programs of a few instructions.
 //!
-//! `true` exits at once, so that the container is measured and not the program. `pause` sleeps until it is killed, and
-//! is used for idle containers.
+//! `true` exits immediately, so that the container is measured and not the program. `pause` sleeps until it is killed,
+//! and is used for idle containers.
 
 use std::ffi::CString;
 use std::io::Write as _;

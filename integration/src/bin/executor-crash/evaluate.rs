@@ -98,7 +98,7 @@ impl KilledLife<'_> {
         verdict
     }
 
-    /// Checks that no call of the client hung, and that the responses are correct.
+    /// Checks that no call by the client hung, and that the responses are correct.
     fn check_client(&self, answers: &ClientAnswers, verdict: &mut Verdict) {
         let calls = [
             ("Run", answers.run.as_ref().and_then(|run| run.as_ref().err())),
@@ -180,7 +180,7 @@ impl KilledLife<'_> {
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process that starts the steps of a tree was killed. The running step ended with it, and the failure
+        // The process that starts the steps of a tree was killed. The running step was killed too, and the failure
         // reports this.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
         if is_cut && exit_code(ending) != Some(CODE) {

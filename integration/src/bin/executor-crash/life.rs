@@ -170,7 +170,7 @@ pub(crate) fn output(secrets: &Secrets) -> Vec<u8> {
     format!("{length} {LARGE} {length} {length}\nchanged\ndone\n").into_bytes()
 }
 
-/// Makes the calls of a life in order, up to the first error.
+/// Makes the calls in a life in order, up to the first error.
 pub(crate) async fn live(mut rpc: Rpc, request: RunRequest, secrets: Secrets, step: Step) -> ClientAnswers {
     let mut answers = ClientAnswers::default();
     let _ = make_calls(&mut rpc, request, &secrets, &step, &mut answers).await;
@@ -249,7 +249,7 @@ impl Output {
     }
 }
 
-/// Reads a container's output to its end.
+/// Reads a container's output to the end.
 pub(crate) async fn read_output(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status> {
     let mut output = Output::default();
     output.start(rpc, id).await?;

@@ -7,9 +7,9 @@
 //!
 //! In each life, ptrace stops one process at the beginning of its N-th system call, and the process is killed there.
 //! Exited processes are restarted on the same directories, as by a supervisor. Then the conditions of [`evaluate`] must
-//! hold. A sweep continues with N + 1 until two consecutive lives have ended before the N-th call. The number of calls
-//! differs slightly between lives, mostly in executord's threads. Therefore a replay (`--target shim --at 412`) stops
-//! at the same call in a single-threaded process, and at a nearby call in executord.
+//! hold. A sweep continues with N + 1 until two consecutive lives have completed before the N-th call. The number of
+//! calls differs slightly between lives, mostly in executord's threads. Therefore a replay (`--target shim --at 412`)
+//! stops at the same call in a single-threaded process, and at a nearby call in executord.
 //!
 //! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at each of its calls that changes
 //! something. With `--renewals`, processes are killed while a container's certificate is renewed ([`renewals`]). With
@@ -222,7 +222,7 @@ impl<N: Node> Run<N> {
         self.report.row(N::name(target))
     }
 
-    /// Runs one life with a kill. Returns false if the life ended before call `at`.
+    /// Runs one life with a kill. Returns false if the life completed before call `at`.
     fn kill_at(&mut self, target: N::Target, at: u64) -> anyhow::Result<bool> {
         let begun = Instant::now();
         let outcome = self.node.kill_at(target, at);

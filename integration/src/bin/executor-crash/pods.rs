@@ -329,7 +329,7 @@ impl Node for Pods {
         let ended = self.runtime.block_on(life).context("the kubelet failed")?;
         let seen = trace.end().context("cannot trace the process")?;
         if kill.is_none() && seen.shot.is_some() {
-            // The kill happened after the last call of the kubelet.
+            // The kill happened after the last call by the kubelet.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();
             revived = revived.and_then(|()| self.revive(target, &pidfd));
         }

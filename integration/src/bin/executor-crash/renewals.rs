@@ -262,7 +262,7 @@ impl Node for Renewals {
         let mut killed = None;
         while killed.is_none() && begun.elapsed() < PATIENCE {
             killed = kills.recv_timeout(PAUSE).ok();
-            // Check this only after the files exist, because each Get causes system calls of executord.
+            // Check this only after the files exist, because each Get causes system calls by executord.
             if killed.is_none() && self.watch.has_other(&id, &old) && self.replaced(&since, &id).is_ok() {
                 break;
             }

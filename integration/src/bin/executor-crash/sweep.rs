@@ -41,7 +41,7 @@ pub(crate) enum Target {
     Cloner,
     /// the shim's child that makes the container's user namespace
     Namespace,
-    /// executord, the launcher and the shim at once, at the calls of the shim
+    /// executord, the launcher and the shim at the same time, at the calls of the shim
     Everything,
     /// the launcher, at the calls of the shim, which continues while the next launcher starts
     Orphan,
@@ -121,7 +121,7 @@ pub(crate) struct Kill {
     pub(crate) at: u64,
     /// Name of the call.
     pub(crate) call: String,
-    /// State of the container according to its records, and call of the client.
+    /// State of the container according to its records, and call by the client.
     pub(crate) phase: String,
 }
 

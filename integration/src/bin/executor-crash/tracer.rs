@@ -154,7 +154,7 @@ impl Trace {
         while !self.thread.is_finished() {
             // SIGURG is ignored by default, but a tracee still stops for it, which wakes the tracer.
             for pid in locked(&self.held).iter() {
-                let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGURG); // sent to the process, which may have ended
+                let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGURG); // sent to the process, which may have exited
             }
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -225,7 +225,7 @@ fn refusals_of_executord_precede_every_start() {
             ),
             &["22:7 (document 2, Pod default/bad): spec.containers[1].volumeMounts[1]: "],
         ),
-        // All violations of a pod and its containers are reported at once.
+        // All violations of a pod and its containers are reported together.
         (
             bad("  dnsConfig:\n    searches: [\"A B\"]\n", "    resources: {limits: {memory: 128m}}\n"),
             &["13:16 (", "21:26 ("],

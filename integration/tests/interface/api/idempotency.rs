@@ -22,7 +22,7 @@ fn repeated_request_returns_same_container() {
     assert_eq!((late.created, late.container), (false, Some(ended)), "whatever its state by now");
 }
 
-/// If several identical requests arrive at once, one of them creates the container, and the others find it.
+/// If several identical requests arrive at the same time, one of them creates the container, and the others find it.
 #[test]
 fn concurrent_identical_requests_create_one_container() {
     let daemon = Daemon::start();

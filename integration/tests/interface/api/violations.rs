@@ -1,4 +1,4 @@
-//! INVALID_ARGUMENT reports all violations at once, each with its field, and no byte of the status contains a secret.
+//! INVALID_ARGUMENT reports all violations together, each with its field, and no byte of the status contains a secret.
 
 use executor_proto::v1::{File, Limits, RunRequest};
 use integration::daemon::Daemon;

@@ -90,7 +90,7 @@ fn drain_ends_at_deadline_and_lists_killed() {
     assert_eq!(last.killed.len(), stubborn);
     let (before_deadline, at_once): (Vec<_>, Vec<_>) =
         progress.iter().filter(|one| !one.done).partition(|one| one.killed.is_empty());
-    // A container whose grace period would end after the deadline is stopped at once, and does not count against
+    // A container whose grace period would end after the deadline is stopped immediately, and does not count against
     // `parallel`.
     let most = 8 + stubborn as u32;
     assert!(before_deadline.iter().all(|one| one.stopping <= most), "at most 8 at once: {before_deadline:?}");
@@ -163,13 +163,13 @@ fn drain_survives_client_and_daemon() {
     daemon.terminate();
     daemon.start_again();
     assert!(daemon.api.run(sleeper("x")).unwrap_err().message().contains("drained"), "still so");
-    // A second drain of a drained cell completes at once.
+    // A second drain of a drained cell completes immediately.
     assert_eq!(drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap().total, 0);
     undrain(&daemon);
     daemon.api.started(sleeper("x"));
     daemon.api.delete("x", true).unwrap();
 
-    // Undrain ends a running drain. Containers that already got the stop signal still stop.
+    // Undrain cancels a running drain. Containers that already got the stop signal still stop.
     daemon.api.up(sh(IGNORES).id("c").grace_ms(3_600_000));
     let mut follower = daemon.api.client().cell().drain(None, 0, "").unwrap();
     daemon.api.block_on(follower.next()).unwrap();

@@ -153,7 +153,7 @@ fn killed_processes_leave_no_parent() {
     daemon.api.delete("orphan", false).unwrap();
     assert_eq!(own.below(), Vec::<PathBuf>::new(), "after the shim");
     daemon.wait_until_back_at(&before);
-    // executord, launcher and shim at once: the next launcher ends the container.
+    // executord, launcher and shim at the same time: the next launcher completes the container.
     daemon.api.started(at(&parent, sleeper("all")));
     let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
     daemon.kill();

@@ -118,7 +118,8 @@ fn maximum_number_of_devices_fits() {
     assert_eq!(printed(&nodes.daemon(), with(&devices, count)), "24\r\n");
 }
 
-/// Unlisted devices, permissions that the list does not grant, and paths outside of /dev are all refused at once.
+/// Unlisted devices, permissions that the list does not grant, and paths outside of /dev are all reported in one
+/// refusal.
 #[test]
 fn unlisted_devices_are_refused() {
     let nodes = Nodes::new();

@@ -89,7 +89,7 @@ fn a_broken_connection_ends_alone() {
         let (code, message) = code(connect(&daemon, "p", 7002));
         assert_eq!(code, Code::FailedPrecondition, "{message}");
         assert!(message.contains("port 7002 of pod p: Connection refused"), "{message}");
-        // `true` exits without reading, so the kernel resets the connection, before or after its end.
+        // `true` exits without reading, so the kernel resets the connection, before or after the program's exit.
         match exchange(&daemon, connect(&daemon, "p", 7001).unwrap(), &[0; 100_000]) {
             Ok(received) => assert_eq!(received, b""),
             Err(Error::Refused(refusal)) => assert_eq!(refusal.code, Code::Aborted, "{refusal}"),

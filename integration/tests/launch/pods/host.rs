@@ -95,7 +95,7 @@ fn host_pid_shows_processes_and_nothing_more() {
     let tracing = RunRequest { capabilities: Some(Capabilities { add, drop: vec![] }), ..read };
     assert!(script_output(&daemon, in_pod("p", tracing)).contains("HOST-SECRET"), "the control");
 
-    // SIGTERM ends a first process that is not PID 1 at once.
+    // SIGTERM terminates a first process that is not PID 1 immediately.
     daemon.api.stop("member", None).unwrap();
     assert_eq!(exit(&daemon.api.wait("member").unwrap()), Err(15));
     daemon.api.delete("member", true).unwrap();

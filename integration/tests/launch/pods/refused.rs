@@ -1,4 +1,4 @@
-//! Refused requests for pods report every violation at once. Calls that do not apply to pods are refused.
+//! Refused requests for pods report all violations together. Calls that do not apply to pods are refused.
 
 use executor_client::Error;
 use executor_proto::v1::volume_mount::Source;

@@ -1,5 +1,5 @@
-//! Addresses, interfaces, ports and leases are released after every kind of exit. Many containers at once have distinct
-//! addresses.
+//! Addresses, interfaces, ports and leases are released after every kind of exit. Many concurrent containers have
+//! distinct addresses.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};

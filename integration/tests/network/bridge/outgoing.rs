@@ -46,7 +46,7 @@ fn egress_is_masqueraded_in_both_families() {
     world.delete_all();
 }
 
-/// Egress rules allow only the traffic that they name, as on a network of CNI plugins.
+/// Egress rules allow only the traffic that they name, as on a CNI network.
 #[test]
 fn egress_rules_limit_a_container() {
     let world = World::start();

@@ -151,8 +151,8 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
     lines
 }
 
-/// If six layers are requested at once, two of them identical, all are unpacked, and the launcher serves other calls
-/// meanwhile.
+/// If six layers are requested at the same time, two of them identical, all are unpacked, and the launcher serves other
+/// calls meanwhile.
 #[test]
 fn concurrent_unpacking_does_not_block_launcher() {
     let launcher = Launcher::start(&[]);

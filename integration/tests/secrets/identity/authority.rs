@@ -97,7 +97,7 @@ fn unusable_ca_is_reported_by_file() {
     assert!(logged.contains("has mode 0640") && !logged.contains(secret), "{logged}");
 }
 
-/// All violations are reported at once. A node without a CA issues no certificates.
+/// All violations are reported together. A node without a CA issues no certificates.
 #[test]
 fn disallowed_identity_is_refused() {
     let ca = Ca::new("cell CA");

@@ -1,4 +1,4 @@
-//! Secrets of a Kubernetes cluster, from a server with the API server's answers.
+//! Secrets in a Kubernetes cluster, from a server with the API server's responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,8 +18,8 @@ use crate::references::{Shelf, content, from, wait_for_content};
 const WORDS: &str = "canary-of-the-answer";
 
 /// Two entries of a Secret arrive in one update, with the resource version; the token is read again when its file
-/// changes. Each refusal of the server is reported without parts of its answer. A redirect is not followed, because the
-/// token would be sent to its target, and too large an answer is not read to its end.
+/// changes. Each refusal of the server is reported without parts of its response. A redirect is not followed, because
+/// the token would be sent to its target, and a response that is too large is not read to the end.
 #[test]
 fn secrets_of_clusters_are_followed() {
     let [old, new] = [4096, 4096].map(|length| Canary::random(length).unwrap());

@@ -55,7 +55,7 @@ fn restart_neither_loses_nor_repeats_lines() {
 }
 
 /// While the receiver does not accept lines, a printed secret is not in executord's memory, and neither after the
-/// container is gone. The control prints the secret unmasked: it is found in the waiting messages.
+/// container is removed. The control prints the secret unmasked: it is found in the waiting messages.
 #[test]
 fn waiting_lines_contain_no_secret_in_memory() {
     let search = |redaction: Redaction| {

@@ -1,7 +1,7 @@
 //! Waits for a test program, and ends it with all its processes if it does not exit in time.
 //!
 //! A program stays in the process group of `cargo xtask`, because the terminal sends Ctrl-C only to this group. Its
-//! descendants are found by the parent ids in /proc, so processes in other process groups are ended too.
+//! descendants are found by the parent ids in /proc, so processes in other process groups are killed too.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ pub(super) fn wait_or_end(child: &mut Child, limit: Duration) -> io::Result<Opti
 
 fn signal(processes: &Processes, signal: Signal) {
     for process in processes.values() {
-        let _ = pidfd_send_signal(process, signal); // it may have exited
+        let _ = pidfd_send_signal(process, signal); // the process may have exited
     }
 }
 

@@ -62,7 +62,7 @@ fn answers(socket: &Path) -> bool {
     asked.join().ok().flatten().is_some()
 }
 
-/// Control: a call without silent connections succeeds at once, and a call to a killed daemon fails.
+/// Control: a call without silent connections succeeds immediately, and a call to a killed daemon fails.
 pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Daemon::start();
     ensure!(answers(&daemon.socket()), "a daemon without load does not answer");

@@ -20,7 +20,7 @@ use crate::search::{held, kept};
 const RUN: &str = "/executor.v1.Executor/Run";
 const LIST: &str = "/executor.v1.Executor/List";
 
-/// Builds a request with a secret for a container that exits at once.
+/// Builds a request with a secret for a container that exits immediately.
 fn secretive(id: &str, secret: &str) -> RunRequest {
     program("/bin/true", &[]).id(id).file("a", secret.as_bytes())
 }

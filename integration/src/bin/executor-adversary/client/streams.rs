@@ -62,9 +62,9 @@ pub(crate) const ALL: &[Attack] = &[
 
 /// Uid of the attacker.
 const ATTACKER: u32 = 54_321;
-/// Timeout of a call of root: shorter than the time after which executord closes stalled connections.
+/// Timeout of a call by root: shorter than the time after which executord closes stalled connections.
 const ANSWER: Duration = Duration::from_secs(8);
-/// Timeout of a call of the attacker, which waits until its stalled connections are closed.
+/// Timeout of a call by the attacker, which waits until its stalled connections are closed.
 const OWN_ANSWER: Duration = Duration::from_secs(28);
 /// Keep-alive interval of a client that does not read.
 const SIGN: Duration = Duration::from_secs(2);
@@ -258,7 +258,7 @@ fn with_containers(count: usize) -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Opens streams with counters of all containers and reads the streams. Calls of root must succeed while the streams
+/// Opens streams with counters of all containers and reads the streams. Calls by root must succeed while the streams
 /// are open.
 fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     let (containers, streams) = scale.pick((5, 100), (40, 200));

@@ -177,7 +177,7 @@ fn server_on_loopback_needs_open_egress() {
     world.delete_all();
 }
 
-/// On networks of CNI plugins the executor runs no name server.
+/// On CNI networks the executor runs no name server.
 #[test]
 fn cni_networks_have_no_name_server() {
     let network = Network::new();
