@@ -124,8 +124,10 @@ enum NetworkError {
     Full(u32),
     #[error("no longer configured")]
     Removed,
-    #[error("the configuration changed while containers use the network; remove the containers, or \
-             undo the change of networks.{0}")]
+    #[error(
+        "the configuration changed while containers use the network; remove the containers, or \
+             undo the change of networks.{0}"
+    )]
     Changed(String),
     #[error("host interface `{0}` is not the executor's; remove it, or set networks.{1}.interface")]
     ForeignInterface(String, String),

@@ -21,8 +21,8 @@ pub(crate) async fn store_usage(node: &Node) -> Result<v1::ImageStoreUsageRespon
         Err(error) => Err(error),
     });
     let documents = measured.await.map_err(ApiError::from)?;
-    let documents = documents
-        .map_err(|error| ApiError::new(Kind::Internal, format!("cannot read the image store: {error}")))?;
+    let documents =
+        documents.map_err(|error| ApiError::new(Kind::Internal, format!("cannot read the image store: {error}")))?;
     Ok(v1::ImageStoreUsageResponse {
         directory: state.join("layers").display().to_string(),
         used_bytes: layers.bytes.saturating_add(documents.bytes),
