@@ -2,10 +2,19 @@
 
 use executor_client::v1::{VolumeMount, volume_mount};
 use executor_client::{Code, Error, Violation};
+use executor_core::text::printable;
 use tonic::Status;
 
 /// Maximum length of a status message, in bytes.
 const MESSAGE_MAX: usize = 4096;
+
+/// Maximum length of an invalid value in a message, in bytes.
+pub(crate) const SHOWN_MAX: usize = 100;
+
+/// Returns an untrusted text for a message, in quotes and shortened.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("\"{}\"", printable(text, SHOWN_MAX))
+}
 
 /// Converts an error of executord to the status of a call. A request that executord's configuration does not allow is
 /// PERMISSION_DENIED, with the name of the key.

@@ -26,7 +26,8 @@ use crate::config::{Auth, ProviderConfig};
 use crate::vault_path::{self, encoded};
 use crate::{ErrorKind, FetchError, FetchRequest, Fetched, Lease, Value, http};
 use answer::{Document, document};
-use workloads::{Caller, SessionSlot, Workloads};
+use session::{Caller, SessionSlot};
+use workloads::Workloads;
 
 /// Path of the token's own metadata.
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
@@ -54,7 +55,7 @@ pub(crate) struct Vault {
     patience: Duration,
     /// Session of executord itself.
     own: Arc<SessionSlot>,
-    workloads: Workloads,
+    workloads: Workloads<SessionSlot>,
 }
 
 struct VaultRequest<'a> {

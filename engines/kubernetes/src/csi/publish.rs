@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use executor_core::text::printable;
 use executor_cri_api::csi::volume_capability::AccessType;
 use executor_cri_api::csi::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use tonic::Status;
 
 use crate::config::{Csi, is_plain};
 use crate::containers;
-use crate::failure::Violations;
+use crate::failure::{SHOWN_MAX, Violations};
 use crate::node::Node;
 use crate::secrets::{PodToken, VolumeSecrets};
 use crate::volumes::VolumeRecord;
@@ -126,7 +127,7 @@ fn read_context(
     }
     // The message shows the keys of unknown attributes, but not the values.
     for key in context.keys().filter(|key| !key.starts_with(KUBELET)) {
-        let key: String = key.chars().filter(|c| !c.is_control()).take(100).collect();
+        let key = printable(key, SHOWN_MAX);
         violations.add(&format!("volumeAttributes[{key}]"), "is unknown; only provider, items and role are allowed");
     }
     record.secrets = VolumeSecrets::read(&provider, &items, violations);

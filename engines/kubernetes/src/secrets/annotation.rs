@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 use tonic::Status;
 
-use super::input::{ContainerSecrets, SHOWN_MAX, SecretInput, Target, field, quoted};
+use super::input::{ContainerSecrets, SecretInput, Target, field};
 use crate::config::is_label;
-use crate::failure::Violations;
+use crate::failure::{SHOWN_MAX, Violations, quoted};
 
 /// Limits of a YAML list.
 const LIMITS: Limits = Limits { bytes: 64 << 10, depth: 8, nodes: 4096, copied_bytes: 16 << 10 };

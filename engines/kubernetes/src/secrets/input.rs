@@ -6,16 +6,14 @@ use std::path::Path;
 use executor_client::v1::{self, EnvironmentVariable, File, ProviderToken, RunAction};
 use executor_client::{Error, Violation};
 use executor_core::reference::SecretReference;
+use executor_core::text::printable;
 use executor_cri_api::v1::{ContainerConfig, PodSandboxConfig};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use super::token::PodToken;
 use crate::config::{ConfigFile, ReferenceOrigin};
-use crate::failure::{self, Violations};
-
-/// Maximum length of an invalid value in a message, in characters.
-pub(super) const SHOWN_MAX: usize = 100;
+use crate::failure::{self, SHOWN_MAX, Violations, quoted};
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -51,15 +49,7 @@ impl Target {
 
 /// Returns the field name of an annotation in messages.
 pub(super) fn field(annotation: &str) -> String {
-    format!("config.annotations[{}]", shown(annotation))
-}
-
-fn shown(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect()
-}
-
-pub(super) fn quoted(text: &str) -> String {
-    format!("{:?}", shown(text))
+    format!("config.annotations[{}]", printable(annotation, SHOWN_MAX))
 }
 
 /// Checks that the rules allow the references of annotations. The rules are not read if there is no reference.

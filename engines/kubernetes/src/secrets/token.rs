@@ -11,8 +11,7 @@ use executor_core::reference::{check_provider_role, check_provider_token};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::input::quoted;
-use crate::failure::Violations;
+use crate::failure::{Violations, quoted};
 
 /// Key of the tokens in the secrets or the context of a volume.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use super::annotation::{Place, read_one};
-use super::input::{RequestSecrets, SecretInput, Target, check_references, quoted};
+use super::input::{RequestSecrets, SecretInput, Target, check_references};
 use crate::config::{ConfigFile, ReferenceOrigin};
-use crate::failure::Violations;
+use crate::failure::{Violations, quoted};
 
 /// Field name of the items in a pod's manifest.
 const ITEMS: &str = "volumeAttributes.items";

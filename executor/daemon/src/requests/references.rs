@@ -12,8 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use executor_core::reference::{
-    PROVIDER_TOKENS_MAX, REFERENCES_MAX, SecretReference, check_provider_role, check_provider_token,
+    PROVIDER_MAX, PROVIDER_TOKENS_MAX, REFERENCES_MAX, SecretReference, check_provider_role, check_provider_token,
 };
+use executor_core::text::printable;
 use executor_core::validate::ViolationReason::{
     Conflict, InvalidCharacter, NotAllowed, Required, TooMany, UnknownValue,
 };
@@ -269,8 +270,8 @@ fn check_tokens(node: &Node, mut tokens: Vec<ProviderToken>, violations: &mut Ve
         let name = |part: &str| format!("provider_tokens[{index}].{part}");
         match node.providers.config(&one.provider) {
             None => {
-                let shown: String = one.provider.chars().filter(|c| !c.is_control()).take(100).collect();
-                let why = format!("{shown:?} is not a provider of this node (secret_providers)");
+                let shown = printable(&one.provider, PROVIDER_MAX);
+                let why = format!("\"{shown}\" is not a provider of this node (secret_providers)");
                 add(name("provider"), UnknownValue.because(why));
             }
             Some(config) if !config.is_as_workload() => {

@@ -9,13 +9,17 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::answer::Login;
-use super::workloads::{Caller, SessionSlot};
+use super::workloads;
 use super::{LOOKUP, Vault, VaultRequest};
 use crate::config::Auth;
 use crate::{ErrorKind, FetchError, files};
 
 /// Interval at which a background task checks if the token must be renewed.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The current session, if any.
+pub(super) type SessionSlot = tokio::sync::Mutex<Option<Arc<Session>>>;
+pub(super) type Caller = workloads::Caller<SessionSlot>;
 
 /// A valid token.
 pub(super) struct Session {

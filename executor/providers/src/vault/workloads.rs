@@ -4,39 +4,35 @@ use std::sync::{Arc, Mutex, Weak};
 
 use executor_sys::mutex::locked;
 
-use super::session::Session;
 use crate::login::Login;
-
-/// The current session, if any.
-pub(super) type SessionSlot = tokio::sync::Mutex<Option<Arc<Session>>>;
 
 /// A client of the server: executord itself, or a workload.
 #[derive(Debug)]
-pub(super) struct Caller {
-    pub(super) session: Arc<SessionSlot>,
+pub(super) struct Caller<S> {
+    pub(super) session: Arc<S>,
     /// Login of the workload; `None` for executord.
     pub(super) login: Option<Arc<Login>>,
 }
 
 #[derive(Debug)]
-struct Workload {
+struct Workload<S> {
     login: Weak<Login>,
-    session: Arc<SessionSlot>,
+    session: Arc<S>,
 }
 
-/// All workloads that have used the server.
+/// All workloads that have used the server, each with a session of the type `S`.
 #[derive(Debug, Default)]
-pub(super) struct Workloads(Mutex<Vec<Workload>>);
+pub(super) struct Workloads<S>(Mutex<Vec<Workload<S>>>);
 
-impl Workloads {
+impl<S: Default> Workloads<S> {
     /// Returns the caller for a login. Two callers for one login share a session.
-    pub(super) fn caller(&self, login: &Arc<Login>) -> Caller {
+    pub(super) fn caller(&self, login: &Arc<Login>) -> Caller<S> {
         let mut all = locked(&self.0);
         let known = all.iter().find(|one| std::ptr::eq(one.login.as_ptr(), Arc::as_ptr(login)));
         let session = match known {
             Some(one) => Arc::clone(&one.session),
             None => {
-                let session = Arc::<SessionSlot>::default();
+                let session = Arc::<S>::default();
                 all.push(Workload { login: Arc::downgrade(login), session: Arc::clone(&session) });
                 session
             }
@@ -45,15 +41,15 @@ impl Workloads {
     }
 
     /// Returns the callers whose workloads still have their logins.
-    pub(super) fn live(&self) -> Vec<Caller> {
+    pub(super) fn live(&self) -> Vec<Caller<S>> {
         let all = locked(&self.0);
         let caller =
-            |one: &Workload| Some(Caller { session: Arc::clone(&one.session), login: Some(one.login.upgrade()?) });
+            |one: &Workload<S>| Some(Caller { session: Arc::clone(&one.session), login: Some(one.login.upgrade()?) });
         all.iter().filter_map(caller).collect()
     }
 
     /// Removes the sessions of workloads that have dropped their logins, and returns them.
-    pub(super) fn take_ended(&self) -> Vec<Arc<SessionSlot>> {
+    pub(super) fn take_ended(&self) -> Vec<Arc<S>> {
         let mut all = locked(&self.0);
         all.extract_if(.., |one| one.login.strong_count() == 0).map(|one| one.session).collect()
     }
@@ -68,7 +64,7 @@ mod tests {
 
     #[test]
     fn sessions_end_with_logins() {
-        let (workloads, logins) = (Workloads::default(), WorkloadLogins::default());
+        let (workloads, logins) = (Workloads::<()>::default(), WorkloadLogins::default());
         let provider = "vault".to_owned();
         logins.insert(WorkloadToken { provider, token: Zeroizing::new("a".into()), role: String::new() });
         let login = logins.get("vault").unwrap();
