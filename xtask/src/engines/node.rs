@@ -42,6 +42,8 @@ paths = [\"/\"]
 const TOKEN: &str = "vault-token";
 /// Port of the node's loopback where the provider `vault` is expected.
 pub(super) const VAULT_PORT: u16 = 8200;
+/// Port of the node's loopback where the provider `bao` is expected, which is asked as the pod.
+pub(super) const BAO_PORT: u16 = 8300;
 /// Script that starts the kubelet (`$1` and its arguments). The kernel parameters that the kubelet sets are replaced by
 /// files.
 const START_KUBELET: &str = r#"mount --make-rprivate /proc
@@ -325,7 +327,8 @@ fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str)
          [launcher]\ncgroup_parent = \"executor-{cgroup}\"\n[[secret_providers]]\nname = \"shelf\"\n\
          type = \"directory\"\npath = \"{directory}/{SECRETS}\"\npoll_seconds = 1\n\
          {ALLOW}[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"http://127.0.0.1:{VAULT_PORT}\"\n\
-         token_file = \"{directory}/{TOKEN}\"\n{ALLOW}{}",
+         token_file = \"{directory}/{TOKEN}\"\n{ALLOW}[[secret_providers]]\nname = \"bao\"\ntype = \"vault\"\n\
+         address = \"http://127.0.0.1:{BAO_PORT}\"\nauth = \"jwt\"\npoll_seconds = 1\n{ALLOW}{}",
         mirrors.concat()
     ))
 }

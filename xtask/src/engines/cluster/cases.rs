@@ -5,11 +5,14 @@ mod node;
 mod nodes;
 mod secrets;
 mod streams;
+mod tokens;
 mod volumes;
 mod workloads;
 
 use super::kubectl::Cluster;
 use crate::engines::cases::{Case, case};
+
+pub(super) use self::tokens::PROGRAM as OPENBAO;
 
 /// Cases that can run at the same time, slow cases first.
 pub(super) const TOGETHER: &[Case<Cluster>] = &[
@@ -42,6 +45,7 @@ pub(super) const ALONE: &[Case<Cluster>] = &[
     case("node: eviction by memory", node::exceeded_memory_evicts),
     case("node: kubelet, executor-cri and executord are killed", node::programs_of_the_node_are_killed),
     case("secrets: inline volume of a service account", secrets::inline_volume_has_names_only),
+    case("secrets: OpenBao is asked with the tokens of pods", tokens::provider_is_asked_as_the_pod),
     case("secrets: the sanity suite of CSI", secrets::sanity_suite_passes),
     case("node: nothing is left of deleted pods", node::nothing_is_left_of_deleted_pods),
 ];

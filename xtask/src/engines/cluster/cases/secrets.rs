@@ -14,7 +14,7 @@ use crate::engines::node::{Node, SECRETS, VAULT_PORT};
 use crate::engines::site::NAME;
 
 /// Manifest of the package.
-const DRIVER: &str = include_str!("../../../../../packaging/kubernetes/csi-driver.yaml");
+pub(super) const DRIVER: &str = include_str!("../../../../../packaging/kubernetes/csi-driver.yaml");
 /// Configuration that allows the pods of one service account to use all secrets.
 const CONFIGURATION: &str = "[cri.csi]\n[[cri.secrets]]\nservice_accounts = [\"app\"]\nnamespaces = [\"secrets\"]\n\
                              provider = \"shelf\"\npaths = [\"/\"]\n";
@@ -36,7 +36,7 @@ const PROGRAMS: [&str; 7] =
 /// in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A value that is stored
 /// below the kubelet's directory, as other CSI plugins do, is found there.
 pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
-    enable(cluster)?;
+    enable(cluster, CONFIGURATION, DRIVER)?;
     let node = &cluster.node;
     let space = Space::create(cluster, "secrets")?;
     space.apply("v1", "ServiceAccount", "app", json!({}))?;
@@ -153,7 +153,7 @@ fn digest(cluster: &Cluster) -> anyhow::Result<String> {
 /// requires that a name ends with a letter although the specification allows a digit. The control: the number of passed
 /// specs is checked.
 pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
-    enable(cluster)?;
+    enable(cluster, CONFIGURATION, DRIVER)?;
     let suite = cluster.program().with_file_name("csi-sanity");
     let arguments = [
         "--csi.endpoint=/var/lib/kubelet/plugins/secrets.executor.v1/csi.sock",
@@ -170,13 +170,14 @@ pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Enables the plugin, and waits until the kubelet has registered it.
-fn enable(cluster: &Cluster) -> anyhow::Result<()> {
+/// Enables the plugin with a configuration of executor-cri and the manifest of a CSIDriver, and waits until the kubelet has
+/// registered the plugin.
+pub(super) fn enable(cluster: &Cluster, configuration: &str, driver: &str) -> anyhow::Result<()> {
     let node = &cluster.node;
-    fs::write(node.path("executor-cri.toml"), CONFIGURATION)?;
+    fs::write(node.path("executor-cri.toml"), configuration)?;
     node.kill_cri()?;
     node.start_cri()?;
-    cluster.apply(DRIVER)?;
+    cluster.apply(driver)?;
     cluster.until("the kubelet has registered the plugin", || {
         let drivers = cluster.get(&["csinode", NAME])?["spec"]["drivers"].take();
         Ok(drivers.as_array().into_iter().flatten().any(|one| one["name"] == "secrets.executor.v1").then_some(()))
