@@ -4,8 +4,8 @@ use std::process::Command;
 
 use integration::{dist, warm_pool};
 
-/// Total number of kills.
-const SAMPLE: &str = "90";
+/// Total number of kills, once with and once without warm containers.
+const SAMPLE: &str = "45";
 /// Number of kills of executord while it fetches secrets.
 const FETCHES: &str = "12";
 /// Total number of kills while certificates are renewed.
