@@ -46,13 +46,16 @@ if [ -e /sys/fs/cgroup/cgroup.procs ]; then mkdir -p "/sys/fs/cgroup/$2"; else
     for file in cpuset.cpus cpuset.mems; do cat /sys/fs/cgroup/cpuset/$file >"/sys/fs/cgroup/cpuset/$2/$file"; done
 fi
 "#;
-/// Script that connects the first node's namespaces to a bridge with the node's address (`$1`) and a default route.
-const CONNECT_FIRST: &str = "ip link add node0 type bridge
-ip link add uplink0 type veth peer name uplink1
-ip link set uplink0 master node0
-ip address add $1/24 dev node0
-for link in node0 uplink0 uplink1; do ip link set $link up; done
-ip route add default via 192.0.2.1";
+/// Script that creates a network namespace with a bridge that connects the nodes. The bridge is in no node, because a
+/// kubelet sets `bridge-nf-call-iptables`, with which kube-proxy would replace the addresses of packets between nodes.
+const SWITCH: &str = "ip netns add switch
+ip -n switch link add switch type bridge
+ip -n switch link set switch up
+ip link add node0 type veth peer name $1 netns switch
+ip -n switch link set $1 master switch up";
+/// Script that connects the interface `$1` of the first node to the bridge.
+const PLUG: &str = "ip link set $1 netns switch
+ip -n switch link set $1 master switch up";
 /// Script that assigns an address (`$1`) and a default route to a node.
 const CONNECT: &str = "ip address add $1/24 dev node0
 ip link set node0 up
@@ -88,7 +91,8 @@ impl Site {
     /// Creates the site of the first node of a run. `prefix` begins the names of the directory and of the cgroup.
     pub(super) fn first(prefix: &str) -> anyhow::Result<Arc<Self>> {
         let site = Self::open(prefix, 1)?;
-        site.shell(CONNECT_FIRST, &[&site.address])?;
+        site.shell(SWITCH, &[&site.name])?;
+        site.shell(CONNECT, &[&site.address])?;
         Ok(Arc::new(site))
     }
 
@@ -98,7 +102,7 @@ impl Site {
         for number in 2..=nodes {
             let (first, site) = (&sites[0], Self::open(prefix, number)?);
             first.room.connect(&site.name, &site.room, "node0")?;
-            first.shell("ip link set $1 master node0 up", &[&site.name])?;
+            first.shell(PLUG, &[&site.name])?;
             site.shell(CONNECT, &[&site.address])?;
             for other in &sites {
                 site.add_route(other)?;
