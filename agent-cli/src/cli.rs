@@ -199,7 +199,7 @@ impl Program for Cli {
         given.check(&global)?;
         match given.prepare(&global, documented_with_programs)? {
             Next::Done(status) => Ok(status),
-            Next::CarryOut(prepared) => execute::perform(&global, prepared),
+            Next::CarryOut(prepared) => execute::perform(&global, *prepared),
         }
     }
 }

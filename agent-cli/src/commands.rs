@@ -307,7 +307,7 @@ pub(crate) enum Prepared {
 pub(crate) enum Next {
     /// Done without executord; holds the exit status.
     Done(u8),
-    CarryOut(Prepared),
+    CarryOut(Box<Prepared>),
 }
 
 impl Command {
@@ -351,7 +351,7 @@ impl Command {
         if prepared.holds_secrets() {
             forbid_dumps();
         }
-        Ok(Next::CarryOut(prepared))
+        Ok(Next::CarryOut(Box::new(prepared)))
     }
 }
 
