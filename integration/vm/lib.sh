@@ -20,12 +20,17 @@ at() {
     echo "$(cut -d' ' -f1 /proc/uptime) s: $*"
 }
 
+# Prints seconds since the boot. A change of the clock does not change them.
+uptime_seconds() {
+    cut -d. -f1 /proc/uptime
+}
+
 # eventually SECONDS COMMAND...: repeats the command until it succeeds, because there is no notification.
 eventually() {
-    deadline=$(($(date +%s) + $1))
+    deadline=$(($(uptime_seconds) + $1))
     shift
     until "$@" >/dev/null 2>&1; do
-        [ "$(date +%s)" -lt $deadline ] || fail "did not succeed in time: $*"
+        [ "$(uptime_seconds)" -lt $deadline ] || fail "did not succeed in time: $*"
         sleep 0.1
     done
 }

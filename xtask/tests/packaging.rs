@@ -28,7 +28,7 @@ fn is_well_formed(script: &Path) -> bool {
 fn every_script_is_well_formed() {
     let mut scripts: Vec<PathBuf> =
         ["postinst", "prerm", "postrm"].map(|name| root().join("packaging/debian").join(name)).into();
-    scripts.extend(["run", "lib.sh", "libtest.sh"].map(|name| root().join("integration/vm").join(name)));
+    scripts.extend(["run", "lib.sh", "libtest.sh", "node.sh"].map(|name| root().join("integration/vm").join(name)));
     scripts.extend(names("integration/vm/checks").iter().map(|name| root().join("integration/vm/checks").join(name)));
     assert!(scripts.len() > 20);
     for script in scripts {

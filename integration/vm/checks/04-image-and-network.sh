@@ -24,7 +24,13 @@ log: {level: error}
 storage: {filesystem: {rootdirectory: $IMAGES/registry}}
 http: {addr: ":5000"}
 END
-systemd-run --quiet --unit check-registry docker-registry serve $IMAGES/registry.yml
+cat >/etc/systemd/system/check-registry.service <<END
+[Service]
+ExecStart=docker-registry serve $IMAGES/registry.yml
+[Install]
+WantedBy=multi-user.target
+END
+systemctl enable --quiet --now check-registry
 pushed() {
     skopeo copy --quiet --insecure-policy --dest-tls-verify=false oci:layout:1 docker://$IMAGE
 }

@@ -37,5 +37,5 @@ same 125 "$(status_of agent-cli run --pull never $IMAGE)" 'the control: nothing 
 agent-cli image import - <$IMAGES/app.tar
 same 'of the image' "$(agent-cli run --pull never example/archived:1)" 'from an archive'
 agent-cli image rm example/archived:1
-systemd-run --quiet --unit check-registry docker-registry serve $IMAGES/registry.yml
+systemctl start check-registry
 eventually 60 agent-cli image pull $IMAGE

@@ -7,67 +7,15 @@
 . "$VM/lib.sh"
 [ -x /payload/programs/kubelet ] || exit 77
 . "$VM/node.sh"
-unit=/run/systemd/system/kubelet.service
-example=/usr/share/doc/executor/examples/kubernetes-node.toml
 finish() {
     [ $? = 0 ] || { pod 'pod and pod["status"]' || true; journalctl -b -u kubelet -n 30 --no-pager -o cat; }
-    rm -rf /etc/kubernetes
-    systemctl stop kubelet 2>/dev/null || true
-    rm -f $unit /etc/systemd/logind.conf.d/99-kubelet.conf /etc/cni/net.d/10-pods.conflist /usr/local/bin/crictl /etc/crictl.yaml
-    systemctl daemon-reload
-    systemctl kill -s HUP systemd-logind
-    sed -i '/^kubelet:/d' /etc/subuid /etc/subgid
-    userdel kubelet 2>/dev/null || true
-    node_down
-    rm -rf /var/lib/kubelet /srv/secrets /etc/executor/executor-cri.toml
+    guide_down
 }
 trap finish EXIT
 
-# typed PAGE NUMBER: runs a block of commands of a guide. The image of the pod is from this machine's registry.
-typed() {
-    awk -v wanted="$2" '/^```sh$/ { found++; shown = found == wanted; next } /^```$/ { shown = 0 } shown' \
-        "/payload/docs/kubernetes-$1.md" | sed "s|registry.k8s.io/[^ ]*|$IMAGE|" >"$made/block"
-    [ -s "$made/block" ] || fail "the guide has no block $2"
-    timeout 200 sh -eu "$made/block" || fail "block $2 of kubernetes-$1.md: $?"
-}
-# Prints the value of a Python expression about the pod, from the kubelet's own endpoint.
-pod() {
-    python3 - "$1" <<END
-import json, sys, urllib.request
-pods = json.load(urllib.request.urlopen("http://127.0.0.1:10255/pods", timeout=20))["items"] or []
-print(eval(sys.argv[1], {"pods": pods, "pod": pods[0] if pods else None}))
-END
-}
-is() {
-    [ "$(pod "$1")" = "$2" ]
-}
-
-# The other parts: a unit like the unit of kubeadm's packages, and crictl. dpkg excluded the documentation.
-cat >$unit <<END
-[Service]
-ExecStart=/payload/programs/kubelet --config=/var/lib/kubelet/config.yaml --hostname-override=node
-Delegate=yes
-Restart=always
-RestartSec=1
-END
-systemctl daemon-reload
-ln -s /payload/programs/crictl /usr/local/bin/crictl
-echo 'runtime-endpoint: unix:///run/executor-cri/cri.sock' >/etc/crictl.yaml
-[ -e $example ] || install -D -m 644 /payload/docs/kubernetes-node.toml $example
-
-typed node 1
-typed node 2
-eventually 60 crictl info
+guide_up
 at 'executor-cri serves'
-typed node 3
-# For this check: a kubelet that answers without a certificate.
-cat >>/var/lib/kubelet/config.yaml <<END
-failSwapOn: false
-readOnlyPort: 10255
-fileCheckFrequency: 1s
-END
-systemctl restart kubelet
-eventually 120 is 'pods' '[]'
+standalone_kubelet
 at 'the kubelet serves'
 
 typed secrets 1

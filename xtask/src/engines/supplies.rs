@@ -64,11 +64,14 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("streams", "./streams"),
 ];
 
-/// Builds a program of the module, and returns its path.
+/// Builds a program of the module, of Kubernetes or of a separate module, and returns its path.
 pub(crate) fn program(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::ENGINES)?;
-    if name == "kubelet" {
+    if name.starts_with("kube") {
         return kubernetes(workspace, name);
+    }
+    if let Some((_, directory, package)) = MODULES.iter().find(|(known, ..)| *known == name) {
+        return module(workspace, name, directory, package);
     }
     let known = PROGRAMS.iter().find(|(known, _)| *known == name);
     let (_, package) = known.with_context(|| format!("integration/engines has no program {name}"))?;
@@ -99,13 +102,20 @@ const MODULES: [(&str, &str, &str); 4] = [
 
 /// Builds etcd, CoreDNS, metrics-server and the sanity suite of CSI.
 pub(super) fn modules(workspace: &Workspace) -> anyhow::Result<()> {
-    for (name, module, package) in MODULES {
-        step(&format!("Building {name} (1 to 4 minutes from nothing)"));
-        let mut command = go(workspace, &["build", "-o"])?;
-        command.arg(directory(workspace)?.join(name)).arg(package);
-        run(command.current_dir(workspace.root.join("integration/engines").join(module)))?;
+    for (name, directory, package) in MODULES {
+        module(workspace, name, directory, package)?;
     }
     Ok(())
+}
+
+/// Builds a program of a separate module, and returns its path.
+fn module(workspace: &Workspace, name: &str, module: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let program = directory(workspace)?.join(name);
+    step(&format!("Building {name} (1 to 4 minutes from nothing)"));
+    let mut command = go(workspace, &["build", "-o"])?;
+    command.arg(&program).arg(package);
+    run(command.current_dir(workspace.root.join("integration/engines").join(module)))?;
+    Ok(program)
 }
 
 /// Programs of the conformance cases.

@@ -2,8 +2,8 @@
 //!
 //! The first serial port is the console, logged to `target/vm/console.log`. Over the second serial port, the checks
 //! send their reports to this program, one per line. Changes to the disk are written to a temporary file of qemu or to
-//! a persistent file. The machine stops when the checks report that they are done, when it powers off (a kernel panic),
-//! or at the deadline.
+//! a persistent file. The machine stops when the checks report that they are done, when it powers off, or at the
+//! deadline. Checks may reboot it, and keep the temporary file; otherwise a reboot (a kernel panic) powers it off.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -20,6 +20,8 @@ use crate::workspace::{run, step};
 /// Memory of the machine, in MiB. Sufficient for the checks, and for a container that reaches its memory limit.
 const MEMORY_MB: u32 = 2048;
 const PROCESSORS: &str = "2";
+/// Option of qemu that powers the machine off instead of rebooting it.
+const NO_REBOOT: &str = "-no-reboot";
 /// The guest's last line.
 const DONE: &str = "@done";
 
@@ -86,7 +88,8 @@ impl Machine {
     /// Boots the machine, passes each line of the checks to `line`, and returns when the checks are done.
     pub(super) fn run(&self, filter: &[String], mut line: impl FnMut(&str)) -> anyhow::Result<()> {
         step(&format!("Booting the virtual machine ({})", self.accelerator()));
-        let running = self.boot(&format!("vm.filter={}", filter.join(",")))?;
+        // If the machine reboots because of a kernel panic, the guest reports a failure.
+        let running = self.start(&format!("vm.filter={}", filter.join(",")), &[])?;
         let deadline = Instant::now() + self.deadline;
         loop {
             match running.line(deadline) {
@@ -100,10 +103,15 @@ impl Machine {
         }
     }
 
-    /// Boots the machine with these words added to the kernel's command line.
+    /// Boots the machine once with these words added to the kernel's command line. A reboot powers it off.
     pub(super) fn boot(&self, words: &str) -> anyhow::Result<Running> {
+        self.start(words, &[NO_REBOOT])
+    }
+
+    fn start(&self, words: &str, options: &[&str]) -> anyhow::Result<Running> {
         let console = format!("file:{}", self.directory.join("console.log").display());
         let mut command = self.command(words, &["-serial", &console, "-serial", "stdio"]);
+        command.args(options);
         let mut qemu = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("qemu")?;
         let output = qemu.stdout.take().context("qemu's output")?;
         let (sender, lines) = channel();
@@ -123,7 +131,7 @@ impl Machine {
     /// Boots into a root shell on this terminal.
     pub(super) fn shell(&self) -> anyhow::Result<ExitCode> {
         step("Booting into a shell; leave it with `exit`, or with Ctrl-A X immediately");
-        run(&mut self.command("vm.shell", &["-serial", "mon:stdio", "-serial", "null"]))?;
+        run(&mut self.command("vm.shell", &["-serial", "mon:stdio", "-serial", "null", NO_REBOOT]))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -150,7 +158,7 @@ impl Machine {
             "-cpu",
             if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" },
         ]);
-        command.args(["-nodefaults", "-no-reboot", "-display", "none", "-nic", "none"]).args(ports);
+        command.args(["-nodefaults", "-display", "none", "-nic", "none"]).args(ports);
         command.arg("-kernel").arg(&self.root.kernel);
         let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";
         command.arg("-append").arg(format!("{kernel} {words}"));
