@@ -202,7 +202,7 @@ fn stop_processes(
     // Init of a tree of actions runs no program, so its exit status is not the result.
     let seen = seen.filter(|_| record.plan.actions.is_none());
     let exit = record.exit.or(seen.map(Exit::from));
-    let ran = record.started_at.is_some();
+    let ran = may_have_run(record, this_boot);
     let failure = failure(exit.filter(|_| ran), this_boot, killed);
     let outputs = (record.plan.outputs.is_some() && ran).then(|| outputs(record, remains, this_boot));
     let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
@@ -236,15 +236,21 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     Some(Failure { kind, message, errno: 0 })
 }
 
+/// Returns true if a process of the container may have run. After a reboot only the first record is left, which has no
+/// start.
+fn may_have_run(record: &ContainerRecord, this_boot: bool) -> bool {
+    record.started_at.is_some() || !this_boot
+}
+
 /// Returns true if output may be missing in the log, because the shim had not reported that all output was written.
-fn may_lack_output(record: &ContainerRecord) -> bool {
+fn may_lack_output(record: &ContainerRecord, this_boot: bool) -> bool {
     let kept = record.plan.processes.iter().any(|process| !process.suppress_log_output);
-    kept && record.started_at.is_some() && record.state < State::Wiping
+    kept && may_have_run(record, this_boot) && record.state < State::Wiping
 }
 
 /// If output may be missing, writes this to the log and returns true.
 fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
-    if !may_lack_output(record) {
+    if !may_lack_output(record, this_boot) {
         return false;
     }
     let why = if this_boot { "the supervisor was killed" } else { "the machine was stopped" };
@@ -514,18 +520,19 @@ mod tests {
 
     #[test]
     fn possibly_missing_output_depends_on_state() {
-        for (state, started, missing) in [
-            (State::Created, false, false),
-            (State::Running, true, true),
-            (State::Stopping, true, true),
-            (State::Wiping, true, false),
-            (State::Completed, true, false),
+        for (state, started, this_boot, missing) in [
+            (State::Created, false, true, false),
+            (State::Created, false, false, true), // the first record, after a reboot
+            (State::Running, true, true, true),
+            (State::Stopping, true, true, true),
+            (State::Wiping, true, true, false),
+            (State::Completed, true, true, false),
         ] {
-            assert_eq!(may_lack_output(&record(state, started)), missing, "{state:?}");
+            assert_eq!(may_lack_output(&record(state, started), this_boot), missing, "{state:?}");
         }
         let mut silent = record(State::Running, true);
         silent.plan.processes[0].suppress_log_output = true;
-        assert!(!may_lack_output(&silent));
+        assert!(!may_lack_output(&silent, true));
     }
 
     /// The state of a container is recognized from each set of files that a killed shim or launcher can leave.

@@ -22,7 +22,8 @@ fn reboot_ends_every_pod() {
         let running = node.started(sandbox, &node.script("c", "exec sleep 100000"));
         let ended = node.started(sandbox, &node.script("d", "exit 4"));
         let created = node.create(sandbox, &node.script("e", "true")).unwrap();
-        known.push((running, node.until_ended(&ended), created));
+        let started = node.status(&running).unwrap().started_at;
+        known.push((running, started, node.until_ended(&ended), created));
     }
     let address = node.sandbox_status(&pods[0]).unwrap().network.unwrap().ip;
     assert!(address.starts_with("10.123.0."), "{address}");
@@ -31,14 +32,15 @@ fn reboot_ends_every_pod() {
 
     node.reboot();
     assert_eq!(states(&node), [PodSandboxState::SandboxNotready; 2]);
-    for (running, ended, created) in &known {
+    for (running, started, ended, created) in &known {
         for id in [running, created] {
             let status = node.status(id).unwrap();
             assert_eq!(status.state(), ContainerState::ContainerExited);
             assert!(status.finished_at >= status.created_at, "{status:?}");
             assert_eq!(status.exit_code, 137, "{status:?}");
         }
-        assert_eq!(node.status(running).unwrap().reason, "ContainerStatusUnknown");
+        let status = node.status(running).unwrap();
+        assert_eq!((&*status.reason, status.started_at), ("ContainerStatusUnknown", *started));
         assert_eq!(node.status(&ended.id).unwrap(), *ended);
     }
     assert_eq!(node.sandbox_status(&pods[0]).unwrap().network.map(|network| network.ip).unwrap_or_default(), "");

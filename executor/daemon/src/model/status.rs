@@ -266,7 +266,8 @@ impl ContainerStatus {
         self.paused = record.paused;
         self.begun_at = Some(record.begun_at);
         self.prepared = record.prepared;
-        self.started_at = record.started_at;
+        // After a reboot only the first record is left, which has no start.
+        self.started_at = record.started_at.or(self.started_at);
         self.stopped = record.stopped;
         // Check results of an earlier run do not apply to this run.
         if run_of(self.restarts.as_ref()) != run_of(record.restarts.as_ref()) {
