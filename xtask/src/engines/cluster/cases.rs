@@ -1,5 +1,6 @@
 //! The cases, by group.
 
+mod expiry;
 mod network;
 mod node;
 mod nodes;
@@ -29,6 +30,7 @@ pub(super) const TOGETHER: &[Case<Cluster>] = &[
     case("volumes: eviction above sizeLimit and ephemeral-storage", volumes::exceeded_volume_is_evicted),
     case("secrets: a reference that is refused, in the events of the pod", secrets::refused_reference_is_an_event),
     case("secrets: an unreachable provider while 30 pods start", secrets::unreachable_provider_is_waited_for),
+    case("secrets: the certificate of a provider expires", expiry::provider_certificate_expires),
     case("streams: logs --follow, --previous, --tail", streams::logs_are_followed),
     case("streams: exec, attach, cp", streams::exec_attach_and_copies_work),
     case("streams: port-forward, proxy", streams::ports_are_forwarded),
