@@ -29,7 +29,7 @@ pub(super) const SECRETS: &str = "secrets";
 /// Configuration that allows pods of some namespaces to use all secrets of a provider.
 const SECRET_RULES: &str = "[[cri.secrets]]
 annotations = true
-namespaces = [\"default\"]
+namespaces = [\"default\", \"kubelet-expiry\"]
 provider = \"shelf\"
 paths = [\"/\"]
 [[cri.secrets]]

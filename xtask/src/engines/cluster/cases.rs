@@ -45,6 +45,7 @@ pub(super) const ALONE: &[Case<Cluster>] = &[
     case("node: eviction by memory", node::exceeded_memory_evicts),
     case("node: kubelet, executor-cri and executord are killed", node::programs_of_the_node_are_killed),
     case("packaging: the Helm chart", chart::chart_is_installed_and_removed),
+    case("node: the kubelet's certificate expires", expiry::kubelet_certificate_expires),
     case("secrets: inline volume of a service account", secrets::inline_volume_has_names_only),
     case("secrets: the sanity suite of CSI", secrets::sanity_suite_passes),
     case("node: nothing is left of deleted pods", node::nothing_is_left_of_deleted_pods),

@@ -1,18 +1,100 @@
-//! A provider of secrets whose certificate has expired.
+//! Certificates that expire: the kubelet's client certificate, and the certificate of a provider of secrets.
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
+use crate::engines::cases::until;
 use crate::engines::cluster::certificates;
-use crate::engines::cluster::kubectl::Cluster;
+use crate::engines::cluster::kubectl::{Cluster, condition};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
-use crate::engines::node::TLS_VAULT_PORT;
+use crate::engines::node::{SECRETS, TLS_VAULT_PORT};
+use crate::engines::site::NAME;
 
+/// Remaining validity of the certificate that expires: long enough for the start of a kubelet on a busy machine.
+const SHORT: &str = "+60 seconds";
 const LONG: &str = "+30 days";
-const VALUE: &str = "the-value-at-the-provider";
+/// Time limit until the kubelet has loaded a new certificate: it compares the file every five minutes.
+const RELOAD: Duration = Duration::from_secs(330);
+const FIRST: &str = "the-value-before-the-expiry";
+const SECOND: &str = "the-value-after-the-expiry";
+const READ: [&str; 3] = ["cat", "/run/secret", "/native/key"];
+
+/// The kubelet's certificate expires. The node becomes NotReady, the description of the node contains the reason, and the
+/// API server's log names the expired certificate. The containers keep running with their secrets, and a changed secret
+/// reaches them. After the certificate was replaced, the node is Ready without a restart of the kubelet or a container.
+pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<()> {
+    let node = &cluster.node;
+    let space = Space::create(cluster, "kubelet-expiry")?;
+    put(cluster, FIRST)?;
+    space.apply("v1", "Secret", "native", json!({"stringData": {"key": "native"}}))?;
+    let mut spec = pod(WAIT, json!({"volumeMounts": [{"name": "native", "mountPath": "/native"}]}));
+    extend(&mut spec, json!({"volumes": [{"name": "native", "secret": {"secretName": "native"}}]}));
+    deploy(&space, "web", 3, "{file: /run/secret, provider: shelf, path: lasting}", &spec)?;
+    space.roll_out("deployment/web")?;
+    let containers = || -> anyhow::Result<(String, Vec<String>)> {
+        let one = |pod: &Value| {
+            let status = &pod["status"]["containerStatuses"][0];
+            format!("{} {} {}", pod["metadata"]["uid"], status["containerID"], status["restartCount"])
+        };
+        let mut all: Vec<String> = space.pods("web")?.iter().map(one).collect();
+        all.sort();
+        Ok((all.join("\n"), cluster.running("kubelet-expiry", "web-")?))
+    };
+    let before = containers()?;
+    ensure!(before.1.len() == 3, "the runtime runs the containers {:?}", before.1);
+
+    // Existing connections keep the certificate of their start.
+    renew(cluster, SHORT)?;
+    node.kill_kubelet()?;
+    node.start_kubelet()?;
+    let status = || -> anyhow::Result<Value> {
+        let mut node = cluster.get(&["node", NAME])?;
+        let conditions = node["status"]["conditions"].take();
+        let ready = conditions.as_array().into_iter().flatten().find(|condition| condition["type"] == "Ready");
+        ready.cloned().context("no condition Ready")
+    };
+    cluster.until("the node is no longer ready", || Ok((status()?["status"] == "Unknown").then_some(())))?;
+    let mut described = String::new();
+    let has_reason = || {
+        described = cluster.kubectl(&["describe", "node", NAME])?;
+        let words = ["NodeStatusUnknown", "Kubelet stopped posting node status", "NodeNotReady"];
+        Ok(words.iter().all(|word| described.contains(word)).then_some(()))
+    };
+    let done = cluster.until("the description of the node has the reason and the event", has_reason);
+    done.with_context(|| format!("the description is {described}"))?;
+    for (log, reason) in [("kube-apiserver.log", "x509: certificate has expired"), ("kubelet.log", "Unauthorized")] {
+        let text = fs::read_to_string(node.path(log))?;
+        ensure!(text.contains(reason), "{log} does not contain {reason:?}");
+    }
+    ensure!(!node.kubelet_has_exited()?, "the kubelet has exited");
+    let running = cluster.running("kubelet-expiry", "web-")?;
+    ensure!(running == before.1, "the containers were {:?} and are {running:?}", before.1);
+    let ids = ["ps", "--quiet", "--label", "io.kubernetes.pod.namespace=kubelet-expiry"];
+    let ids = node.crictl(&ids)?;
+    let read = |id: &str| node.crictl(&[&["exec", id][..], &READ].concat());
+    for id in ids.lines() {
+        same("what a container reads", &read(id)?, &format!("{FIRST}native"))?;
+    }
+    put(cluster, SECOND)?;
+    for id in ids.lines() {
+        let has_new = || Ok((read(id)? == format!("{SECOND}native")).then_some(()));
+        cluster.until("a container has the new value", has_new)?;
+    }
+
+    renew(cluster, LONG)?;
+    let is_ready = || Ok(condition(&cluster.get(&["node", NAME])?, "Ready").then_some(()));
+    until(RELOAD, "the node is ready", is_ready)?;
+    space.roll_out("deployment/web")?;
+    same("what a pod reads", &space.execute("deployment/web", &READ.join(" "))?, &format!("{SECOND}native"))?;
+    space.run("next", &pod(WAIT, json!({})))?;
+    let after = containers()?;
+    ensure!(before == after, "the containers were\n{before:?}and are\n{after:?}");
+    space.delete()
+}
 
 /// The certificate of a provider has expired. The status of a pod and an event name the provider and the reason. The pod
 /// starts after the certificate was replaced.
@@ -40,8 +122,22 @@ pub(super) fn provider_certificate_expires(cluster: &Cluster) -> anyhow::Result<
     space.kubectl(&["delete", "pod", "vault"])?;
     serve(&space, "vault", LONG)?;
     space.roll_out("deployment/waiting")?;
-    same("the secret", &space.execute("deployment/waiting", "cat /run/secret")?, VALUE)?;
+    same("the secret", &space.execute("deployment/waiting", "cat /run/secret")?, FIRST)?;
     space.delete()
+}
+
+/// Replaces the kubelet's client certificate, as kubeadm does.
+fn renew(cluster: &Cluster, end: &str) -> anyhow::Result<()> {
+    let subject = format!("/O=system:nodes/CN=system:node:{NAME}");
+    certificates::issue(&cluster.node.path("pki"), "kubelet", &subject, "extendedKeyUsage = clientAuth", end)
+}
+
+/// Sets the value of the secret.
+fn put(cluster: &Cluster, value: &str) -> anyhow::Result<()> {
+    let path = cluster.node.path(SECRETS).join("lasting");
+    let new = path.with_extension("new");
+    fs::write(&new, value)?;
+    Ok(fs::rename(new, path)?)
 }
 
 /// Creates a Deployment whose container has a secret by reference.
@@ -69,7 +165,7 @@ http {{
     ssl_certificate_key /vault/vault.key;
     location = /v1/auth/token/lookup-self {{ return 200 '{{\"data\":{{\"ttl\":0}}}}'; }}
     location = /v1/secret/data/app {{
-      return 200 '{{\"data\":{{\"data\":{{\"password\":\"{VALUE}\"}},\"metadata\":{{\"version\":1}}}}}}';
+      return 200 '{{\"data\":{{\"data\":{{\"password\":\"{FIRST}\"}},\"metadata\":{{\"version\":1}}}}}}';
     }}
   }}
 }}
