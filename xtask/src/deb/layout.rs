@@ -30,8 +30,18 @@ const DOCUMENTS: [&str; 6] = [
     "docs/troubleshooting.md",
     "docs/configuration.md",
 ];
-/// Examples for a Kubernetes node.
-const KUBERNETES: [&str; 3] = ["csi-driver.yaml", "executor-cri-csi.conf", "runtime-classes.yaml"];
+/// Examples for a Kubernetes node: manifests, a drop-in, and a Helm chart.
+const KUBERNETES: [&str; 9] = [
+    "csi-driver.yaml",
+    "executor-cri-csi.conf",
+    "runtime-classes.yaml",
+    "chart/Chart.yaml",
+    "chart/values.schema.json",
+    "chart/values.yaml",
+    "chart/templates/NOTES.txt",
+    "chart/templates/csi-driver.yaml",
+    "chart/templates/runtime-classes.yaml",
+];
 /// Directory of the documentation.
 const DOC: &str = "usr/share/doc/executor";
 /// Findings of lintian that are intended.
@@ -223,4 +233,30 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
 
 fn leaf(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_examples_for_kubernetes_are_installed() {
+        let root = Workspace::find().unwrap().root.join("packaging/kubernetes");
+        let mut files = Vec::new();
+        list(&root, &mut files).unwrap();
+        let mut found: Vec<_> = files.iter().map(|file| file.strip_prefix(&root).unwrap().to_str().unwrap()).collect();
+        let mut installed = KUBERNETES;
+        found.sort_unstable();
+        installed.sort_unstable();
+        assert_eq!(found, installed);
+    }
+
+    #[test]
+    fn version_of_chart_is_that_of_package() {
+        let chart = Workspace::find().unwrap().root.join("packaging/kubernetes/chart/Chart.yaml");
+        let (chart, version) = (fs::read_to_string(chart).unwrap(), env!("CARGO_PKG_VERSION"));
+        for line in [format!("version: {version}"), format!("appVersion: \"{version}\"")] {
+            assert!(chart.lines().any(|found| found == line), "no {line}");
+        }
+    }
 }

@@ -26,10 +26,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 const CONFORMANCE_PATHS: [&str; 2] = ["/etc/hosts", "/tmp/job-e2e"];
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
-/// Configuration that allows pods of two namespaces to use all secrets of a provider.
+/// Configuration that allows pods of some namespaces to use all secrets of a provider.
 const SECRET_RULES: &str = "[[cri.secrets]]
 annotations = true
-namespaces = [\"default\"]
+namespaces = [\"default\", \"kubelet-expiry\"]
 provider = \"shelf\"
 paths = [\"/\"]
 [[cri.secrets]]
@@ -37,13 +37,20 @@ annotations = true
 namespaces = [\"away\"]
 provider = \"vault\"
 paths = [\"/\"]
+[[cri.secrets]]
+annotations = true
+namespaces = [\"vault-expiry\"]
+provider = \"vault-tls\"
+paths = [\"/\"]
 ";
-/// File with the token for the provider `vault`.
+/// File with the token for the providers `vault` and `vault-tls`.
 const TOKEN: &str = "vault-token";
 /// Port of the node's loopback where the provider `vault` is expected.
 pub(super) const VAULT_PORT: u16 = 8200;
 /// Port of the node's loopback where the provider `bao` is expected, which is asked as the pod.
 pub(super) const BAO_PORT: u16 = 8300;
+/// Port of the node's loopback where the provider `vault-tls` is expected, with a certificate of the cluster's CA.
+pub(super) const TLS_VAULT_PORT: u16 = 8201;
 /// Script that starts the kubelet (`$1` and its arguments). The kernel parameters that the kubelet sets are replaced by
 /// files.
 const START_KUBELET: &str = r#"mount --make-rprivate /proc
@@ -327,6 +334,8 @@ fn settings(configuration: &str, directory: &Path, registry: &str, cgroup: &str)
          [launcher]\ncgroup_parent = \"executor-{cgroup}\"\n[[secret_providers]]\nname = \"shelf\"\n\
          type = \"directory\"\npath = \"{directory}/{SECRETS}\"\npoll_seconds = 1\n\
          {ALLOW}[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"http://127.0.0.1:{VAULT_PORT}\"\n\
+         token_file = \"{directory}/{TOKEN}\"\n{ALLOW}[[secret_providers]]\nname = \"vault-tls\"\ntype = \"vault\"\n\
+         address = \"https://127.0.0.1:{TLS_VAULT_PORT}\"\nca_file = \"{directory}/pki/ca.crt\"\n\
          token_file = \"{directory}/{TOKEN}\"\n{ALLOW}[[secret_providers]]\nname = \"bao\"\ntype = \"vault\"\n\
          address = \"http://127.0.0.1:{BAO_PORT}\"\nauth = \"jwt\"\npoll_seconds = 1\n{ALLOW}{}",
         mirrors.concat()

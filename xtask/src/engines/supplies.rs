@@ -93,14 +93,15 @@ pub(super) fn kubernetes(workspace: &Workspace, name: &str) -> anyhow::Result<Pa
 
 /// Programs in separate modules, because they need other versions of dependencies of Kubernetes: the name, the
 /// directory of the module, and the package.
-const MODULES: [(&str, &str, &str); 4] = [
+const MODULES: [(&str, &str, &str); 5] = [
     ("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     ("coredns", "dns", "."),
     ("csi-sanity", "sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity"),
+    ("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
     ("metrics-server", "metrics", "sigs.k8s.io/metrics-server/cmd/metrics-server"),
 ];
 
-/// Builds etcd, CoreDNS, metrics-server and the sanity suite of CSI.
+/// Builds etcd, CoreDNS, metrics-server, Helm and the sanity suite of CSI.
 pub(super) fn modules(workspace: &Workspace) -> anyhow::Result<()> {
     for (name, directory, package) in MODULES {
         module(workspace, name, directory, package)?;

@@ -1,5 +1,7 @@
 //! The cases, by group.
 
+mod chart;
+mod expiry;
 mod network;
 mod node;
 mod nodes;
@@ -32,6 +34,7 @@ pub(super) const TOGETHER: &[Case<Cluster>] = &[
     case("volumes: eviction above sizeLimit and ephemeral-storage", volumes::exceeded_volume_is_evicted),
     case("secrets: a reference that is refused, in the events of the pod", secrets::refused_reference_is_an_event),
     case("secrets: an unreachable provider while 30 pods start", secrets::unreachable_provider_is_waited_for),
+    case("secrets: the certificate of a provider expires", expiry::provider_certificate_expires),
     case("streams: logs --follow, --previous, --tail", streams::logs_are_followed),
     case("streams: exec, attach, cp", streams::exec_attach_and_copies_work),
     case("streams: port-forward, proxy", streams::ports_are_forwarded),
@@ -44,6 +47,8 @@ pub(super) const ALONE: &[Case<Cluster>] = &[
     case("node: eviction by a full disk", node::full_disk_evicts),
     case("node: eviction by memory", node::exceeded_memory_evicts),
     case("node: kubelet, executor-cri and executord are killed", node::programs_of_the_node_are_killed),
+    case("packaging: the Helm chart", chart::chart_is_installed_and_removed),
+    case("node: the kubelet's certificate expires", expiry::kubelet_certificate_expires),
     case("secrets: inline volume of a service account", secrets::inline_volume_has_names_only),
     case("secrets: OpenBao is asked with the tokens of pods", tokens::provider_is_asked_as_the_pod),
     case("secrets: the sanity suite of CSI", secrets::sanity_suite_passes),

@@ -1,5 +1,5 @@
 //! Certificates of the control plane, made by openssl: a CA, a second CA for the API server's calls of metrics-server,
-//! and the certificates of servers and clients.
+//! and the certificates of servers and clients. Cases issue further certificates, with another end of their validity.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::engines::room;
 use crate::engines::site::{ADDRESS, Site};
-use crate::workspace::run;
+use crate::workspace::{output, run};
 
 /// First address of the range of Services: the address of the API server in pods.
 pub(super) const API_SERVICE: &str = "10.96.0.1";
@@ -27,6 +27,19 @@ while read -r name ca subject usage names; do
 done
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out accounts.key
 openssl pkey -in accounts.key -pubout -out accounts.pub"#;
+
+/// Issues a certificate of the CA `ca` in the working directory: `$1` is the name of its files, `$2` the subject, `$3` the
+/// extensions, and `$4` the end of its validity, as an argument of date. The existing key is kept.
+const ISSUE: &str = r#"[ -e $1.key ] || openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $1.key
+openssl req -new -key $1.key -subj "$2" -out $1.csr
+printf '%s\n' '[all]' 'commonName = supplied' 'organizationName = optional' '[one]' 'policy = all' "database = $1.issued" \
+    "serial = $1.serial" 'default_md = sha256' 'new_certs_dir = .' 'unique_subject = no' 'x509_extensions = leaf' '[leaf]' \
+    'keyUsage = critical,digitalSignature' "$3" >$1.conf
+: >$1.issued
+time() { date --utc --date "$1" +%Y%m%d%H%M%SZ; }
+openssl ca -batch -config $1.conf -name one -cert ca.crt -keyfile ca.key -rand_serial -notext -preserveDN \
+    -startdate $(time '-1 hour') -enddate $(time "$4") -in $1.csr -out $1.new
+mv $1.new $1.crt"#;
 
 /// Makes all keys and certificates in the directory `pki` of the first node, and moves the files of each kubelet to the
 /// directory `pki` of its node.
@@ -75,4 +88,12 @@ front-proxy front-proxy-ca /CN=front-proxy-client clientAuth
         }
     }
     Ok(())
+}
+
+/// Issues a certificate while the cluster runs, and replaces `NAME.crt` in the directory `pki` of the first node. `end` is
+/// the end of its validity, as an argument of date: `+60 seconds`.
+pub(super) fn issue(pki: &Path, name: &str, subject: &str, extensions: &str, end: &str) -> anyhow::Result<()> {
+    let mut command = Command::new("sh");
+    command.args(["-ec", ISSUE, "sh", name, subject, extensions, end]).current_dir(pki);
+    output(&mut command).map(drop)
 }

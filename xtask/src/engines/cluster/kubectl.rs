@@ -53,6 +53,11 @@ impl Cluster {
         command
     }
 
+    /// Returns a command that runs another program of the supplies as administrator.
+    pub(super) fn tool(&self, name: &str) -> Command {
+        self.admin(self.node.command(&self.kubectl.with_file_name(name)))
+    }
+
     /// Returns the path of kubectl.
     pub(super) fn program(&self) -> &Path {
         &self.kubectl
