@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -89,13 +90,31 @@ impl Tls {
         });
         let connector = connector.await.map_err(HttpError::Untrusted)?;
         connector.connect(name, stream).await.map_err(|error| {
-            let why = format!("cannot establish a TLS connection: {error}");
+            let why = format!("cannot establish a TLS connection: {}", describe(&error));
             // Other errors are of the connection: it was closed or reset.
             match error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) {
                 true => HttpError::Untrusted(why),
                 false => HttpError::Broken(why),
             }
         })
+    }
+}
+
+/// Describes why a connection failed. Times of certificates are readable, and the message says what to do.
+fn describe(error: &std::io::Error) -> String {
+    let at = |time: rustls::pki_types::UnixTime| {
+        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(time.as_secs()))
+    };
+    match error.get_ref().and_then(|cause| cause.downcast_ref()) {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::ExpiredContext { not_after, .. })) => {
+            format!("the server's certificate expired at {}; renew the certificate on the server", at(*not_after))
+        }
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidYetContext {
+            not_before, ..
+        })) => {
+            format!("the server's certificate is not valid before {}; check the clocks of both hosts", at(*not_before))
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -185,6 +185,10 @@ impl Vault {
                 let renewed = self.replace(caller, &session).await?;
                 self.send(&renewed.client, Some(&renewed.token), question).await
             }
+            Err(error) if error.kind == ErrorKind::Unavailable => {
+                self.reconnect(caller, &session).await;
+                Err(error)
+            }
             answered => answered,
         }
     }

@@ -57,6 +57,11 @@ impl Session {
         Ok(Self { client, token, life })
     }
 
+    /// Returns the same session with another client.
+    fn with_client(&self, client: Arc<Client>) -> Self {
+        Self { client, token: self.token.clone(), life: self.life }
+    }
+
     fn has_ended(&self) -> bool {
         self.life.is_some_and(|life| life.ends <= Instant::now())
     }
@@ -79,7 +84,7 @@ impl Vault {
                     Ok(renewed) => renewed,
                     // The old token remains usable while the server does not respond.
                     Err(error) if error.kind == ErrorKind::Unavailable => {
-                        *present = Some(session);
+                        *present = Some(Arc::new(session.with_client(self.client())));
                         return Err(error);
                     }
                     Err(_) => self.log_in(caller).await?,
@@ -151,13 +156,25 @@ impl Vault {
         Ok(next)
     }
 
-    async fn log_in(&self, caller: &Caller) -> Result<Session, FetchError> {
+    /// Replaces the client of a session after a failed connection, so that the next connection uses replaced certificates.
+    pub(super) async fn reconnect(&self, caller: &Caller, failed: &Arc<Session>) {
+        let mut present = caller.session.lock().await;
+        if let Some(session) = present.as_ref().filter(|session| Arc::ptr_eq(session, failed)) {
+            *present = Some(Arc::new(session.with_client(self.client())));
+        }
+    }
+
+    /// Creates a client, which reads the certificates when it connects.
+    fn client(&self) -> Arc<Client> {
         let least = 1;
-        let client = match &self.certificate {
+        Arc::new(match &self.certificate {
             None => Client::new(self.ca_file.clone(), self.patience, least),
             Some(pair) => Client::with_certificate(self.ca_file.clone(), pair.clone(), self.patience, least),
-        };
-        let client = Arc::new(client);
+        })
+    }
+
+    async fn log_in(&self, caller: &Caller) -> Result<Session, FetchError> {
+        let client = self.client();
         let mount = super::encoded(&self.auth_mount);
         match self.auth {
             Auth::Token => self.take_token(client).await,

@@ -2,6 +2,7 @@
 //! renewal of tokens, leases of a real database, a sealed server. The test's own server sends responses that OpenBao
 //! does not send on demand.
 
+use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -53,6 +54,51 @@ fn vault_values_are_rotated_and_old_wiped() {
     wait::until("a second login", || (bao.served("auth/approle/login") >= 2).then_some(()));
     bao.put("u3", "p3");
     wait_for_content(&container, "db/password", "p3");
+}
+
+/// If the server has a certificate of another CA, executord uses the replaced `ca_file` without another login. The control:
+/// before the file is replaced, the value is stale.
+#[test]
+fn replaced_ca_is_used() {
+    let (shelf, port) = (Shelf::new(), free_port());
+    let put = |value: &str| {
+        fs::create_dir_all(shelf.path().join("v1/auth/token")).unwrap();
+        fs::create_dir_all(shelf.path().join("v1/kv/data")).unwrap();
+        shelf.put("v1/auth/token/lookup-self", r#"{"data":{"ttl":0}}"#);
+        shelf
+            .put("v1/kv/data/app", format!(r#"{{"data":{{"data":{{"user":"{value}"}},"metadata":{{"version":1}}}}}}"#));
+    };
+    // Serves the files of the directory over HTTP 1.0, so each request has a connection of its own.
+    let serve = |pair: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        shelf.put("server.pem", pair.cert.pem() + &pair.signing_key.serialize_pem());
+        let mut command = Command::new("openssl");
+        command.args(["s_server", "-quiet", "-WWW", "-accept", &format!("127.0.0.1:{port}"), "-cert", "server.pem"]);
+        command.current_dir(shelf.path());
+        Running::start(command, shelf.path().join("server.log"), port)
+    };
+    let [first, second] = [(); 2].map(|()| rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap());
+    put("one");
+    let ca_file = shelf.put("ca.pem", first.cert.pem());
+    let server = serve(&first);
+    let config = format!(
+        "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"https://127.0.0.1:{port}\"\n\
+         ca_file = {ca_file:?}\ntoken_file = {:?}\npoll_seconds = 1\nallow = [{{ uid = 0, paths = [\"/\"] }}]\n",
+        shelf.put("token", "t")
+    );
+    let daemon = Setup::default().config(&config).start();
+    let mut request = sleeper("c");
+    request.volume_mounted_files.push(from("user", "vault", "kv/app", "user"));
+    let container = daemon.api.started(request);
+    assert_eq!(content(&container, "user"), "one");
+    drop(server);
+    let _server = serve(&second);
+    put("two");
+    wait::until("the value is stale", || {
+        let source = daemon.api.get("c").unwrap().secret_sources.remove(0);
+        (source.stale && source.problem.contains("invalid peer certificate")).then_some(())
+    });
+    shelf.put("ca.pem", second.cert.pem());
+    wait_for_content(&container, "user", "two");
 }
 
 /// If secrets are deleted, destroyed, denied or too large, the error names their path. A sealed server makes values
