@@ -26,12 +26,12 @@ pub(super) fn apply(security: &LinuxContainerSecurityContext, run: &mut RunReque
     if security.privileged {
         return; // no filter, no profile, and nothing is masked
     }
-    match seccomp(security) {
+    match seccomp(security, violations) {
         Profile::None => run.seccomp_unconfined = true,
         Profile::Default => {}
         Profile::Named(path) => run.seccomp_profile = read_profile(&path, violations),
     }
-    match apparmor(security) {
+    match apparmor(security, violations) {
         Profile::Named(name) => run.apparmor_profile = name, // executord refuses a profile that is not loaded
         // The runtime's default is no profile: seccomp, masked paths and capabilities restrict the container.
         Profile::Default | Profile::None => {}
@@ -95,13 +95,18 @@ enum Profile {
 }
 
 impl Profile {
-    /// Returns the profile of a field, or of the corresponding field of older versions of the API.
-    fn new(field: Option<&SecurityProfile>, older: &str) -> Self {
-        match field.map(|profile| (profile.profile_type(), &profile.localhost_ref)) {
-            Some((ProfileType::RuntimeDefault, _)) => Self::Default,
-            Some((ProfileType::Unconfined, _)) => Self::None,
-            Some((ProfileType::Localhost, name)) => {
+    /// Returns the profile of the field `name`, or of the corresponding field of older versions of the API.
+    fn new(name: &str, field: Option<&SecurityProfile>, older: &str, violations: &mut Violations) -> Self {
+        match field.map(|profile| (ProfileType::try_from(profile.profile_type), &profile.localhost_ref)) {
+            Some((Ok(ProfileType::RuntimeDefault), _)) => Self::Default,
+            Some((Ok(ProfileType::Unconfined), _)) => Self::None,
+            Some((Ok(ProfileType::Localhost), name)) => {
                 Self::Named(name.strip_prefix(LOCALHOST).unwrap_or(name).to_owned())
+            }
+            // A newer kubelet may know more types. The default could be less strict than the requested profile.
+            Some((Err(unknown), _)) => {
+                violations.add(&format!("{CONTEXT}.{name}.profile_type"), format!("{} is not supported", unknown.0));
+                Self::Default
             }
             None => match older {
                 "runtime/default" | "docker/default" => Self::Default,
@@ -113,13 +118,13 @@ impl Profile {
 }
 
 #[allow(deprecated, reason = "older kubelets set the older fields")]
-fn seccomp(security: &LinuxContainerSecurityContext) -> Profile {
-    Profile::new(security.seccomp.as_ref(), &security.seccomp_profile_path)
+fn seccomp(security: &LinuxContainerSecurityContext, violations: &mut Violations) -> Profile {
+    Profile::new("seccomp", security.seccomp.as_ref(), &security.seccomp_profile_path, violations)
 }
 
 #[allow(deprecated, reason = "older kubelets set the older fields")]
-fn apparmor(security: &LinuxContainerSecurityContext) -> Profile {
-    Profile::new(security.apparmor.as_ref(), &security.apparmor_profile)
+fn apparmor(security: &LinuxContainerSecurityContext, violations: &mut Violations) -> Profile {
+    Profile::new("apparmor", security.apparmor.as_ref(), &security.apparmor_profile, violations)
 }
 
 fn read_profile(path: &str, violations: &mut Violations) -> String {
@@ -175,6 +180,16 @@ mod tests {
         let older = LinuxContainerSecurityContext { seccomp: None, apparmor: None, ..security };
         let (run, _) = lowered(&older).unwrap();
         assert_eq!((run.seccomp_unconfined, &*run.apparmor_profile), (true, "old"));
+    }
+
+    /// A type of a newer version of the API is refused, because the default could be less strict.
+    #[test]
+    fn unknown_profile_types_are_refused() {
+        let profile = Some(SecurityProfile { profile_type: 3, localhost_ref: String::new() });
+        let both = LinuxContainerSecurityContext { seccomp: profile.clone(), apparmor: profile, ..Default::default() };
+        let error = lowered(&both).unwrap_err();
+        assert!(error.contains("seccomp.profile_type: 3 is not supported"), "{error}");
+        assert!(error.contains("apparmor.profile_type: 3 is not supported"), "{error}");
     }
 
     /// Rule C27: a container with the default AppArmor profile runs without a profile, on every host.
