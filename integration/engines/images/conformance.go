@@ -37,6 +37,7 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 		entry{name: "etc/nsswitch.conf", mode: 0o644, content: "hosts: files dns\n"},
 	))
 	put(e2e+"glibc-dns-testing:2.1.1", tools)
+	put(e2e+"ipc-utils:1.4", tools)
 	certificate, key := certificate()
 	agnhost := with(tools, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, files(
 		entry{name: "uploads/", mode: 0o755},
