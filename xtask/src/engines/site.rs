@@ -33,7 +33,7 @@ mkdir "$1/disk"
 truncate --size 2G "$1/disk.img"
 mke2fs -q -t ext4 -m 0 "$1/disk.img"
 mount -o loop "$1/disk.img" "$1/disk"
-mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/lib/static-pods /var/log/pods
+mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/lib/static-pods /var/log/containers /var/log/pods
 mount --bind "$1/disk/kubelet" /var/lib/kubelet
 mount --bind "$1/disk/logs" /var/log/pods
 for name in content.v1.content snapshotter.v1.overlayfs; do

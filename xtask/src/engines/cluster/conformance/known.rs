@@ -25,6 +25,16 @@ const KNOWN: &[Known] = &[
         runtime: None,
         reason: "the case needs two nodes",
     },
+    Known {
+        case: "ContainerMetrics",
+        runtime: Some(Kind::Executor),
+        reason: "cAdvisor supports only containerd and CRI-O",
+    },
+    Known {
+        case: "sig-storage, NodeConformance: HostPath",
+        runtime: Some(Kind::Executor),
+        reason: "the cases mount /tmp, which contains executord's directories in the cluster",
+    },
 ];
 
 /// Differences between a report and the known failures.

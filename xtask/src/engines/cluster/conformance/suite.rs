@@ -15,6 +15,7 @@ const LEFT_OUT: &[(LeftOut, &str)] = &[
     // The cluster has no systemd.
     (LeftOut::Label("Disruptive"), "systemd stops the kubelet or the runtime"),
     (LeftOut::Label("Serial && !NodeConformance"), "systemd restarts the kubelet, or the cases measure performance"),
+    (LeftOut::Label("Slow"), "each case takes more than two minutes"),
     (LeftOut::Name("Containers Lifecycle.*(kubelet restart|node reboot)"), "systemd restarts the kubelet"),
     (LeftOut::Name("StaticPod|should not change container status"), "systemd restarts the kubelet"),
     (
@@ -29,6 +30,7 @@ const LEFT_OUT: &[(LeftOut, &str)] = &[
     (LeftOut::Label("Feature: containsAny {SCTPConnectivity}"), "the kernel needs SCTP"),
     (LeftOut::Label("Feature: containsAny {DynamicResourceAllocation}"), "the node needs devices"),
     (LeftOut::Name("Device Plugin"), "the node needs devices"),
+    (LeftOut::Name("with a configured handler"), "the runtime needs a handler named test-handler"),
     (LeftOut::Name("volume failing to unmount"), "the cluster needs an NFS server"),
     (LeftOut::Label("Feature: containsAny {ImageID}"), "the image is on the internet"),
     (LeftOut::Name("Kubelet Cgroup Manager|PodOverhead"), "kubepods must be below the root cgroup"),
