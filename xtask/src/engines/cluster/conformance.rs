@@ -118,8 +118,7 @@ fn run_cases(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyho
         }
     }
     let log = cluster.node.path("conformance.log");
-    let minutes = options.suite.minutes();
-    step(&format!("Running the cases on {runtime} ({minutes} minutes for all); the log is {}", log.display()));
+    step(&format!("Running the conformance cases on {runtime} (40 minutes for all); the log is {}", log.display()));
     let mut command = cluster.node.command(&supplies.programs().join("ginkgo"));
     command.args(["--no-color", "--timeout=5h", "--json-report=report.json"]);
     command.arg(format!("--procs={}", options.processes)).arg("--output-dir").arg(cluster.node.path(""));

@@ -63,14 +63,6 @@ impl Suite {
         }
     }
 
-    /// Returns the duration of all cases on two processors, in minutes.
-    pub(super) fn minutes(self) -> u8 {
-        match self {
-            Self::Cluster => 40,
-            Self::Node => 15,
-        }
-    }
-
     /// Returns the flags of ginkgo that select the cases, without the leading hyphens.
     pub(super) fn selection(self, options: &Options) -> Vec<String> {
         let (labels, left_out) = match self {
@@ -149,6 +141,6 @@ mod tests {
     fn left_out_cases_are_not_selected() {
         let (labels, names) = (wanted_labels(), unwanted_names());
         assert!(labels.starts_with("!(Conformance) && !(Disruptive) && !(Serial && !NodeConformance) && "), "{labels}");
-        assert!(names.contains("|Device Plugin|volume failing to unmount|"), "{names}");
+        assert!(names.contains("|Device Plugin|with a configured handler|"), "{names}");
     }
 }
