@@ -29,7 +29,8 @@ const LEFT_OUT: &[(LeftOut, &str)] = &[
     (LeftOut::Label("Feature: containsAny {KubeletSeparateDiskGC}"), "the node needs a separate disk for images"),
     (LeftOut::Label("Feature: containsAny {SCTPConnectivity}"), "the kernel needs SCTP"),
     (LeftOut::Label("Feature: containsAny {DynamicResourceAllocation}"), "the node needs devices"),
-    (LeftOut::Name("Device Plugin"), "the node needs devices"),
+    (LeftOut::Name("Device Plugin|POD Resources API"), "the node needs devices"),
+    (LeftOut::Label("Feature: containsAny {NodeSwap}"), "the node needs swap"),
     (LeftOut::Name("with a configured handler"), "the runtime needs a handler named test-handler"),
     (LeftOut::Name("volume failing to unmount"), "the cluster needs an NFS server"),
     (LeftOut::Label("Feature: containsAny {ImageID}"), "the image is on the internet"),
@@ -96,6 +97,7 @@ impl Suite {
             "--prepull-images=false".into(),
             format!("--host=https://{}:6443", cluster.node.address()),
             format!("--bearer-token={}", token(cluster)?),
+            "--dns-domain=cluster.local".into(),
             format!("--node-name={}", cluster.node.name()),
             // Without the flag, the program creates a directory next to itself.
             format!("--config-dir={}", cluster.node.path("home").display()),
@@ -141,6 +143,6 @@ mod tests {
     fn left_out_cases_are_not_selected() {
         let (labels, names) = (wanted_labels(), unwanted_names());
         assert!(labels.starts_with("!(Conformance) && !(Disruptive) && !(Serial && !NodeConformance) && "), "{labels}");
-        assert!(names.contains("|Device Plugin|with a configured handler|"), "{names}");
+        assert!(names.contains("|POD Resources API|with a configured handler|"), "{names}");
     }
 }
