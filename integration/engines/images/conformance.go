@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
+	"io"
 	"math/big"
 	"time"
 
@@ -25,7 +27,8 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 	for _, tag := range []string{"1.27.0-2", "1.28.0-2"} {
 		put(e2e+"nginx:"+tag, from.nginx)
 	}
-	put("pause:3.10.2", image(v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}, files(from.pause)))
+	pause := image(v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}, files(from.pause))
+	put("pause:3.10.2", pause)
 	put("etcd:3.7.0-0", image(v1.Config{}, files(from.etcd)))
 	put(e2e+"sample-apiserver:1.29.2", image(v1.Config{Entrypoint: []string{"/sample-apiserver"}}, files(from.sample)))
 	put(e2e+"nonewprivs:1.4", with(from.base, v1.Config{Cmd: []string{"nnp"}}, files(from.noNewPrivs)))
@@ -37,6 +40,7 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 		entry{name: "etc/nsswitch.conf", mode: 0o644, content: "hosts: files dns\n"},
 	))
 	put(e2e+"glibc-dns-testing:2.1.1", tools)
+	put(e2e+"ipc-utils:1.4", tools)
 	certificate, key := certificate()
 	agnhost := with(tools, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, files(
 		entry{name: "uploads/", mode: 0o755},
@@ -50,7 +54,7 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 		entry{name: "etc/os-release", mode: 0o644, content: "NAME=\"Alpine Linux\"\n"},
 		entry{name: "etc/group", mode: 0o644, content: "root:x:0:root\nnobody:x:65534:\nuser-defined-in-image:x:1000:\n" +
 			"group-defined-in-image:x:50000:user-defined-in-image\n"},
-	))
+	), files(stored(pause, "pause", "testing")...))
 	for _, tag := range []string{"2.55", "2.66.1"} {
 		put(e2e+"agnhost:"+tag, agnhost)
 	}
@@ -59,6 +63,38 @@ func putConformance(put func(reference string, image v1.Image), from conformance
 			entry{name: "data.json", mode: 0o644, content: "{\"image\": \"" + name + ".jpg\"}\n"})
 		put(e2e+name+":1.8", with(agnhost, v1.Config{Cmd: []string{"test-webserver"}}, content))
 	}
+}
+
+// Returns the files that `agnhost fake-registry-server` serves as an image.
+func stored(image v1.Image, name, tag string) []entry {
+	var entries []entry
+	add := func(kind string, digest v1.Hash, content []byte) {
+		path := fmt.Sprintf("var/registry/%s/%s/%s/%s/%s/data", name, kind, digest.Algorithm, digest.Hex[:2], digest.Hex)
+		entries = append(entries, entry{name: path, mode: 0o644, content: string(content)})
+	}
+	digest, err := image.Digest()
+	check(err)
+	manifest, err := image.RawManifest()
+	check(err)
+	add("manifests", digest, manifest)
+	config, err := image.ConfigName()
+	check(err)
+	content, err := image.RawConfigFile()
+	check(err)
+	add("blobs", config, content)
+	layers, err := image.Layers()
+	check(err)
+	for _, layer := range layers {
+		digest, err := layer.Digest()
+		check(err)
+		reader, err := layer.Compressed()
+		check(err)
+		content, err := io.ReadAll(reader)
+		check(err)
+		add("blobs", digest, content)
+	}
+	path := fmt.Sprintf("var/registry/%s/manifests/%s", name, tag)
+	return append(entries, entry{name: path, mode: 0o644, content: digest.String()})
 }
 
 // Returns a self-signed certificate for localhost, and its key, as `agnhost porter` serves them. No client verifies the

@@ -82,7 +82,8 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let supplies = build(workspace, options.runtime)?;
     let programs = programs(workspace, options.programs.as_deref())?;
     let Options { runtime, nodes, .. } = *options;
-    let start = Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &[] };
+    let start =
+        Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &[], kubelet: &[] };
     start.run(options.logs.as_deref(), |cluster, _| {
         let kubectl = cluster.write_wrapper()?;
         step(&format!("Ready. As root: {} get nodes. Press Ctrl-C to stop the cluster.", kubectl.display()));
@@ -99,8 +100,15 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
     let supplies = build(workspace, options.runtime)?;
     install_openbao(workspace, &supplies)?;
     let programs = options.cases.programs(workspace)?;
-    let start =
-        Start { workspace, supplies: &supplies, programs: &programs, runtime: options.runtime, nodes, images: &[] };
+    let start = Start {
+        workspace,
+        supplies: &supplies,
+        programs: &programs,
+        runtime: options.runtime,
+        nodes,
+        images: &[],
+        kubelet: &[],
+    };
     let sites = Site::several("cluster", nodes)?;
     let started = start.on(&sites);
     options.cases.run_and_report(started, selection, &sites)
@@ -142,6 +150,8 @@ struct Start<'a> {
     nodes: u8,
     /// Further images for [`Supplies::serve`].
     images: &'a [(&'a str, &'a str)],
+    /// Further arguments of the kubelets.
+    kubelet: &'a [&'a str],
 }
 
 impl Start<'_> {
@@ -172,7 +182,8 @@ impl Start<'_> {
             let registry = self.supplies.serve(&site.room, &site.directory, &[&IMAGES[..], self.images].concat())?;
             let node =
                 Node::start(self.workspace, self.supplies, site, self.programs.to_owned(), registry, self.runtime)?;
-            let arguments = system::write_kubelet_configuration(site, &node.socket())?;
+            let mut arguments = system::write_kubelet_configuration(site, &node.socket())?;
+            arguments.extend(self.kubelet.iter().copied().map(str::to_owned));
             node.set_kubelet(self.supplies.programs().join("kubelet"), arguments)?;
             node.start_kubelet()?;
             Ok(node)

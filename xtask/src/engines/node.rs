@@ -23,7 +23,7 @@ const CONFIGURATION: &str = "docs/kubernetes-node.toml";
 /// Time limit of a condition. The kubelet checks static pods, probes and limits only at intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Host paths that conformance cases mount.
-const CONFORMANCE_PATHS: [&str; 2] = ["/etc/hosts", "/tmp/job-e2e"];
+const CONFORMANCE_PATHS: [&str; 4] = ["/etc/hosts", "/tmp/job-e2e", "/var/log/containers", "/var/log/pods"];
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
 /// Configuration that allows pods of some namespaces to use all secrets of a provider.
@@ -353,6 +353,6 @@ mod tests {
         let text = settings(&configuration, Path::new("/d"), "127.0.0.1:5", "kubelet-test").unwrap();
         let settings: toml::Table = text.parse().unwrap();
         assert_eq!(settings["policy"]["cgroup_parents"][0].as_str(), Some("/kubelet-test/kubepods"));
-        assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 4);
+        assert_eq!(settings["policy"]["host_paths"].as_array().unwrap().len(), 6);
     }
 }

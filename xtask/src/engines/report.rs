@@ -75,7 +75,8 @@ impl Report {
         Ok(Self { runtime, specs })
     }
 
-    /// Parses the report of e2e.test. Groups are the special interest groups of Kubernetes, divided by NodeConformance.
+    /// Parses the report of e2e.test or e2e_node.test. Groups are the special interest groups of Kubernetes, divided by
+    /// NodeConformance.
     pub(super) fn parse_conformance(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
         let mut report = Self::parse(runtime, json)?;
         for spec in &mut report.specs {
@@ -83,7 +84,8 @@ impl Report {
             let name = format!("{subject} {}", spec.name);
             let of_node = if name.contains("[NodeConformance]") { ", NodeConformance" } else { "" };
             spec.group = format!("{}{of_node}", group.trim_start_matches('['));
-            spec.name = name.replace(" [Conformance]", "").replace(" [NodeConformance]", "");
+            let words = name.split_whitespace().filter(|word| !["[Conformance]", "[NodeConformance]"].contains(word));
+            spec.name = words.collect::<Vec<_>>().join(" ");
         }
         Ok(report)
     }

@@ -16,6 +16,9 @@ pub(super) const ADDRESS: &str = "192.0.2.2";
 /// Maximum number of nodes of a run. Each node has a disk of 2 GiB and runs a kubelet.
 pub(super) const MAX_NODES: u8 = 9;
 
+/// Argument of a kubelet that runs static pods. [`PREPARE`] creates the directory.
+pub(super) const STATIC_PODS: &str = "--pod-manifest-path=/var/lib/static-pods";
+
 /// Script that prepares the room: puts the kubelet's directories and the runtime's images on a disk of 2 GiB, and
 /// assigns ids to the user `kubelet`. `/tmp` is a tmpfs, so pods that mount a directory below `/tmp` do not change the
 /// directory of the host. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
@@ -30,7 +33,7 @@ mkdir "$1/disk"
 truncate --size 2G "$1/disk.img"
 mke2fs -q -t ext4 -m 0 "$1/disk.img"
 mount -o loop "$1/disk.img" "$1/disk"
-mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/log/pods
+mkdir -p "$1/disk/kubelet" "$1/disk/logs" /var/lib/kubelet /var/lib/static-pods /var/log/containers /var/log/pods
 mount --bind "$1/disk/kubelet" /var/lib/kubelet
 mount --bind "$1/disk/logs" /var/log/pods
 for name in content.v1.content snapshotter.v1.overlayfs; do

@@ -126,16 +126,18 @@ const CONFORMANCE: [(&str, &str); 3] = [
     ("sample-apiserver", "k8s.io/sample-apiserver"),
 ];
 
-/// Builds the conformance cases (`e2e.test`), the program that runs them in parallel (`ginkgo`), and programs of their images.
-pub(super) fn conformance(workspace: &Workspace) -> anyhow::Result<()> {
+/// Builds the cases in a package of `k8s.io/kubernetes/test/`, the program that runs cases in parallel (`ginkgo`), and programs
+/// of the images.
+pub(super) fn conformance(workspace: &Workspace, package: &str) -> anyhow::Result<()> {
     let directory = directory(workspace)?;
-    step("Building e2e.test, ginkgo and agnhost (6 minutes from nothing)");
+    let program = format!("{package}.test");
+    step(&format!("Building {program}, ginkgo and agnhost (6 minutes from nothing)"));
     let (major, minor) = KUBERNETES.trim_start_matches('v').split_once('.').context("a version")?;
     let minor = minor.split('.').next().unwrap_or(minor);
     let flags = [("gitVersion", KUBERNETES), ("gitMajor", major), ("gitMinor", minor)]
         .map(|(name, value)| format!("-X k8s.io/component-base/version.{name}={value}"));
     let mut command = go(workspace, &["test", "-c", "-ldflags", &flags.join(" "), "-o"])?;
-    run(command.arg(directory.join("e2e.test")).arg("k8s.io/kubernetes/test/e2e"))?;
+    run(command.arg(directory.join(program)).arg(format!("k8s.io/kubernetes/test/{package}")))?;
     for (name, package) in CONFORMANCE {
         run(go(workspace, &["build", "-o"])?.arg(directory.join(name)).arg(package))?;
     }

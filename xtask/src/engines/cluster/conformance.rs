@@ -1,16 +1,18 @@
-//! `cargo xtask conformance`: runs the conformance cases of Kubernetes (e2e.test) on a cluster.
+//! `cargo xtask conformance`: runs the cases of Kubernetes (e2e.test, e2e_node.test) on a cluster.
 //!
 //! The command fails if a case fails that is not in the list of known failures ([`known`]).
 
 mod known;
+mod suite;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use self::known::Verdict;
+use self::suite::Suite;
 use super::kubectl::Cluster;
 use super::{Start, build};
 use crate::engines::Kind;
@@ -29,11 +31,12 @@ const IMAGES: [(&str, &str); 4] = [
 ];
 /// Images that are pulled before the first case, since the time limits of some cases include the pull.
 const PULLED: [&str; 5] = ["agnhost:2.66.1", "agnhost:2.55", "busybox:1.37.0-2", "nginx:1.27.0-2", "nginx:1.28.0-2"];
-/// Label of the cases in conformance.yaml.
-const LABEL: &str = "Conformance";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Source of the cases
+    #[arg(long, value_enum, default_value = "cluster")]
+    suite: Suite,
     /// Run only cases whose name matches this regular expression
     #[arg(long, value_name = "REGEX")]
     focus: Option<String>,
@@ -65,16 +68,18 @@ pub(crate) struct Options {
 
 /// Starts a cluster, and runs the selected cases.
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    let supplies = build(workspace, options.runtime)?;
-    supplies::conformance(workspace)?;
+    let Options { suite, runtime, nodes, .. } = *options;
+    ensure!(suite == Suite::Cluster || nodes == 1, "--suite node: the cases need a cluster with one node");
+    let supplies = build(workspace, runtime)?;
+    supplies::conformance(workspace, suite.package())?;
     if options.list {
         list(options, &supplies, tempfile::tempdir()?.path())?.titles().for_each(|title| println!("{title}"));
         return Ok(ExitCode::SUCCESS);
     }
     supplies.agnhost()?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let Options { runtime, nodes, .. } = *options;
-    let start = Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &IMAGES };
+    let (programs, kubelet) = (&programs, suite.kubelet());
+    let start = Start { workspace, supplies: &supplies, programs, runtime, nodes, images: &IMAGES, kubelet };
     let report = start.run(options.logs.as_deref(), |cluster, _| run_cases(options, &supplies, cluster))?;
     let verdict = Verdict::new(&report, options.runtime);
     if options.json {
@@ -88,14 +93,16 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
 /// Returns the selected cases without running them.
 fn list(options: &Options, supplies: &Supplies, directory: &Path) -> anyhow::Result<Report> {
     let report = directory.join("report.json");
-    let mut command = Command::new(supplies.programs().join("e2e.test"));
-    command.args(["--provider=skeleton", "--ginkgo.dry-run", "--ginkgo.label-filter", LABEL, "--ginkgo.json-report"]);
-    command.arg(&report).current_dir(directory);
-    for (flag, value) in [("--ginkgo.focus", &options.focus), ("--ginkgo.skip", &options.skip)] {
-        command.args(value.iter().flat_map(|value| [flag, value]));
-    }
+    let mut command = Command::new(program(options.suite, supplies));
+    command.args(["--ginkgo.dry-run", "--ginkgo.json-report"]).arg(&report).current_dir(directory);
+    command.args(options.suite.selection(options).iter().map(|flag| format!("--ginkgo.{flag}")));
     output(&mut command)?;
     Report::parse_conformance(String::new(), &fs::read(&report)?)
+}
+
+/// Returns the path of the program with the cases.
+fn program(suite: Suite, supplies: &Supplies) -> PathBuf {
+    supplies.programs().join(format!("{}.test", suite.package()))
 }
 
 /// Runs the cases on the cluster.
@@ -113,14 +120,10 @@ fn run_cases(options: &Options, supplies: &Supplies, cluster: &Cluster) -> anyho
     let log = cluster.node.path("conformance.log");
     step(&format!("Running the conformance cases on {runtime} (40 minutes for all); the log is {}", log.display()));
     let mut command = cluster.node.command(&supplies.programs().join("ginkgo"));
-    command.args(["--no-color", "--timeout=5h", "--label-filter", LABEL, "--json-report=report.json"]);
+    command.args(["--no-color", "--timeout=5h", "--json-report=report.json"]);
     command.arg(format!("--procs={}", options.processes)).arg("--output-dir").arg(cluster.node.path(""));
-    for (flag, value) in [("--focus", &options.focus), ("--skip", &options.skip)] {
-        command.args(value.iter().flat_map(|value| [flag, value]));
-    }
-    command.arg(supplies.programs().join("e2e.test")).args(["--", "--provider=skeleton"]);
-    command.arg("--kubeconfig").arg(cluster.node.path("admin.kubeconfig"));
-    command.arg("--kubectl-path").arg(cluster.program());
+    command.args(options.suite.selection(options).iter().map(|flag| format!("--{flag}")));
+    command.arg(program(options.suite, supplies)).arg("--").args(options.suite.arguments(cluster)?);
     let home = cluster.node.path("home");
     fs::create_dir_all(&home)?;
     let file = fs::File::create(&log)?;

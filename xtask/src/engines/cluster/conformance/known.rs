@@ -25,6 +25,26 @@ const KNOWN: &[Known] = &[
         runtime: None,
         reason: "the case needs two nodes",
     },
+    Known {
+        case: "ContainerMetrics",
+        runtime: Some(Kind::Executor),
+        reason: "cAdvisor supports only containerd and CRI-O",
+    },
+    Known {
+        case: "PrivilegedPod should enable privileged commands",
+        runtime: None,
+        reason: "the kernel needs dummy interfaces",
+    },
+    Known {
+        case: "will unmask proc mounts if requested",
+        runtime: Some(Kind::Executor),
+        reason: "the case counts lines with /proc in the mount table; overlayfs lists its layers as /proc/self/fd/NUMBER",
+    },
+    Known {
+        case: "sig-storage, NodeConformance: HostPath",
+        runtime: Some(Kind::Executor),
+        reason: "the cases mount /tmp, which contains executord's directories in the cluster",
+    },
 ];
 
 /// Differences between a report and the known failures.
