@@ -208,7 +208,7 @@ fn stop_processes(
     let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
     let timings = Timings { prepare, run, ..Timings::default() };
-    let output_incomplete = say_what_is_missing(record, &remains.dirs, this_boot);
+    let output_incomplete = log_missing_output(record, &remains.dirs, this_boot);
     ProcessOutcome {
         exit: exit.filter(|_| ran),
         failure,
@@ -249,7 +249,7 @@ fn may_lack_output(record: &ContainerRecord, this_boot: bool) -> bool {
 }
 
 /// If output may be missing, writes this to the log and returns true.
-fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
+fn log_missing_output(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
     if !may_lack_output(record, this_boot) {
         return false;
     }

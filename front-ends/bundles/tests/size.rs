@@ -124,7 +124,7 @@ fn a_catalog_of_200_mb() {
             assert_eq!((catalog.packages.len(), objects.objects.len()), (PACKAGES, PACKAGES * (BUNDLES + 2)));
             let megabytes = bytes as f64 / 1e6;
             println!(
-                "{form}, {files} files, {megabytes:.0} MB: read in {:.2} s, judged in {:.2} s, {:.2} s for 100 MB; peak {} MB",
+                "{form}, {files} files, {megabytes:.0} MB: read in {:.2} s, checked in {:.2} s, {:.2} s for 100 MB; peak {} MB",
                 read.as_secs_f64(),
                 whole.as_secs_f64(),
                 whole.as_secs_f64() * 100.0 / megabytes,

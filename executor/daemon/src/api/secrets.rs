@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    fn judged(values: &[&str]) -> Result<String, Kind> {
+    fn checked(values: &[&str]) -> Result<String, Kind> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
@@ -161,17 +161,17 @@ mod tests {
     fn tokens_are_distinguished_from_other_headers() {
         let token = format!("web.1.{}", "0a".repeat(token::RANDOM_BYTES));
         for good in ["Bearer ", "bearer ", "BEARER  "] {
-            assert_eq!(judged(&[&format!("{good}{token}")]), Ok("web.1".into()), "{good}");
+            assert_eq!(checked(&[&format!("{good}{token}")]), Ok("web.1".into()), "{good}");
         }
-        assert_eq!(judged(&[]), Err(Kind::Unauthenticated));
-        assert_eq!(judged(&[""]), Err(Kind::Unauthenticated));
+        assert_eq!(checked(&[]), Err(Kind::Unauthenticated));
+        assert_eq!(checked(&[""]), Err(Kind::Unauthenticated));
         let (bearer, long) = (format!("Bearer {token}"), format!("Bearer {}{token}", "x".repeat(CONTAINER_ID_MAX)));
         let padded = format!("Bearer {}{token}", " ".repeat(HEADER_MAX));
         for bad in [&token, "Bearer", "Bearer ", &format!("Basic {token}"), &bearer[..bearer.len() - 1], &long, &padded]
         {
-            assert_eq!(judged(&[bad]), Err(Kind::Denied), "{bad}");
+            assert_eq!(checked(&[bad]), Err(Kind::Denied), "{bad}");
         }
-        assert_eq!(judged(&[&bearer, &bearer]), Err(Kind::Denied));
+        assert_eq!(checked(&[&bearer, &bearer]), Err(Kind::Denied));
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Server {
             LauncherCall::UnpackLayer(unpack) => {
                 let later = client.again();
                 let unpacked = self
-                    .make_what_is_missing()
+                    .create_missing_directories()
                     .and_then(|()| self.layers.unpack(&unpack, fds.into_iter().next(), later));
                 match unpacked {
                     Ok(None) => return true,
@@ -259,7 +259,7 @@ impl Server {
         let plan = MemFile::from_fd(plan, PLAN_MAX).map_err(invalid)?;
         let payload = |fd| MemFile::from_fd_to_wipe(fd, BYTES_MAX as u64).map_err(invalid);
         let (process, files) = (payload(process)?, payload(files)?);
-        self.make_what_is_missing()?;
+        self.create_missing_directories()?;
         if launch.fits_warm {
             let network = launch.network.as_deref();
             let on_network = network.is_some_and(|name| network::is_warm_network(&self.host, name));
@@ -378,7 +378,7 @@ impl Server {
     }
 
     /// Creates directories for which the disk had no space when this launcher started.
-    fn make_what_is_missing(&self) -> Result<(), Refused> {
+    fn create_missing_directories(&self) -> Result<(), Refused> {
         if self.host.layers().is_dir() {
             return Ok(()); // created last
         }

@@ -397,7 +397,7 @@ fn empty_directory_below_manifests_is_refused() {
     std::fs::create_dir_all(dir.path().join("metadata/empty")).unwrap();
     std::fs::create_dir_all(dir.path().join("empty")).unwrap();
     let tar = dir.path().join("bundle.tar");
-    let judged = |format| {
+    let checked = |format| {
         let mut archive = tar::Builder::new(std::fs::File::create(&tar).unwrap());
         for directory in ["manifests", "metadata"] {
             archive.append_dir_all(directory, dir.path().join(directory)).unwrap();
@@ -408,11 +408,11 @@ fn empty_directory_below_manifests_is_refused() {
             read(&found, format).map(|_| ()).map_err(|faults| faults.to_string())
         })
     };
-    assert_eq!(judged(Format::RegistryV1), [Ok(()), Ok(())]);
-    let before = judged(Format::PlainV0);
+    assert_eq!(checked(Format::RegistryV1), [Ok(()), Ok(())]);
+    let before = checked(Format::PlainV0);
     std::fs::create_dir_all(dir.path().join("manifests/sub/deep")).unwrap();
     for (format, rule) in [(Format::RegistryV1, "B15"), (Format::PlainV0, "P2")] {
-        for reported in judged(format) {
+        for reported in checked(format) {
             let reported = reported.unwrap_err();
             assert_eq!(reported.lines().count(), 1, "{reported}");
             assert!(reported.contains("manifests/sub: ") && reported.contains(&format!("({rule})")), "{reported}");

@@ -27,7 +27,7 @@ pub(crate) fn cni() -> Options {
 }
 
 /// Lowers YAML. Returns the plan with warnings, or the violations.
-pub(crate) fn judged(
+pub(crate) fn checked(
     text: &str,
     strictness: Strictness,
     options: &Options,
@@ -38,7 +38,7 @@ pub(crate) fn judged(
 }
 
 pub(crate) fn plan_with(text: &str, options: &Options) -> (Plan, Vec<Violation>) {
-    judged(text, Strictness::Strict, options).unwrap_or_else(|list| {
+    checked(text, Strictness::Strict, options).unwrap_or_else(|list| {
         panic!("{text}\n{}", list.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     })
 }
@@ -49,7 +49,7 @@ pub(crate) fn plan(text: &str) -> Plan {
 
 /// Returns violations as `rule path: message`.
 pub(crate) fn refused_with(text: &str, options: &Options) -> Vec<String> {
-    match judged(text, Strictness::Strict, options) {
+    match checked(text, Strictness::Strict, options) {
         Ok(_) => panic!("passes: {text}"),
         Err(list) => list.iter().map(|one| format!("{} {}: {}", one.rule, one.path, one.message)).collect(),
     }

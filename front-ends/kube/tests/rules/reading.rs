@@ -2,7 +2,7 @@
 
 use executor_kube::report::Strictness;
 
-use crate::common::{MAP, SECRET, judged, options, plan, pod, refused, refuses, request, run, variables};
+use crate::common::{MAP, SECRET, checked, options, plan, pod, refused, refuses, request, run, variables};
 
 #[test]
 fn p1_documents_lists_and_order() {
@@ -13,7 +13,7 @@ fn p1_documents_lists_and_order() {
     let list = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"i:1"}]}},
         {"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"x","image":"i:1","env":[{"name":"A","value":1}]}]}}]}"#;
     assert_eq!(refused(list), ["P3 spec.containers[0].env[0].value: is a number; it must be a string: quote it"]);
-    let found = judged(list, Strictness::Strict, &options()).unwrap_err();
+    let found = checked(list, Strictness::Strict, &options()).unwrap_err();
     assert!(found[0].object == "Pod default/b" && found[0].line == 2, "{found:?}");
     refuses("--- {a: b}\n", "P1");
 }
@@ -27,7 +27,7 @@ fn p1_everything_is_reported_at_once() {
         pod("", "").replace("web", "Bad_Name")
     );
     let reported: Vec<String> =
-        judged(&text, Strictness::Strict, &options()).unwrap_err().iter().map(ToString::to_string).collect();
+        checked(&text, Strictness::Strict, &options()).unwrap_err().iter().map(ToString::to_string).collect();
     for expected in [
         "(document 1, Pod default/web): spec.containers[0].imagePullPolicy: must be Always",
         "(document 1, Pod default/web): spec.containers[0].workingDir: must be absolute",
@@ -79,9 +79,9 @@ fn p4_unknown_fields_by_strictness() {
         reported[0].starts_with("P4 data.a: occurs twice")
             || reported.iter().any(|one| one.starts_with("P4 data.a: occurs twice"))
     );
-    let (_, warnings) = judged(&text, Strictness::Warn, &options()).unwrap();
+    let (_, warnings) = checked(&text, Strictness::Warn, &options()).unwrap();
     assert_eq!(warnings.len(), 3);
-    let (_, warnings) = judged(&text, Strictness::Ignore, &options()).unwrap();
+    let (_, warnings) = checked(&text, Strictness::Ignore, &options()).unwrap();
     assert_eq!(warnings.len(), 0);
     refuses(&pod("", "").replace("apiVersion: v1", "apiVersion: v2"), "P4 apiVersion");
 }
@@ -91,7 +91,7 @@ fn p5_sizes() {
     let data = |bytes: usize| {
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(bytes))
     };
-    assert!(judged(&data(1 << 20), Strictness::Strict, &options()).is_ok());
+    assert!(checked(&data(1 << 20), Strictness::Strict, &options()).is_ok());
     refuses(&data((1 << 20) + 1), "P5 : has 1048577 bytes of data");
     let annotated = pod("", "").replace("a\\nb", &"x".repeat(262_144));
     refuses(&annotated, "P5 metadata.annotations: have 262148");
@@ -135,7 +135,7 @@ fn p7_keys() {
     refuses(&map("data: {'..a': x}"), "P7 data['..a']");
     refuses(&map("data: {'.': x}"), "P7");
     refuses(&map("data: {a: x}\nbinaryData: {a: eA==}"), "P7 binaryData.a: is also in `data`");
-    assert!(judged(&map("data: {'.a': x, '-_.A9': ''}"), Strictness::Strict, &options()).is_ok());
+    assert!(checked(&map("data: {'.a': x, '-_.A9': ''}"), Strictness::Strict, &options()).is_ok());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn p9_types_of_secrets() {
         ("kubernetes.io/tls", "{tls.crt: '', tls.key: ''}"),
         ("example.com/mine", "{}"),
     ] {
-        assert!(judged(&secret(kind, data), Strictness::Strict, &options()).is_ok(), "{kind}");
+        assert!(checked(&secret(kind, data), Strictness::Strict, &options()).is_ok(), "{kind}");
     }
 }
 

@@ -3,7 +3,7 @@
 use executor_kube::report::Strictness;
 use executor_kube::workload::{Kind, Update};
 
-use crate::common::{cni, judged, options, plan, pod, refused, refused_with, refuses, run, variables, warnings};
+use crate::common::{checked, cni, options, plan, pod, refused, refused_with, refuses, run, variables, warnings};
 
 fn of_kind(kind: &str, spec: &str, template: &str) -> String {
     let api = if matches!(kind, "Job" | "CronJob") { "batch/v1" } else { "apps/v1" };
@@ -193,7 +193,7 @@ fn p63_unsupported_kinds_are_named() {
     ] {
         let text = format!("apiVersion: x/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
         refuses(&text, &format!("P63 kind: a {kind} is not supported"));
-        assert_eq!(judged(&text, Strictness::Warn, &options()).unwrap().1.len(), 1);
+        assert_eq!(checked(&text, Strictness::Warn, &options()).unwrap().1.len(), 1);
     }
     let warned = warnings(&pod(
         "",
@@ -222,10 +222,10 @@ fn p64_same_files_have_same_digest() {
 fn p63_enumerations_are_those_of_kubernetes() {
     let mut failed = Vec::new();
     let mut check = |good: &str, bad: &str, at: &str| {
-        if let Err(list) = judged(good, Strictness::Strict, &options()) {
+        if let Err(list) = checked(good, Strictness::Strict, &options()) {
             failed.push(format!("refused: {list:?}\n{good}"));
         }
-        match judged(bad, Strictness::Strict, &options()) {
+        match checked(bad, Strictness::Strict, &options()) {
             Ok(_) => failed.push(format!("accepted: {at}\n{bad}")),
             Err(list) if list.len() != 1 || list[0].path != at => failed.push(format!("{at}: {list:?}\n{bad}")),
             Err(_) => {}

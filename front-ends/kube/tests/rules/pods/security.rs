@@ -5,7 +5,7 @@ use executor_kube::options::PodNetwork;
 use executor_kube::report::Strictness;
 use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext};
 
-use crate::common::{MAP, file, judged, member, options, plan, plan_with, pod, refuses, request, run, warnings};
+use crate::common::{MAP, checked, file, member, options, plan, plan_with, pod, refuses, request, run, warnings};
 
 /// Effect of a security field.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ fn outcome(text: &str, at: &str) -> Outcome {
         let non_root: Vec<bool> = pod.members.iter().map(|member| member.non_root).collect();
         ((pod.digest, non_root), warnings)
     };
-    match judged(text, Strictness::Strict, &options()) {
+    match checked(text, Strictness::Strict, &options()) {
         Err(list) => {
             assert!(list.len() == 1 && list[0].path.starts_with(at), "{at}: {list:?}");
             Outcome::Refused
