@@ -522,9 +522,10 @@ impl Actor {
         self.facts.state = State::Completed;
         self.goes_on_to(State::Completed);
         self.wipe_unconfirmed();
-        self.handle.logins.clear();
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        // After the publication: a later update with tokens sees that the container is completed, and clears them.
+        self.handle.logins.clear();
         passed.for_each(|state| self.report(state));
         self.node.ledger.put(facts);
         if self.facts.plan.is_pod() {

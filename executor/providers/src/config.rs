@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use executor_core::reference::{check_provider_name, covers};
+use executor_core::reference::{check_provider_name, check_provider_role, covers};
 use executor_http::Origin;
 use serde::Deserialize;
 
@@ -183,6 +183,9 @@ impl ProviderConfig {
             return Err(unusable("secret_providers.allow", &self.allow.len(), why));
         }
         self.check_keys()?;
+        if let Some(Err(fault)) = self.auth_role.as_deref().map(check_provider_role) {
+            return Err(unusable("secret_providers.auth_role", &self.name, fault.to_string()));
+        }
         self.check_vault_paths()
     }
 

@@ -127,6 +127,8 @@ pub enum ErrorKind {
     Unsuitable,
     /// The provider is temporarily unavailable.
     Unavailable,
+    /// The provider is asked as the workload, and there is no token of the workload.
+    NoToken,
 }
 
 /// Error of a fetch. Contains no part of a value.
@@ -151,7 +153,7 @@ impl FetchError {
     pub(crate) fn no_token() -> Self {
         let why = "there is no token of the workload since executord has started; the client sends one with UpdateFiles \
                    (provider_tokens)";
-        Self::unavailable(why)
+        Self::new(ErrorKind::NoToken, why)
     }
 
     pub(crate) fn too_large() -> Self {

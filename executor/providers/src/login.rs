@@ -50,25 +50,18 @@ impl WorkloadLogins {
     }
 
     /// Moves all logins of `new` into this object. A login with the same provider and role only gets the new token, and
-    /// keeps its session. Returns true if any token or role differs.
+    /// keeps its session. Returns true if `new` has a login.
     pub fn merge(&self, new: &Self) -> bool {
         let new = std::mem::take(&mut *locked(&new.0));
         let mut logins = locked(&self.0);
-        let mut differs = false;
+        let has_new = !new.is_empty();
         for (provider, new) in new {
             match logins.get(&provider).filter(|login| login.role == new.role) {
-                Some(login) if login.token() == new.token() => {}
-                Some(login) => {
-                    *locked(&login.token) = new.token();
-                    differs = true;
-                }
-                None => {
-                    logins.insert(provider, new);
-                    differs = true;
-                }
+                Some(login) => *locked(&login.token) = new.token(),
+                None => drop(logins.insert(provider, new)),
             }
         }
-        differs
+        has_new
     }
 
     /// Returns the login at a provider.
@@ -98,8 +91,7 @@ mod tests {
         let all = WorkloadLogins::default();
         assert!(all.merge(&logins("canary-1", "app")));
         let login = all.get("vault").unwrap();
-        assert!(!all.merge(&logins("canary-1", "app")), "the token is the same");
-        assert!(all.merge(&logins("canary-2", "app")));
+        assert!(all.merge(&logins("canary-2", "app")) && !all.merge(&WorkloadLogins::default()));
         assert!(Arc::ptr_eq(&login, &all.get("vault").unwrap()));
         assert_eq!(**login.token(), "canary-2");
         assert!(all.merge(&logins("canary-2", "other")));

@@ -179,8 +179,10 @@ impl Vault {
             Err(error) if error.kind == ErrorKind::Denied => {
                 // If the token is valid, it lacks the permission, and a new token would lack it, too.
                 let looked_up = self.send(&session.client, Some(&session.token), &VaultRequest::read(LOOKUP)).await;
-                if looked_up.is_ok() {
-                    return Err(error);
+                match looked_up {
+                    Ok(_) => return Err(error),
+                    Err(unanswered) if unanswered.kind == ErrorKind::Unavailable => return Err(unanswered),
+                    Err(_) => {}
                 }
                 let renewed = self.replace(caller, &session).await?;
                 self.send(&renewed.client, Some(&renewed.token), question).await

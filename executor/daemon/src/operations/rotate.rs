@@ -65,16 +65,19 @@ pub(crate) async fn update(
     let mut request = Request(request);
     let handle = node.find(&request.0.id)?;
     let has_tokens = !request.0.provider_tokens.is_empty();
+    if has_tokens {
+        // A refused update must not replace tokens.
+        let facts = handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))?;
+        expected(&request.0, &facts.plan, facts.files_generation)?;
+    }
     let change = with_values(node, &handle, &mut request.0, client).await?;
     let v1::UpdateFilesRequest { files, removed_paths, signal, .. } = &request.0;
     if has_tokens && files.is_empty() && removed_paths.is_empty() && *signal == 0 {
-        let facts = handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))?;
-        expected(&request.0, &facts.plan, facts.files_generation)?;
         if handle.is_over() {
             let why = format!("container {} is completed: it needs no token", handle.id());
             return Err(ApiError::new(Kind::Precondition, why));
         }
-        return Ok(facts);
+        return handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()));
     }
     let shared = Arc::clone(node);
     node.run_detached(async move { execute(&shared, &request.0, change).await }).await
@@ -106,16 +109,16 @@ async fn with_values(
     if let Some(problem) = collected.problem() {
         return Err(problem);
     }
-    let is_new = handle.logins.merge(&collected.logins);
-    if handle.is_over() {
-        handle.logins.clear(); // the container's task has cleared them before
-    } else if is_new {
-        handle.tokens_changed.notify_one();
-    }
     let root = &node.config.policy.files_root;
     let reserved = handle.facts().map(|facts| of_identity(root, &facts, request)).unwrap_or_default();
     if !reserved.is_empty() {
         return Err(ApiError::invalid(reserved));
+    }
+    if handle.logins.merge(&collected.logins) {
+        handle.tokens_changed.notify_one();
+    }
+    if handle.is_over() {
+        handle.logins.clear(); // the container's task may have cleared them before
     }
     let has_sources = handle.facts().is_some_and(|facts| !facts.sources.is_empty());
     if collected.asked.is_empty() && !has_sources {

@@ -386,7 +386,7 @@ fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
             ErrorKind::NotFound => ViolationReason::NotFound,
             ErrorKind::Denied => ViolationReason::AccessDenied,
             ErrorKind::Unsuitable => ViolationReason::Unsuitable,
-            ErrorKind::Unavailable => ViolationReason::InvalidValue,
+            ErrorKind::Unavailable | ErrorKind::NoToken => ViolationReason::InvalidValue,
         };
         let into = match &asked.target {
             ValueTarget::File(path) => format!("file {}", path.display()),

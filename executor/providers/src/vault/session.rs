@@ -72,75 +72,116 @@ impl Session {
 }
 
 impl Vault {
-    /// Returns a valid token: the current token, which may have been renewed, or a new token after another login.
+    /// Returns a valid token: the current token, which may have been renewed, or a new token after another login. If the
+    /// caller is dropped, the current token is kept.
     pub(super) async fn session(&self, caller: &Caller) -> Result<Arc<Session>, FetchError> {
         let mut present = caller.session.lock().await;
-        if let Some(session) = present.as_ref().filter(|session| !session.is_due()) {
+        let current = present.clone().filter(|session| !session.has_ended());
+        if let Some(session) = current.as_ref().filter(|session| !session.is_due()) {
             return Ok(Arc::clone(session));
         }
-        let session = match present.take() {
-            Some(session) if session.life.is_some_and(|life| life.renewable) && !session.has_ended() => {
-                match self.renewed(&session).await {
-                    Ok(renewed) => renewed,
-                    // The old token remains usable while the server does not respond.
-                    Err(error) if error.kind == ErrorKind::Unavailable => {
-                        *present = Some(Arc::new(session.with_client(self.client())));
-                        return Err(error);
-                    }
-                    Err(_) => self.log_in(caller).await?,
+        if let Some(session) = current.as_ref().filter(|session| session.life.is_some_and(|life| life.renewable)) {
+            match self.renewed(session).await {
+                Ok(renewed) => return Ok(Arc::clone(present.insert(Arc::new(renewed)))),
+                // The old token remains usable while the server does not respond.
+                Err(error) if error.kind == ErrorKind::Unavailable => {
+                    *present = Some(Arc::new(session.with_client(self.client())));
+                    return Err(error);
                 }
+                Err(_) => {}
             }
-            _ => self.log_in(caller).await?,
-        };
-        let session = Arc::new(session);
-        *present = Some(Arc::clone(&session));
-        Ok(session)
+        }
+        match (self.log_in(caller).await, current) {
+            (Ok(session), _) => Ok(Arc::clone(present.insert(Arc::new(session)))),
+            // A token that cannot be renewed is valid until its end.
+            (Err(_), Some(session)) => Ok(session),
+            (Err(error), None) => Err(error),
+        }
     }
 
-    /// Logs in again if `refused` is still the current token. Otherwise returns the current token.
-    pub(super) async fn replace(&self, caller: &Caller, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
+    /// Logs in again if `refused` has the current token. Otherwise returns the current token.
+    pub(super) async fn replace(&self, caller: &Caller, refused: &Session) -> Result<Arc<Session>, FetchError> {
         let mut present = caller.session.lock().await;
-        if let Some(session) = present.as_ref().filter(|session| !Arc::ptr_eq(session, refused)) {
+        if let Some(session) = present.as_ref().filter(|session| session.token != refused.token) {
             return Ok(Arc::clone(session));
         }
         *present = None;
-        let session = Arc::new(self.log_in(caller).await?);
-        *present = Some(Arc::clone(&session));
-        Ok(session)
+        Ok(Arc::clone(present.insert(Arc::new(self.log_in(caller).await?))))
     }
 
-    /// Renews tokens before they expire, and revokes the tokens of ended workloads. Never returns.
+    /// Renews tokens before they expire, and revokes the tokens of workloads that no longer exist. Never returns.
     pub(crate) async fn run_renewal(&self) {
+        let (mut ended, mut is_delayed) = (Vec::new(), false);
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
-            for caller in [self.own()].into_iter().chain(self.workloads.live()) {
-                let is_due = caller.session.lock().await.as_ref().is_some_and(|session| session.is_due());
-                let Err(error) = (if is_due { self.session(&caller).await.map(drop) } else { Ok(()) }) else {
-                    continue;
-                };
-                tracing::warn!(server = %self.origin, "cannot renew the token of a secret provider: {error}");
-                if error.kind == ErrorKind::Unavailable {
-                    break; // the others would wait for the same server
-                }
+            self.renew_due().await;
+            ended.extend(self.workloads.take_ended());
+            let revoked = self.revoke_all(&mut ended).await;
+            if let (Err(error), false) = (&revoked, is_delayed) {
+                tracing::warn!(server = %self.origin, "tokens of completed containers are revoked later: {error}");
             }
-            for session in self.workloads.take_ended() {
-                if let Err(error) = self.revoke(&session).await {
-                    tracing::warn!(server = %self.origin, "cannot revoke the token of an ended container: {error}");
-                    if error.kind == ErrorKind::Unavailable {
-                        break;
-                    }
-                }
+            is_delayed = revoked.is_err();
+        }
+    }
+
+    /// Renews the tokens that are due. Stops after two failures in succession, because the server does not respond.
+    async fn renew_due(&self) {
+        let mut failures = 0;
+        let own = [(None, Arc::clone(&self.own))];
+        let workloads = self.workloads.all().into_iter().map(|(login, session)| (Some(login), session));
+        for (login, session) in own.into_iter().chain(workloads) {
+            // A fetch that holds the session renews the token itself.
+            let is_due = session.try_lock().is_ok_and(|session| session.as_ref().is_some_and(|one| one.is_due()));
+            if !is_due {
+                continue;
+            }
+            let login = match login {
+                None => None,
+                Some(login) => match login.upgrade() {
+                    None => continue,
+                    login => login,
+                },
+            };
+            let caller = Caller { session, login };
+            let renewed = tokio::time::timeout(self.patience * 2, self.session(&caller)).await;
+            let unanswered = || FetchError::unavailable("the server does not respond");
+            let Err(error) = renewed.unwrap_or_else(|_| Err(unanswered())) else {
+                failures = 0;
+                continue;
+            };
+            tracing::warn!(server = %self.origin, "cannot renew the token of a secret provider: {error}");
+            failures += u32::from(error.kind == ErrorKind::Unavailable);
+            if failures == 2 {
+                return;
             }
         }
+    }
+
+    /// Revokes tokens. While the server does not respond, keeps the remaining ones and returns the error.
+    async fn revoke_all(&self, ended: &mut Vec<Arc<SessionSlot>>) -> Result<(), FetchError> {
+        while let Some(session) = ended.last() {
+            match self.revoke(session).await {
+                Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
+                Err(error) => {
+                    tracing::warn!(server = %self.origin, "cannot revoke the token of a completed container: {error}");
+                }
+                Ok(()) => {}
+            }
+            ended.pop();
+        }
+        Ok(())
     }
 
     /// Revokes the token of a session, and with it all leases of the token.
     async fn revoke(&self, session: &SessionSlot) -> Result<(), FetchError> {
-        let Some(session) = session.lock().await.take().filter(|session| !session.has_ended()) else { return Ok(()) };
+        let session = session.lock().await.clone().filter(|session| !session.has_ended());
+        let Some(session) = session else { return Ok(()) };
         let question = VaultRequest::send("/v1/auth/token/revoke-self", &serde_json::json!({}));
-        let revoked = self.send(&session.client, Some(&session.token), &question);
-        let revoked = tokio::time::timeout(self.patience, revoked).await;
-        revoked.map_or_else(|_| Err(FetchError::unavailable("the server does not respond")), |answer| answer.map(drop))
+        let client = self.client();
+        let revoked = tokio::time::timeout(self.patience, self.send(&client, Some(&session.token), &question));
+        revoked
+            .await
+            .map_or_else(|_| Err(FetchError::unavailable("the server does not respond")), |answer| answer.map(drop))
     }
 
     async fn renewed(&self, session: &Session) -> Result<Session, FetchError> {
@@ -156,7 +197,7 @@ impl Vault {
         Ok(next)
     }
 
-    /// Replaces the client of a session after a failed connection, so that the next connection uses replaced certificates.
+    /// Replaces the client of a session after a failed request, so that the next connection uses replaced certificates.
     pub(super) async fn reconnect(&self, caller: &Caller, failed: &Arc<Session>) {
         let mut present = caller.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| Arc::ptr_eq(session, failed)) {

@@ -40,12 +40,9 @@ impl<S: Default> Workloads<S> {
         Caller { session, login: Some(Arc::clone(login)) }
     }
 
-    /// Returns the callers whose workloads still have their logins.
-    pub(super) fn live(&self) -> Vec<Caller<S>> {
-        let all = locked(&self.0);
-        let caller =
-            |one: &Workload<S>| Some(Caller { session: Arc::clone(&one.session), login: Some(one.login.upgrade()?) });
-        all.iter().filter_map(caller).collect()
+    /// Returns all workloads. The logins are weak, so that a token is freed with its workload.
+    pub(super) fn all(&self) -> Vec<(Weak<Login>, Arc<S>)> {
+        locked(&self.0).iter().map(|one| (Weak::clone(&one.login), Arc::clone(&one.session))).collect()
     }
 
     /// Removes the sessions of workloads that have dropped their logins, and returns them.
@@ -71,9 +68,10 @@ mod tests {
         let [first, second] = [workloads.caller(&login), workloads.caller(&login)];
         assert!(Arc::ptr_eq(&first.session, &second.session));
         drop((first.login, second.login, login));
-        assert_eq!((workloads.live().len(), workloads.take_ended().len()), (1, 0));
+        assert_eq!((workloads.all().len(), workloads.take_ended().len()), (1, 0));
         logins.clear();
-        assert_eq!((workloads.live().len(), workloads.take_ended().len()), (0, 1));
+        assert!(workloads.all()[0].0.upgrade().is_none());
+        assert_eq!((workloads.take_ended().len(), workloads.all().len()), (1, 0));
         assert!(workloads.take_ended().is_empty());
     }
 }

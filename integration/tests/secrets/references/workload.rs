@@ -50,19 +50,24 @@ impl Issuer {
         bao.run(&["auth", "enable", "jwt"]);
         let key = bao.shelf.put("issuer.pem", self.0.public_key_pem());
         bao.run(&["write", "auth/jwt/config", &format!("jwt_validation_pubkeys=@{}", key.display())]);
-        bao.run(&[
-            "write",
-            "auth/jwt/role/app",
-            "role_type=jwt",
-            "user_claim=sub",
-            "bound_audiences=bao",
-            "bound_subject=system:serviceaccount:shop:app",
-            "token_policies=app",
-            "token_ttl=12s",
-            "token_max_ttl=25s",
-        ]);
+        write_role(bao, 12, 25);
         bao.table("auth = \"jwt\"\nauth_role = \"app\"\n")
     }
+}
+
+/// Writes the role `app`, with the life of its sessions in seconds, without and with renewals.
+fn write_role(bao: &Bao, ttl: u32, max_ttl: u32) {
+    bao.run(&[
+        "write",
+        "auth/jwt/role/app",
+        "role_type=jwt",
+        "user_claim=sub",
+        "bound_audiences=bao",
+        "bound_subject=system:serviceaccount:shop:app",
+        "token_policies=app",
+        &format!("token_ttl={ttl}s"),
+        &format!("token_max_ttl={max_ttl}s"),
+    ]);
 }
 
 fn update(id: &str, token: &ProviderToken) -> UpdateFilesRequest {
@@ -120,6 +125,8 @@ fn workloads_log_in_themselves() {
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
 
+    // The next session lasts, so that a late revocation is necessary.
+    write_role(&bao, 600, 600);
     daemon.kill();
     daemon.start_again();
     wait::until("the value is stale", || {
@@ -131,7 +138,12 @@ fn workloads_log_in_themselves() {
     wait_for_content(&container, "db/user", "u3");
     wait::until("it is fresh", || (!daemon.api.get("w").unwrap().secret_sources[0].stale).then_some(()));
 
+    bao.run(&["operator", "seal"]);
     daemon.api.stop("w", None).unwrap();
+    wait::until("the revocation is delayed", || {
+        daemon.setup().logged().contains("tokens of completed containers are revoked later").then_some(())
+    });
+    bao.unseal();
     wait::until("the session is revoked", || (bao.served("auth/token/revoke-self") >= 1).then_some(()));
     let late = daemon.api.update(update("w", &second)).unwrap_err();
     assert_eq!(late.code(), Code::FailedPrecondition, "{late}");
