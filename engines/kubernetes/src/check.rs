@@ -157,7 +157,7 @@ pub(crate) async fn check(client: &Client, options: &Options, config: &Config) -
     for provider in config.providers() {
         if !info.secret_providers.iter().any(|known| known.name == provider) {
             missing.push(MissingSetting {
-                what: format!("cri.secrets names the provider {provider:?}, which executord does not have"),
+                what: format!("the configuration names the provider {provider:?}, which executord does not have"),
                 line: format!("[[secret_providers]] with name = {provider:?}"),
                 is_needed: false,
             });

@@ -66,7 +66,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         image_id: image.id.clone(),
         image_ref: image.digest_name(),
         resources: requested,
-        token_volumes: secrets.volumes_with_tokens(),
+        secret_volumes: secrets.volumes(),
         created_at: now(),
         is_created: false,
     }
@@ -130,12 +130,12 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     }
 }
 
-/// Sends a new token of a volume to the containers that use the volume's token. A failure is only logged: the kubelet
+/// Sends a new token of a volume to the containers that mount the volume. A failure is only logged: the kubelet
 /// sends the token again after one to two minutes.
 pub(crate) async fn renew_token(node: &Arc<Node>, volume: &str, token: &PodToken) {
     let containers = node.store.containers.all().into_iter();
     let is_user = |container: &Container| {
-        container.record.token_volumes.iter().any(|id| id == volume)
+        container.record.secret_volumes.iter().any(|id| id == volume)
             && state(container) != ContainerState::ContainerExited
     };
     for container in containers.filter(is_user) {

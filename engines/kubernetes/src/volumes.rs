@@ -154,18 +154,17 @@ impl Volumes {
         }
     }
 
-    /// Adds the token of a volume to a request.
-    fn add_token(&self, record: &VolumeRecord, field: &str, request: &mut RequestSecrets) -> Result<(), Status> {
-        match locked(&self.tokens).get(&record.id) {
-            Some(token) => request.add_token(&record.id, token.clone()),
-            None if record.secrets.provider().is_some_and(|provider| self.with_tokens.contains(provider)) => {
-                let why =
-                    "executor-cri has no token of the pod since its start; the kubelet sends one within two minutes";
-                return Err(Status::unavailable(format!("{field}: {why}")));
-            }
-            None => {}
-        }
-        Ok(())
+    /// Adds a volume and its token to a request.
+    ///
+    /// # Errors
+    /// Returns UNAVAILABLE if the provider of the volume needs a token and there is none.
+    fn add_to(&self, record: &VolumeRecord, field: &str, request: &mut RequestSecrets) -> Result<(), Status> {
+        let token = locked(&self.tokens).get(&record.id).cloned();
+        let needs_token = record.secrets.provider().is_some_and(|provider| self.with_tokens.contains(provider));
+        let is_missing = needs_token && token.is_none();
+        request.add_volume(&record.id, token);
+        let why = "executor-cri has no token of the pod since its start; the kubelet sends one within two minutes";
+        if is_missing { Err(Status::unavailable(format!("{field}: {why}"))) } else { Ok(()) }
     }
 
     /// Unmounts a volume, and removes its directory and its record. Succeeds if the volume does not exist.
@@ -197,11 +196,12 @@ impl Volumes {
     /// Adds the secret files of the volumes that a container mounts to the request. A mount belongs to a volume if its
     /// source is on the device of the volume. The source can also be a directory or a file in the volume (`subPath`).
     ///
-    /// The inner result is the decision of the rules, which apply to new containers only.
+    /// The inner result is the decision of the rules, and UNAVAILABLE if a token is missing. It applies to new containers
+    /// only, because a retry finds its container.
     ///
     /// # Errors
     /// Returns PERMISSION_DENIED if a volume belongs to another pod or no rule allows a reference, FAILED_PRECONDITION
-    /// if a source is not in its volume, or UNAVAILABLE if a file system does not respond or a token is missing.
+    /// if a source is not in its volume, or UNAVAILABLE if a file system does not respond.
     pub(crate) async fn resolve(
         &self,
         file: &ConfigFile,
@@ -238,9 +238,9 @@ impl Volumes {
                 return Err(Status::failed_precondition(format!("{field}: is not in the volume of secrets")));
             };
             record.secrets.add_to(request, index, &mount.container_path, &inside);
-            self.add_token(record, &field, request)?;
-            allowed =
-                allowed.and_then(|()| record.secrets.check_rules(file, &record.namespace, &record.service_account));
+            let added = self.add_to(record, &field, request);
+            let rules = || record.secrets.check_rules(file, &record.namespace, &record.service_account);
+            allowed = allowed.and_then(|()| rules()).and(added);
         }
         Ok(allowed)
     }

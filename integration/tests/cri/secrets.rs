@@ -410,7 +410,10 @@ fn check_names_unknown_providers() {
     let known = check(RULE);
     assert!(known.contains("cgroup_parents") && !known.contains("cri.secrets"), "the control: {known}");
     let unknown = check(&RULE.replace("shelf", "vault"));
-    assert!(unknown.contains("cri.secrets names the provider \"vault\", which executord does not have"), "{unknown}");
+    assert!(
+        unknown.contains("the configuration names the provider \"vault\", which executord does not have"),
+        "{unknown}"
+    );
     let impossible = check(&RULE.replace("\"/\"", "\"/a\"").replace("true", "false"));
     assert!(impossible.contains("cri.secrets[0].annotations: must be true"), "{impossible}");
     assert!(impossible.contains("cri.secrets[0].paths[0] = \"/a\""), "{impossible}");

@@ -104,8 +104,8 @@ pub(super) fn check_references<'a>(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestSecrets {
     all: Vec<RequestSecret>,
-    /// Tokens of volumes, by the id of the volume.
-    tokens: BTreeMap<String, PodToken>,
+    /// Volumes whose secrets are in the request, by id, each with the token of its provider if there is one.
+    volumes: BTreeMap<String, Option<PodToken>>,
 }
 
 #[derive(Clone, Debug)]
@@ -132,20 +132,20 @@ impl RequestSecrets {
         self.all.push(RequestSecret { field, mount: Some(mount), input });
     }
 
-    /// Adds the token of a volume.
-    pub(crate) fn add_token(&mut self, volume: &str, token: PodToken) {
-        self.tokens.insert(volume.to_owned(), token);
+    /// Adds a volume, with the token for its provider if there is one.
+    pub(crate) fn add_volume(&mut self, volume: &str, token: Option<PodToken>) {
+        self.volumes.insert(volume.to_owned(), token);
     }
 
-    /// Returns the ids of the volumes whose tokens are in the request.
-    pub(crate) fn volumes_with_tokens(&self) -> Vec<String> {
-        self.tokens.keys().cloned().collect()
+    /// Returns the ids of the volumes whose secrets are in the request.
+    pub(crate) fn volumes(&self) -> Vec<String> {
+        self.volumes.keys().cloned().collect()
     }
 
     /// Returns the tokens for the request, one per provider.
     pub(crate) fn lower_tokens(&self, violations: &mut Violations) -> Vec<ProviderToken> {
         let mut by_provider: BTreeMap<&str, &PodToken> = BTreeMap::new();
-        for token in self.tokens.values() {
+        for token in self.volumes.values().flatten() {
             let earlier = by_provider.insert(&token.provider, token);
             if let Some(earlier) = earlier.filter(|earlier| earlier.role != token.role) {
                 let [provider, one, other] = [&token.provider, &earlier.role, &token.role].map(|text| quoted(text));
@@ -224,6 +224,9 @@ impl RequestSecrets {
     }
 
     fn name(&self, violation: &mut Violation) {
+        if violation.field.starts_with("provider_tokens[") {
+            violation.field = "cri.csi.tokens".into();
+        }
         for (list, kind, own) in
             [("action.run.volume_mounted_files[", "file", ".path"), ("action.run.secret_environment[", "env", ".name")]
         {

@@ -73,8 +73,8 @@ pub(crate) struct ContainerRecord {
     pub(crate) image_ref: String,
     /// Resources in force.
     pub(crate) resources: LinuxContainerResources,
-    /// Ids of the volumes whose tokens the container uses. The records contain no token.
-    pub(crate) token_volumes: Vec<String>,
+    /// Ids of the volumes of secrets that the container mounts.
+    pub(crate) secret_volumes: Vec<String>,
     /// Time of the request, in nanoseconds since 1970.
     pub(crate) created_at: i64,
     /// True once executord has created the container.
