@@ -143,7 +143,7 @@ impl Vault {
         Caller { session: Arc::clone(&self.own), login: None }
     }
 
-    /// Returns path and query for a reference, and true if the path belongs to version 2 of KV.
+    /// Returns the path and query for a reference, and true if the path belongs to version 2 of KV.
     fn path(&self, reference: &SecretReference) -> (String, bool) {
         match vault_path::below(&self.kv_mounts, &reference.path) {
             Some((mount, rest)) => {

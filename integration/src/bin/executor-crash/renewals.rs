@@ -427,7 +427,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic is told by [`Watch::reads`]
+            let _ = thread.join(); // [`Watch::reads`] reports a panic
         }
     }
 }
