@@ -45,7 +45,7 @@ fn disk_limit_is_enforced_and_space_returned() {
         let reported = wait::until("dd has exited", so_far);
         let size = reported.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
         if disk_bytes == 0 {
-            assert_eq!(size, 40 << 20, "the control: {attacker:?}: {reported}");
+            assert_eq!(size, 40 << 20, "control failed: the size is limited: {attacker:?}: {reported}");
         } else {
             assert!(reported.contains("No space left on device"), "{attacker:?}: {reported}");
             assert!(size < LIMIT && size > LIMIT / 2, "{attacker:?}: {reported}");

@@ -50,9 +50,9 @@ impl Room {
             .args([script, cgroup])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut shell = command.spawn().context("sh")?;
+        let mut shell = command.spawn().context("cannot start sh")?;
         let mut line = String::new();
-        BufReader::new(shell.stdout.take().context("a pipe")?).read_line(&mut line)?;
+        BufReader::new(shell.stdout.take().context("the child has no standard output")?).read_line(&mut line)?;
         ensure!(line == "ready\n", "cannot create the namespaces");
         let init = child_of(shell.id()).and_then(child_of).context("the namespaces have no process")?;
         Ok(Self { shell, init })
@@ -101,7 +101,7 @@ impl Drop for Room {
 /// Starts a program, and waits until it serves a socket. Returns the process of nsenter.
 pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<Child> {
     let file = File::options().append(true).create(true).open(log)?;
-    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("nsenter")?;
+    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("cannot start nsenter")?;
     let deadline = Instant::now() + PATIENCE;
     while UnixStream::connect(socket).is_err() {
         if Instant::now() > deadline || program.try_wait()?.is_some() {

@@ -85,7 +85,7 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
     ensure!(done.status.success(), "the tests do not compile: {}", done.status);
     let mut programs = Vec::new();
     for line in String::from_utf8_lossy(&done.stdout).lines() {
-        let message: Value = serde_json::from_str(line).context("cargo's messages")?;
+        let message: Value = serde_json::from_str(line).context("cannot parse the messages of cargo")?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         if message["profile"]["test"] != true {
             continue;
@@ -93,7 +93,7 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
         if let (Some(executable), Some(name), Some(manifest)) =
             (text(&message["executable"]), text(&message["target"]["name"]), text(&message["manifest_path"]))
         {
-            let directory = Path::new(&manifest).parent().context("a manifest without a directory")?.to_owned();
+            let directory = Path::new(&manifest).parent().context("the manifest's path has no directory")?.to_owned();
             let package = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
             programs.push(Program { package, name, executable: executable.into(), directory });
         }

@@ -88,7 +88,7 @@ pub(super) fn image(workspace: &Workspace, mirror: &str, fresh: bool) -> anyhow:
     let scratch = tempfile::tempdir_in(&directory)?;
     let tree = scratch.path().join("root");
     debootstrap(&tree, mirror)?;
-    fs::rename(tree.join("vmlinuz"), &root.kernel).context("the kernel")?;
+    fs::rename(tree.join("vmlinuz"), &root.kernel).context("cannot move the kernel")?;
     configure(&tree, &unit)?;
     let new = scratch.path().join("root.ext4");
     make_ext4(&tree, &new, DISK)?;

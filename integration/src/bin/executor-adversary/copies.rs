@@ -143,6 +143,6 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;
-    let seen = is_outside(&daemon)?.context("the check finds nothing")?;
+    let seen = is_outside(&daemon)?.context("control failed: the check does not find the intentional file")?;
     Ok(format!("the check finds an intentional file: {}", seen.trim()))
 }

@@ -246,7 +246,7 @@ impl Churn<'_> {
         let waited = self.space.kubectl(&["wait", &job, "--for", "condition=Complete", "--timeout", "300s"]);
         self.space.described(waited)?;
         let pods = self.space.get(&["pods", "--selector", &format!("batch.kubernetes.io/job-name={name}")])?;
-        let pods = pods["items"].as_array().context("a list")?;
+        let pods = pods["items"].as_array().context("the JSON of kubectl has no list of pods")?;
         let (succeeded, failed): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod["status"]["phase"] == "Succeeded");
         ensure!(succeeded.len() == PARALLEL, "{name}: {} pods succeeded: {pods:?}", succeeded.len());
         for pod in &succeeded {

@@ -125,7 +125,7 @@ impl StaticPod<'_> {
             let is_its = |name: &str| !id.is_empty() && name.ends_with(&id);
             let mut entries = fs::read_dir(&directory)?.flatten();
             let entry = entries.find(|entry| entry.file_name().to_str().is_some_and(is_its));
-            directory = entry.with_context(|| format!("no cgroup of {id}"))?.path();
+            directory = entry.with_context(|| format!("the container {id} has no cgroup"))?.path();
         }
         Ok(fs::read_to_string(directory.join(file))?.trim().to_owned())
     }
