@@ -74,7 +74,7 @@ impl Definition {
         });
         wrong.or(())?;
         // Formats such as `format: date` are checked. Encodings are checked at every depth, but contents are not
-        // decoded. `contentMediaType` is removed, because the library would otherwise not check the encoding.
+        // decoded. `contentMediaType` is removed, because the jsonschema crate would otherwise not check the encoding.
         let mut options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
         for (name, fits) in ENCODINGS {
             options = options.with_content_encoding(name, fits, |text| Ok(Some(text.to_owned())));
