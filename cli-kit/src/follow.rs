@@ -100,7 +100,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Handles a signal: stops or kills the container, or ends this command.
+    /// Handles a signal: stops or kills the container, or exits.
     fn interrupted(
         &mut self,
         signal: i32,

@@ -184,8 +184,8 @@ fn call(
     }
 }
 
-/// Returns the time limit of a call: the caller's, or else [`CALL_MAX`], so that a call ends even if executord does not
-/// answer. Calls whose duration depends on the caller or the container have no default limit.
+/// Returns the time limit of a call: the caller's, or else [`CALL_MAX`], so that a call returns even if executord does
+/// not answer. Calls whose duration depends on the caller or the container have no default limit.
 fn limit(path: &str, headers: &HeaderMap) -> Option<Duration> {
     let given = headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?));
     let method = path.rsplit('/').next().unwrap_or(path);

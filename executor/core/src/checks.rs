@@ -221,7 +221,7 @@ impl<'a> Monitor<'a> {
     }
 
     /// Returns the time at which the container is terminated if its startup checks have not passed. `None` if no
-    /// startup check is failing, or if the container has started or ended.
+    /// startup check is failing, or if the container has started or exited.
     pub fn deadline(&self) -> Option<Duration> {
         let open = !self.ended && !self.health.started;
         (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)

@@ -8,9 +8,8 @@
 //! shm       clone the pod's /dev/shm, in the pod's mount namespace
 //! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
 //! host_shm  clone the host's /dev/shm, in the host's mount namespace
-//! ```
-//! If the pod ends meanwhile, its namespaces exist until the processes that have joined them exit. executord stops the
-//! members.
+//! ``` If the pod stops meanwhile, its namespaces exist until the processes that have joined them exit. executord stops
+//! the members.
 
 use std::fs::File;
 use std::io;

@@ -49,7 +49,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Parses a schema. `path` is its JSON pointer, for messages.
+    /// Parses a schema. `path` is its JSON pointer, for error messages.
     ///
     /// # Errors
     /// Returns an error if the schema is invalid or refers to another document.
@@ -168,7 +168,7 @@ impl Definition {
         Err(Violations::one(path, 13, format!("the value is not valid JSON of type {}", self.types.join(" or "))))
     }
 
-    /// Returns the allowed types for messages.
+    /// Returns the allowed types for error messages.
     pub fn type_name(&self) -> String {
         if self.types.is_empty() { "any".into() } else { self.types.join("|") }
     }

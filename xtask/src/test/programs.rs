@@ -164,7 +164,7 @@ fn passed(output: &str) -> u64 {
     numbers.sum()
 }
 
-/// Returns the names of the tests that have started but not ended, according to the output of the test harness.
+/// Returns the names of the tests that have started but not finished, according to the output of the test harness.
 fn running(output: &str) -> Vec<&str> {
     let mut running: Vec<&str> = Vec::new();
     let is_result = |text: &str| ["ok", "FAILED", "ignored"].iter().any(|result| text.starts_with(result));

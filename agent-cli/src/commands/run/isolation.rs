@@ -119,7 +119,7 @@ pub(crate) struct HostNamespaceArgs {
 }
 
 impl HostNamespaceArgs {
-    /// Returns `host_pid` and `host_ipc` of a request.
+    /// Returns the `host_pid` and `host_ipc` of a request.
     pub(crate) fn flags(self) -> (bool, bool) {
         (self.pid.is_some(), self.ipc.is_some())
     }

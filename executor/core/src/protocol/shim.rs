@@ -92,7 +92,7 @@ pub struct ReadTransfer {
     pub transfer: u32,
 }
 
-/// Reports the end of a transfer.
+/// Reports the completion of a transfer.
 #[derive(Clone, PartialEq, Message)]
 pub struct EndTransfer {
     /// Index of the transfer in the plan.

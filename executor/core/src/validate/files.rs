@@ -159,7 +159,7 @@ pub(super) fn writable(
 /// Mode and group of a file.
 pub(super) type Access = (u32, Option<Principal>);
 
-/// Returns mode and group of a file: the requested values, otherwise the values of the replaced file, otherwise the
+/// Returns the mode and group of a file: the requested values, otherwise the values of the replaced file, otherwise the
 /// defaults.
 pub(super) fn access(
     file: &DraftFile<'_>,

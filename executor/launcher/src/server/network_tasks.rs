@@ -44,7 +44,7 @@ pub(super) enum NetworkTask {
     Check(CheckNetwork),
     /// Let plugins remove stale attachments.
     Collect,
-    /// Detach ended containers that could not be detached.
+    /// Detach exited containers that could not be detached earlier.
     Detach,
 }
 

@@ -74,7 +74,7 @@ fn files_are_private_and_linked_through_generation() {
     }
 }
 
-/// Returns type and mode, owner and group. Does not follow links.
+/// Returns the type, mode, owner and group. Does not follow links.
 fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
     let meta = rustix::fs::statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
     (meta.st_mode, meta.st_uid, meta.st_gid)

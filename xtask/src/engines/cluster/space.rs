@@ -56,7 +56,7 @@ impl<'a> Space<'a> {
         Ok(space)
     }
 
-    /// Deletes the namespace, and waits for the end of the deletion.
+    /// Deletes the namespace, and waits until the deletion is complete.
     pub(super) fn delete(self) -> anyhow::Result<()> {
         self.cluster.kubectl(&["delete", "namespace", self.name, "--timeout", "180s"]).map(drop)
     }

@@ -86,7 +86,7 @@ pub(crate) enum Command {
     ReadUsage(ReadUsage),
     /// Reply with the URL of a transfer.
     ReadTransfer(ReadTransfer),
-    /// Continue after the end of a transfer.
+    /// Continue after the completion of a transfer.
     EndTransfer(EndTransfer),
     /// Move a worker of a transfer into the cgroup of the container's workers.
     LimitWorker(Worker),

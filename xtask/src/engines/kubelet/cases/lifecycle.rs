@@ -1,4 +1,4 @@
-//! Cases for the start, restart and end of containers.
+//! Cases for the start, restart and exit of containers.
 
 use std::time::Duration;
 
