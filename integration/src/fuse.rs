@@ -3,7 +3,7 @@
 //!
 //! The file system implements FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse
 //! and has one file, `file`. Held requests get a response later. When the file system is dropped, held requests fail,
-//! which ends every wait.
+//! so that no process waits any longer.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -116,8 +116,8 @@ pub struct Monitor<'a> {
     due: [Vec<Duration>; 3],
     /// One flag for each startup check: true if the newest result since the creation of this monitor is a failure.
     failed: Vec<bool>,
-    /// Final round of liveness checks, which collects all failures. Unset until a liveness check has failed as often as
-    /// its threshold.
+    /// Final round of liveness checks: collects all failures. Unset until a liveness check has failed as often as its
+    /// threshold.
     last_round: Option<LastRound>,
     ended: bool,
 }

@@ -1,7 +1,7 @@
 //! Decides which process of a tree of actions is started, cancelled or waited for next.
 //!
 //! This is a pure state machine: the input is events ([`Steps::ended`], [`Steps::expired`], ...), the output is orders
-//! for the shim, which starts and signals processes. The state machine has no clock: events carry their time. The
+//! for the shim. The shim starts and signals processes. The state machine has no clock: events carry their time. The
 //! semantics are the same as in Cloud Foundry's executor (depot/steps):
 //!
 //! | action | ends | error |

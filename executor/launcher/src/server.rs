@@ -372,8 +372,8 @@ impl Server {
         }
     }
 
-    /// Reaps orphans of exited shims, which become children of this subreaper. Shims and other tracked children are
-    /// reaped elsewhere.
+    /// Reaps orphans of exited shims. Such orphans become children of this process, which is a subreaper. Shims and
+    /// other tracked children are reaped elsewhere.
     fn reap_orphans(&self) {
         let children: BTreeSet<i32> = self.children().collect();
         while let Ok(Some((pid, _))) = process::reap_one(|pid| children.contains(&pid)) {

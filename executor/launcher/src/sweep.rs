@@ -236,8 +236,8 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     Some(Failure { kind, message, errno: 0 })
 }
 
-/// Returns true if a process of the container may have run. After a reboot only the first record is left, which has no
-/// start.
+/// Returns true if a process of the container may have run. After a reboot only the first record is left. The first
+/// record has no start.
 fn may_have_run(record: &ContainerRecord, this_boot: bool) -> bool {
     record.started_at.is_some() || !this_boot
 }

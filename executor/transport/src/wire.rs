@@ -38,8 +38,8 @@ pub use calls::Calls;
 pub use inbound::FIELDS_MAX;
 pub use socket::Wire;
 
-/// Returns the bytes that h2 receives for a client's bytes, which are fed in pieces of `piece` bytes. Stops if the
-/// client violates HTTP/2.
+/// Returns the bytes that h2 receives for a client's bytes. The client's bytes are fed in pieces of `piece` bytes.
+/// Stops if the client violates HTTP/2.
 pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut inbound = inbound::Inbound::new(Calls::new(8));
     let mut reported = Vec::new();

@@ -61,8 +61,8 @@ fn disk_limit_is_enforced_and_space_returned() {
 /// Project quotas enforce the limits of bytes and files without a loop device. Root of the container cannot leave its
 /// project. Usage and limit are gone after the exit, whichever process is killed. The controls: without a limit the
 /// same write succeeds; a container with host ids could leave its project, so it gets its own file system. Most kernels
-/// and file systems have no project quotas, so this test runs in `cargo xtask vm-test`, which enables them at
-/// `EXECUTOR_QUOTA_DIR`.
+/// and file systems have no project quotas, so this test runs in `cargo xtask vm-test`. That command enables project
+/// quotas at `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn project_quota_enforces_disk_limit() {

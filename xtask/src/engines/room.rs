@@ -1,6 +1,7 @@
 //! Mount, network and PID namespaces for a run. When the init process exits, the kernel kills all processes in the
-//! namespaces, and removes the mounts and interfaces. The init process exits at the end of its standard input, which is
-//! when xtask exits in any way. A shell outside of the namespaces then removes the remaining cgroups and files.
+//! namespaces, and removes the mounts and interfaces. The init process exits at the end of its standard input. This
+//! input ends when xtask exits, in any way. A shell outside of the namespaces then removes the remaining cgroups and
+//! files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -235,8 +235,8 @@ impl Search<'_> {
         self.reasons.push(why);
     }
 
-    /// Records an error in the registry's content as a reason. Returns errors of the registry itself, which stop the
-    /// search.
+    /// Records an error in the registry's content as a reason. Returns errors of the registry itself. Such errors stop
+    /// the search.
     fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NotFound { .. }

@@ -116,7 +116,7 @@ fn shared_file_opens_only_its_directories() {
 }
 
 /// A wipe writes zeros to the same page frames, so a reader that has the file open or mapped sees zeros. The control
-/// truncates and rewrites a file, which changes its frames.
+/// truncates and rewrites a file, so that its frames change.
 #[test]
 fn a_wipe_overwrites_in_place() {
     let secret = b"S3CR3T--".repeat(2000);

@@ -1,7 +1,7 @@
 //! `cargo xtask cluster-kill`: kills the programs of a node at random while pods come and go.
 //!
-//! The container of each pod makes a directory, which fails in a second run. Half of the pods belong to Jobs, which show
-//! that no exit is lost. The others stay until they are replaced.
+//! The container of each pod makes a directory. A second run of the container would fail to make the directory. Half of
+//! the pods belong to Jobs. The Jobs show that no exit is lost. The others stay until they are replaced.
 
 use std::collections::BTreeMap;
 use std::fs;

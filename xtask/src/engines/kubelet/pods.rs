@@ -135,8 +135,8 @@ impl StaticPod<'_> {
         self.remove_with(&|_| String::new())
     }
 
-    /// Removes the manifest, and waits until all resources of the pod are removed, including the sandbox and the log,
-    /// which the kubelet removes once a minute.
+    /// Removes the manifest, and waits until all resources of the pod are removed, including the sandbox and the log.
+    /// The kubelet removes sandboxes and logs once a minute.
     pub(super) fn remove_entirely(self) -> anyhow::Result<()> {
         let name = self.full_name();
         let endpoint = format!("unix://{}", self.node.path("cri.sock").display());

@@ -158,9 +158,9 @@ fn digest(cluster: &Cluster) -> anyhow::Result<String> {
     cluster.node.output(Path::new("sh"), ["-c", &script])
 }
 
-/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo, which
-/// requires that a name ends with a letter although the specification allows a digit. The control: the number of passed
-/// specs is checked.
+/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo. That
+/// spec requires that a name ends with a letter although the specification allows a digit. The control: the number of
+/// passed specs is checked.
 pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster, CONFIGURATION, DRIVER)?;
     let suite = cluster.program().with_file_name("csi-sanity");
