@@ -224,7 +224,7 @@ fn walk<'a>(path: String, depth: usize, action: &'a Action, seen: &mut Vec<Visit
     }
 }
 
-/// Returns path and message of every structural error of the trees.
+/// Returns the path and message of every structural error of the trees.
 fn shape(request: &RunRequest) -> Vec<(String, String)> {
     let mut faults = Vec::new();
     if request.action.is_none() {

@@ -1,4 +1,4 @@
-//! Runs operations on several containers, reports the results, and explains how a container ended.
+//! Runs operations on several containers, reports the results, and explains why a container exited.
 
 use executor_cli_kit::connect::Client;
 use executor_cli_kit::exit::{OURS, Outcome};

@@ -1,7 +1,7 @@
 //! The commands. Each has a module with its arguments, its preparation and its execution.
 //!
 //! Secrets and other inputs are read during preparation, before anything is started. So an error during preparation has
-//! no side effects, and Ctrl-C simply ends the program.
+//! no side effects, and Ctrl-C simply terminates the program.
 
 mod action;
 mod attach;

@@ -100,7 +100,7 @@ pub(crate) fn is_image(reference: &str) -> bool {
     SCHEMES.iter().any(|scheme| reference.starts_with(scheme))
 }
 
-/// Returns registry and repository of a reference, which may be short; `None` if the image is not in a registry.
+/// Returns the registry and repository of a reference, which may be short; `None` if the image is not in a registry.
 fn repository(reference: &str) -> Option<(String, String)> {
     let name = match reference.strip_prefix("docker://") {
         Some(name) => name,

@@ -1,5 +1,5 @@
-//! Executes a command: connects to executord or starts a private executord, handles signals, and flushes the output at
-//! the end.
+//! Executes a command: connects to executord or starts a private executord, handles signals, and flushes the output on
+//! exit.
 
 use crate::connect::{Client, DEFAULT_SOCKET, connect};
 use crate::failure::Failure;
@@ -40,7 +40,7 @@ pub fn perform(global: &Global, work: impl Work) -> Result<u8, Failure> {
     block_on(with_daemon(global, work))
 }
 
-/// Runs asynchronous work to its end.
+/// Runs asynchronous work to completion.
 pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     // Single-threaded: a private executord gets a signal when the thread that started it exits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;

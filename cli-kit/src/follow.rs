@@ -100,7 +100,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Handles a signal: stops or kills the container, or ends this command.
+    /// Handles a signal: stops or kills the container, or exits.
     fn interrupted(
         &mut self,
         signal: i32,
@@ -173,7 +173,7 @@ fn report_unless_ended(session: &Session, result: Result<(), Failure>) {
     }
 }
 
-/// Reports the failure of a log immediately, because the container may run for long.
+/// Prints the error of a log stream immediately, because the container may continue to run for a long time.
 ///
 /// # Errors
 /// Returns an error if the user detached.

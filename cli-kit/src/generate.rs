@@ -118,7 +118,7 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    // The library's own synopsis would list every flag again.
+    // clap_mangen's own synopsis would list every flag again.
     let mut synopsis = Roff::new();
     synopsis.control("SH", ["SYNOPSIS"]).text([roman(usage.trim_start_matches("Usage: "))]);
     synopsis.to_writer(&mut text)?;

@@ -140,7 +140,7 @@ pub enum SourceError {
     Mode { flag: Flag, key: String, text: String },
     #[error("{flag} {key}=@{what}: {what} does not name a {kind}")]
     Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
-    #[error("{second}=@-: standard input is already the content of {first}; it can be read once")]
+    #[error("{second}=@-: standard input is already the content of {first}; use @FILE or @env:VARIABLE")]
     StdinTwice { first: String, second: String },
     #[error("{flag} {key}=@env:{variable}: the environment has no {variable}")]
     NoVariable { flag: Flag, key: String, variable: String },

@@ -1,7 +1,7 @@
 //! Raw mode of this command's terminal while a process in a container uses it, so that every key reaches the process.
 //!
-//! Commands receive signals that end this program as events and then drop `Raw`. A panic hook restores the terminal
-//! after a panic. After SIGKILL the terminal stays raw; `reset` restores it.
+//! Commands receive signals that terminate this program as events and then drop `Raw`. A panic hook restores the
+//! terminal after a panic. After SIGKILL the terminal stays raw; `reset` restores it.
 
 use std::fs::File;
 use std::io::{self, Read};

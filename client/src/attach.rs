@@ -97,7 +97,7 @@ impl Attach {
         self.input.clone()
     }
 
-    /// Returns the next event, or `None` after the end of the process's output. Dropping the future loses nothing.
+    /// Returns the next event, or `None` after the end of the process's output. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if the process exited before this call arrived, another client sends input, or executord is

@@ -55,7 +55,7 @@ impl Connection {
         self.input.clone()
     }
 
-    /// Returns the next event; `None` after both directions are closed. Dropping the future loses nothing.
+    /// Returns the next event; `None` after both directions are closed. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if the connection broke.

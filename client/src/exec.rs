@@ -63,7 +63,7 @@ impl Exec {
         self.input.clone()
     }
 
-    /// Returns the next event. Dropping the future loses nothing.
+    /// Returns the next event. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if the connection broke or the stream closed without an exit status.

@@ -27,10 +27,10 @@
 //! configuration names.
 //!
 //! **Timeouts.** A call waits as long as executord takes to answer. If the connection is broken, a call waits
-//! [`DEFAULT_PATIENCE`] for executord. A caller with its own deadline uses `tokio::time::timeout`; the methods document
-//! if dropping their future loses nothing.
+//! [`DEFAULT_PATIENCE`] for executord. A caller with its own deadline uses `tokio::time::timeout`; methods that are
+//! cancel safe document this.
 //!
-//! The library prints nothing and starts no process.
+//! This crate prints nothing and starts no process.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

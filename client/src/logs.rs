@@ -27,7 +27,7 @@ impl Client {
 }
 
 impl Logs {
-    /// Returns the next entry or gap, or `None` at the end. Dropping the future loses nothing.
+    /// Returns the next entry or gap, or `None` at the end. This method is cancel safe.
     ///
     /// # Errors
     /// Returns an error if there is no such container or executord is unavailable for too long.

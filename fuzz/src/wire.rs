@@ -5,13 +5,12 @@ use executord::server::weight::check_message;
 
 /// The HTTP/2 connection preface.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Maximum number of consecutive client bytes that the library may receive: numbers, a window, the few bytes of a
-/// setting.
+/// Maximum number of consecutive client bytes that h2 may receive: numbers, a window, the few bytes of a setting.
 const PIECE: usize = 16;
 
-/// Checks that the HTTP/2 library receives only complete frames of known types, that the frames do not depend on how
-/// the bytes are divided, and that they contain no 16 consecutive bytes of the client. Also checks that weighing a
-/// message does not fail.
+/// Checks that h2 receives only complete frames of known types, that the frames do not depend on how the bytes are
+/// divided, and that they contain no 16 consecutive bytes of the client. Also checks that weighing a message does not
+/// fail.
 pub fn run(data: &[u8]) {
     let said = [PREFACE, data].concat();
     let reported = shadow(&said, 1 << 20);

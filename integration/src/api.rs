@@ -327,7 +327,7 @@ impl<T> Incoming<T> {
     }
 }
 
-/// Returns how a process ended: `Ok(code)` or `Err(signal)`.
+/// Returns the exit status of a process: `Ok(code)` or `Err(signal)`.
 ///
 /// # Panics
 /// Panics if the container has no exit status.

@@ -38,7 +38,7 @@ pub struct Setup {
     network: Option<OsString>,
     /// Value of executord's option `--user`.
     user: Option<u32>,
-    /// True if executord has a boot id of its own.
+    /// True if executord runs with a simulated boot id instead of the kernel's boot id.
     simulates_boots: bool,
     /// Environment variables of executord in addition to those of the test.
     environment: Vec<(&'static str, OsString)>,

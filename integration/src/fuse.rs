@@ -1,9 +1,9 @@
 //! A file system that can stop responding. A process that waits for it is in uninterruptible sleep, and even SIGKILL
-//! does not end the process.
+//! does not terminate the process.
 //!
 //! The file system implements FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse
 //! and has one file, `file`. Held requests get a response later. When the file system is dropped, held requests fail,
-//! which ends every wait.
+//! so that no process waits any longer.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

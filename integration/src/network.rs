@@ -95,8 +95,8 @@ impl Network {
         self.write_list(file, name, &plugins);
     }
 
-    /// Creates both namespaces with IPv4 and IPv6 addresses, and enables packet forwarding on this host, which built-in
-    /// networks need.
+    /// Creates both namespaces with IPv4 and IPv6 addresses, and enables packet forwarding on this host. Built-in
+    /// networks need packet forwarding.
     pub fn forwarding() -> Self {
         let network = Self::new();
         network.add_ipv6();

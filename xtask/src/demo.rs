@@ -48,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
 /// Runs the demo with the programs in a directory, and checks its claims and the output that the README shows.
 pub(crate) fn test(workspace: &Workspace, programs: &Path) -> anyhow::Result<ExitCode> {
     let mut screen = show(programs)?;
-    let readme = std::fs::read_to_string(workspace.root.join("README.md")).context("README.md")?;
+    let readme = std::fs::read_to_string(workspace.root.join("README.md")).context("cannot read README.md")?;
     let verdict = screen.verdict();
     readme::check(&readme, screen.lines())?;
     Ok(verdict)
@@ -144,7 +144,7 @@ fn report_exit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
 /// Runs the operator's search for residue of files, rotated files, variables, arguments and the runtime token.
 fn report_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     screen.heading("agent-cli audit: another container with every kind of secret, and a search for the secrets");
-    let audit = daemon.agent_command().arg("audit").output().context("starting agent-cli audit")?;
+    let audit = daemon.agent_command().arg("audit").output().context("cannot start agent-cli audit")?;
     let reported = String::from_utf8_lossy(&audit.stdout).into_owned();
     screen.quote(&reported.lines().map(str::to_owned).collect::<Vec<_>>());
     std::io::stderr().write_all(&audit.stderr)?;

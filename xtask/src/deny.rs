@@ -1,7 +1,7 @@
 //! `cargo xtask deny`: checks licences, sources, bans and advisories of the dependency tree against `deny.toml`.
 //!
 //! Uses cargo-deny from PATH if it is installed. Otherwise builds a pinned version from crates.io into `target/tools/`,
-//! once, which takes minutes and needs the network. `.ci/run` passes `--if-installed`, so that a machine without
+//! once. The build takes minutes and needs the network. `.ci/run` passes `--if-installed`, so that a machine without
 //! cargo-deny skips the step with a message.
 
 use std::process::ExitCode;

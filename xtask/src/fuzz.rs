@@ -177,7 +177,7 @@ impl<'a> Engine<'a> {
         fs::remove_dir_all(&self.stored)?;
         fs::create_dir_all(&self.stored)?;
         for path in kept {
-            let name = path.file_name().context("a file")?;
+            let name = path.file_name().context("the path has no file name")?;
             fs::copy(&path, self.stored.join(name))?;
         }
         Ok(())

@@ -28,8 +28,14 @@ impl Workspace {
                 .args(["metadata", "--no-deps", "--offline", "--format-version=1", "--manifest-path"])
                 .arg(&manifest),
         )?;
-        let metadata: serde_json::Value = serde_json::from_str(&metadata).context("reading `cargo metadata`")?;
-        let path = |key: &str| metadata[key].as_str().map(PathBuf::from).with_context(|| format!("no {key}"));
+        let metadata: serde_json::Value =
+            serde_json::from_str(&metadata).context("cannot parse the output of `cargo metadata`")?;
+        let path = |key: &str| {
+            metadata[key]
+                .as_str()
+                .map(PathBuf::from)
+                .with_context(|| format!("the output of `cargo metadata` has no {key}"))
+        };
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let version = output(Command::new(rustc).arg("-vV"))?;
         let host =

@@ -48,7 +48,7 @@ fn differences(pages: &[String], summary: &str) -> Vec<String> {
 fn summary_has_every_page_once() {
     let mut found = Vec::new();
     pages(&docs(), &mut found);
-    assert!(found.len() > 80, "the control: {} pages", found.len());
+    assert!(found.len() > 80, "control failed: only {} pages were found", found.len());
     let summary = fs::read_to_string(docs().join("SUMMARY.md")).expect("docs/SUMMARY.md");
     assert_eq!(differences(&found, &summary), [""; 0]);
 }
@@ -67,7 +67,7 @@ fn summary_faults_are_found() {
 fn summary_names_decisions_by_their_titles() {
     let summary = fs::read_to_string(docs().join("SUMMARY.md")).expect("docs/SUMMARY.md");
     let decisions: Vec<_> = summary.lines().filter_map(|line| line.strip_prefix("- [ADR ")?.split_once("](")).collect();
-    assert!(decisions.len() >= 50, "the control: {} decisions", decisions.len());
+    assert!(decisions.len() >= 50, "control failed: only {} decisions were found", decisions.len());
     for (label, target) in decisions {
         let page = fs::read_to_string(docs().join(target.trim_end_matches(')'))).expect("a decision");
         let title = page.lines().next().unwrap_or_default().trim_start_matches("# ").replacen(". ", ": ", 1);
@@ -90,7 +90,7 @@ fn operations_install_every_program() {
         .into_iter()
         .filter(|name| name.starts_with("agent-cli") || name.contains("exec"))
         .collect();
-    assert!(programs.len() >= 9, "the control: {programs:?}");
+    assert!(programs.len() >= 9, "control failed: only these programs were found: {programs:?}");
     let page = fs::read_to_string(docs().join("operations.md")).expect("docs/operations.md");
     let commands: Vec<_> = page
         .lines()
@@ -120,9 +120,9 @@ fn architecture_names_folders_that_exist() {
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let words = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
     let named: Vec<_> = words.filter(|word| word.ends_with('/') && !word.contains("_DIR/")).collect();
-    assert!(named.len() > 10, "the control: {named:?}");
+    assert!(named.len() > 10, "control failed: only these folders were found: {named:?}");
     let exists = |name: &str| found.iter().any(|folder| folder.ends_with(name.trim_end_matches('/')));
-    assert!(!exists("no-such/"), "the control");
+    assert!(!exists("no-such/"), "control failed: a missing folder is accepted");
     let missing: Vec<_> = named.into_iter().filter(|name| !exists(name)).collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
 }
@@ -153,11 +153,15 @@ fn missing_steps(page: &str) -> Vec<String> {
 #[test]
 fn architecture_paths_name_functions_that_exist() {
     let page = fs::read_to_string(docs().with_file_name("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    assert!(steps(&page).len() > 20, "the control: {:?}", steps(&page));
+    assert!(steps(&page).len() > 20, "control failed: only these steps were found: {:?}", steps(&page));
     assert_eq!(missing_steps(&page), [""; 0]);
     let wrong =
         "1. `daemon/src/no-such.rs` `run`: x\n2. `daemon/src/api.rs` `no_such`: y\n3. `daemon/src/api.rs` `run`: z\n";
-    assert_eq!(missing_steps(wrong), ["daemon/src/no-such.rs: run", "daemon/src/api.rs: no_such"], "the control");
+    assert_eq!(
+        missing_steps(wrong),
+        ["daemon/src/no-such.rs: run", "daemon/src/api.rs: no_such"],
+        "control failed: the missing steps are not found"
+    );
 }
 
 /// ARCHITECTURE.md has a row for each crate of the workspace.
@@ -169,7 +173,7 @@ fn architecture_has_every_crate() {
     let (members, _) = members.split_once(']').expect("the end of the list");
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let members: Vec<_> = members.split('"').skip(1).step_by(2).collect();
-    assert!(members.len() > 20, "the control: {members:?}");
+    assert!(members.len() > 20, "control failed: only these members were found: {members:?}");
     let missing: Vec<_> = members.iter().filter(|member| !page.contains(&format!("| `{member}` |"))).collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
 }

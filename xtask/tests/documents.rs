@@ -35,7 +35,10 @@ fn every_source_that_is_named_is_there() {
     let mut sources = Vec::new();
     files(&root(), "rs", &mut sources);
     let is_there = |name: &str| sources.iter().any(|source| source.ends_with(name));
-    assert!(is_there("tests/documents.rs") && !is_there("tests/no-such.rs"), "the control");
+    assert!(
+        is_there("tests/documents.rs") && !is_there("tests/no-such.rs"),
+        "control failed: a file is not found, or a missing file is"
+    );
     let mut missing = Vec::new();
     for document in documents() {
         let text = fs::read_to_string(&document).expect("a document");
@@ -56,7 +59,7 @@ fn fenced_blocks_have_a_language() {
         let fences = text.lines().filter(|line| line.trim_start().starts_with("```"));
         fences.step_by(2).filter(|line| line.trim() == "```").count()
     };
-    assert_eq!(without("```\nx\n```\n```sh\n```\n"), 1, "the control");
+    assert_eq!(without("```\nx\n```\n```sh\n```\n"), 1, "control failed: a code block without a language is not found");
     for document in documents() {
         let text = fs::read_to_string(&document).expect("a document");
         assert_eq!(without(&text), 0, "{}", document.display());

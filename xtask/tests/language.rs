@@ -103,7 +103,7 @@ fn odd_phrases_become_fewer() {
         .filter(|path| !EXCEPT.iter().any(|except| path.ends_with(except)))
         .map(|path| (path.clone(), fs::read_to_string(&path).expect("a text")))
         .collect();
-    assert!(texts.len() > 1000, "the control: {} files are read", texts.len());
+    assert!(texts.len() > 1000, "control failed: only {} files were read", texts.len());
     let mut wrong = Vec::new();
     for kind in KINDS {
         let mut places = Vec::new();

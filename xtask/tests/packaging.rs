@@ -36,7 +36,7 @@ fn every_script_is_well_formed() {
     }
     let broken = tempfile::NamedTempFile::new().expect("a file");
     fs::write(broken.path(), "if true\n").expect("write");
-    assert!(!is_well_formed(broken.path()), "the control");
+    assert!(!is_well_formed(broken.path()), "control failed: a broken file is accepted");
 }
 
 /// Units that the package contains but does not enable.
@@ -71,7 +71,10 @@ fn doc_base_names_the_book() {
     }
     let html = "/usr/share/doc/executor/html/";
     let layout = text("xtask/src/deb/layout.rs");
-    assert!(layout.contains("\"usr/share/doc/executor\"") && layout.contains("join(\"html\")"), "the control");
+    assert!(
+        layout.contains("\"usr/share/doc/executor\"") && layout.contains("join(\"html\")"),
+        "control failed: the layout has other directories"
+    );
     let index = field("Index:").strip_prefix(html).expect("below the book's directory");
     let page = index.replace("index.html", "README.md");
     assert!(root().join(&page).exists(), "{index} is made of {page}, which does not exist");

@@ -23,7 +23,7 @@ fn a_panic_ends_daemon_and_launcher() {
     assert!(profile(&manifest, "dist").contains(&"inherits = \"release\""));
     let settings = manifest.lines().filter(|line| line.starts_with("panic ="));
     assert_eq!(settings.count(), 1, "no other profile changes it");
-    assert!(profile(&manifest, "nothing").is_empty(), "the control: a profile that is not there has no lines");
+    assert!(profile(&manifest, "nothing").is_empty(), "control failed: a missing profile has lines");
     // In debug builds, panics can unwind, so that programs and tests share their dependencies. There, the panic hook
     // aborts.
     for program in ["executor/launcher/src/main.rs", "executor/daemon/src/program.rs"] {

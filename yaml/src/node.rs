@@ -179,7 +179,7 @@ pub(crate) fn below(path: &str, name: &str) -> String {
     match (plain, path.is_empty()) {
         (true, true) => name.to_owned(),
         (true, false) => format!("{path}.{name}"),
-        // Long names are cut for messages.
+        // Long names are shortened for error messages.
         (false, _) => format!("{path}['{}']", name.chars().take(100).collect::<String>()),
     }
 }

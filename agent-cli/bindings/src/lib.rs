@@ -36,9 +36,9 @@ pub use violation::{Refused, Violation};
 /// Maximum total number of bytes of paths and contents of all files (cloud_controller_ng,
 /// `ServiceBindingFilesBuilder`).
 pub const BYTES_MAX: u64 = 1_000_000;
-/// Maximum number of bytes of a VCAP_SERVICES, including white space.
+/// Maximum size of VCAP_SERVICES, in bytes, including white space.
 pub const INPUT_MAX: usize = 8 << 20;
-/// Maximum nesting of values in a VCAP_SERVICES.
+/// Maximum nesting depth of values in VCAP_SERVICES.
 pub const DEPTH_MAX: usize = 128;
 
 /// Directory in which Cloud Foundry places bindings; the default root of relative paths.

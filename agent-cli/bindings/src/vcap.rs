@@ -29,7 +29,7 @@ impl Bindings {
 }
 
 impl Builder {
-    /// Adds every binding of a VCAP_SERVICES.
+    /// Adds every binding of VCAP_SERVICES.
     #[must_use]
     pub fn vcap_services(mut self, vcap_services: &[u8], profile: Profile) -> Self {
         if let Err(violation) = translate(vcap_services, profile, &mut self) {

@@ -180,7 +180,7 @@ impl Log<'_> {
         }
     }
 
-    /// Returns the error that explains why the container ended early.
+    /// Returns the error that explains why the container exited early.
     async fn ended_early(&self) -> Failure {
         let result = self.session.client.get(self.id).await.ok().and_then(|container| container.result);
         let why = match result.and_then(|result| result.failure) {

@@ -193,7 +193,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Starts a fake. Its containers run until the test or a signal ends them.
+    /// Starts a fake. Its containers run until the test or a signal stops them.
     pub(crate) fn start() -> Self {
         Self::new(None)
     }

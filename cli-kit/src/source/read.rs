@@ -59,7 +59,7 @@ impl Content {
         Ok(v1::ProviderToken { provider, role, token: std::mem::take(&mut *self.into_text()?) })
     }
 
-    /// Converts the content to the value of a variable, which need not be UTF-8. One newline is removed as in
+    /// Converts the content to the value of a variable. The value need not be UTF-8. One newline is removed as in
     /// [`Self::into_text`].
     pub fn into_value(mut self) -> Result<Zeroizing<Vec<u8>>, SourceError> {
         self.trim();

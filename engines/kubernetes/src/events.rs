@@ -23,7 +23,7 @@ pub(crate) async fn refresh(node: &Arc<Node>, id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Records the state of a container, and publishes an event if the container has started or ended.
+/// Records the state of a container, and publishes an event if the container has started or exited.
 pub(crate) fn record_container(node: &Arc<Node>, run: v1::Container) {
     let (id, after) = (run.id.clone(), run.state());
     let has_started = run.started_at.is_some();
@@ -56,7 +56,7 @@ pub(crate) fn record_pod(node: &Arc<Node>, pod: v1::Pod) {
     }
 }
 
-/// Records that executord has lost a pod, and publishes the end of the sandbox.
+/// Records that executord has lost a pod, and publishes an event for the stopped sandbox.
 pub(crate) fn record_pod_lost(node: &Arc<Node>, id: &str) {
     let was_ready = node.store.sandboxes.get(id).is_some_and(|sandbox| sandbox.is_ready());
     if node.store.sandboxes.clear_state(id, |_| false) && was_ready {

@@ -11,7 +11,7 @@ const MESSAGE_MAX: usize = 4096;
 /// Maximum length of an invalid value in a message, in bytes.
 pub(crate) const SHOWN_MAX: usize = 100;
 
-/// Returns an untrusted text for a message, in quotes and shortened.
+/// Returns an untrusted text for an error message, in quotes and shortened.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(text, SHOWN_MAX))
 }

@@ -1,7 +1,6 @@
 //! Server on a unix socket that only root can connect to.
 //!
-//! Requests hold environments and passwords, so their content stays out of the HTTP/2 library
-//! ([`executor_transport::wire`]).
+//! Requests hold environments and passwords, so their content stays out of h2 ([`executor_transport::wire`]).
 
 use std::convert::Infallible;
 use std::io;
@@ -162,7 +161,7 @@ fn call(
 ) -> impl Future<Output = Result<http::Response<ResponseBody<Unobserved>>, Status>> + use<> {
     let call = Call::new(calls, shadow);
     async move {
-        // Without a call, the library has closed the stream or rejects it.
+        // Without a call, h2 has closed the stream or rejects it.
         let call = call.ok_or_else(|| Status::resource_exhausted("the stream is closed"))?;
         if call.request.size > FIELDS_MAX {
             let why = format!("the metadata has {} bytes; at most {FIELDS_MAX} are allowed", call.request.size);
@@ -185,8 +184,8 @@ fn call(
     }
 }
 
-/// Returns the time limit of a call: the caller's, or else [`CALL_MAX`], so that a call ends even if executord does not
-/// answer. Calls whose duration depends on the caller or the container have no default limit.
+/// Returns the time limit of a call: the caller's, or else [`CALL_MAX`], so that a call returns even if executord does
+/// not answer. Calls whose duration depends on the caller or the container have no default limit.
 fn limit(path: &str, headers: &HeaderMap) -> Option<Duration> {
     let given = headers.get("grpc-timeout").and_then(|value| parse_timeout(value.to_str().ok()?));
     let method = path.rsplit('/').next().unwrap_or(path);

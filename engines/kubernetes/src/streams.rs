@@ -237,7 +237,7 @@ async fn write(output: &mut Option<Output>, bytes: &[u8]) -> Result<(), Status> 
     }
 }
 
-/// Result of a task that never ends by itself.
+/// Result of a task that never completes by itself.
 enum Never {}
 
 /// Sends the client's input, and with `ends` also the end of the input.

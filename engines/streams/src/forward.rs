@@ -24,7 +24,7 @@ pub(crate) const PROTOCOL: &str = "portforward.k8s.io";
 /// Maximum number of events that wait for the session.
 const EVENTS: usize = 16;
 
-/// Maximum wait for the client to accept the end of the connection.
+/// Time limit for shutting down the write half.
 const CLOSE: Duration = Duration::from_secs(5);
 
 /// Serves port-forward on an upgraded SPDY connection. Returns when the client closes the connection.

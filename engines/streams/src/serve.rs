@@ -103,7 +103,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Returns an error under the conditions of [`Streams::exec`].
+    /// Returns an error if the streams are invalid or too many requests wait for their clients.
     pub fn attach(&self, wanted: Wanted, handler: impl Handler) -> Result<String, RegisterError> {
         self.register(Kind::Attach, Request::Process { wanted, handler: Box::new(handler) })
     }

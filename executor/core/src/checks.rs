@@ -116,8 +116,8 @@ pub struct Monitor<'a> {
     due: [Vec<Duration>; 3],
     /// One flag for each startup check: true if the newest result since the creation of this monitor is a failure.
     failed: Vec<bool>,
-    /// Final round of liveness checks, which collects all failures. Unset until a liveness check has failed as often as
-    /// its threshold.
+    /// Final round of liveness checks: collects all failures. Unset until a liveness check has failed as often as its
+    /// threshold.
     last_round: Option<LastRound>,
     ended: bool,
 }
@@ -221,7 +221,7 @@ impl<'a> Monitor<'a> {
     }
 
     /// Returns the time at which the container is terminated if its startup checks have not passed. `None` if no
-    /// startup check is failing, or if the container has started or ended.
+    /// startup check is failing, or if the container has started or exited.
     pub fn deadline(&self) -> Option<Duration> {
         let open = !self.ended && !self.health.started;
         (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)

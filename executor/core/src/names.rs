@@ -63,8 +63,8 @@ const AS_IT_IS: &str = "ndots:0";
 /// and the container can reach the resolvers of the host, from the host's file. `of_host` is the host's file.
 ///
 /// If executord answers queries on the network, the only name servers are the network's gateways, and executord
-/// forwards queries to the request's name servers. Exception: a request with a loopback server, which only the
-/// container itself can reach.
+/// forwards queries to the request's name servers. Exception: a request with a loopback server. Only the container
+/// itself can reach such a server.
 pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String {
     let network = &addresses.dns;
     let asked = &plan.connectivity;

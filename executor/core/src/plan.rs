@@ -454,7 +454,7 @@ impl Plan {
         }
     }
 
-    /// Returns the process of a single run action. When this process exits and is not restarted, the container ends.
+    /// Returns the process of a single run action. When this process exits and is not restarted, the container exits.
     pub fn main(&self) -> Option<&PlannedProcess> {
         match &self.actions {
             Some(actions) if actions.is_lone_run() => self.processes.first(),

@@ -1,8 +1,8 @@
 //! Defines the records of a container on disk. Records contain no arguments, values of variables or contents of files.
 //!
 //! The shim keeps a [`ContainerRecord`] in the container's run directory and replaces it by rename, so that a restarted
-//! daemon or launcher can find the container. When the container ends, the shim writes an [`ExitRecord`] into the state
-//! directory. The exit record describes the container after all its processes have exited.
+//! daemon or launcher can find the container. When the container exits, the shim writes an [`ExitRecord`] into the
+//! state directory. The exit record describes the container after all its processes have exited.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -258,7 +258,7 @@ pub enum FailureKind {
     Unhealthy,
     /// A held container exited before it was started.
     NotStarted,
-    /// The container whose PID namespace this container was in ended.
+    /// The container that owned the PID namespace of this container has exited.
     TargetEnded,
 }
 

@@ -1,8 +1,8 @@
 //! Checks references to secrets, which a request contains instead of values, and matches their paths with the
 //! operator's rules.
 //!
-//! A reference has a provider, a path, a key and a version, which are not secret. Each part has a length limit and one
-//! canonical form, so that two spellings never name the same secret.
+//! A reference has a provider, a path, a key and a version. None of these is secret. Each part has a length limit and
+//! one canonical form, so that two spellings never name the same secret.
 
 use std::fmt;
 

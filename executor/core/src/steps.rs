@@ -1,7 +1,7 @@
 //! Decides which process of a tree of actions is started, cancelled or waited for next.
 //!
 //! This is a pure state machine: the input is events ([`Steps::ended`], [`Steps::expired`], ...), the output is orders
-//! for the shim, which starts and signals processes. The state machine has no clock: events carry their time. The
+//! for the shim. The shim starts and signals processes. The state machine has no clock: events carry their time. The
 //! semantics are the same as in Cloud Foundry's executor (depot/steps):
 //!
 //! | action | ends | error |
@@ -15,8 +15,8 @@
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
 //! | emit_progress | with its action | the error of its action |
 //!
-//! Sidecars and the main action are like codependent actions, but a successful end is not an error. A restart policy
-//! restarts the main action and the sidecars after they end (`restart.rs`); setup is not restarted.
+//! Sidecars and the main action are like codependent actions, but success is not an error. A restart policy restarts
+//! the main action and the sidecars after they finish (`restart.rs`); setup is not restarted.
 
 mod error;
 mod pace;
@@ -121,7 +121,7 @@ enum Role {
     Serial,
     Parallel,
     Codependent {
-        /// True if an end without an error is an error for this step.
+        /// True if this step fails when a child succeeds.
         fails_on_exit: bool,
     },
     Try,
@@ -208,7 +208,7 @@ impl Steps {
         std::mem::take(&mut self.orders)
     }
 
-    /// Records the end of a transfer.
+    /// Records the completion of a transfer.
     pub fn transferred(&mut self, transfer: usize, end: TransferEnd, now: Timestamp) -> Vec<StepOrder> {
         if let Some(step) = self.step_of_transfer(transfer).filter(|step| self.is_running(*step)) {
             if let TransferEnd::Done(bytes) = end {
@@ -457,7 +457,7 @@ impl Steps {
         }
     }
 
-    /// Continues after the end of a child step.
+    /// Continues after the completion of a child step.
     fn child_ended(&mut self, index: usize, child: usize, error: Option<StepError>, now: Timestamp) {
         let step = &self.steps[index];
         match &step.role {

@@ -331,7 +331,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Accepted notations of a user, for messages.
+/// Accepted notations of a user, for error messages.
 const USER_FORMS: &str = "`user`, `uid`, `user:group` or `uid:gid`";
 
 /// Parses `user`, `uid`, `user:group`, ...; root if empty.
@@ -392,7 +392,7 @@ pub fn is_nested(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// Shortens a value that is not secret for a message.
+/// Shortens a value that is not secret for an error message.
 fn shorten(text: &str) -> String {
     printable(text, 80)
 }

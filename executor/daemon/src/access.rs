@@ -80,7 +80,7 @@ const TABLE: [(&str, Callers); 50] = [
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Callers::Operators),
 ];
 
-/// Methods that run until the caller ends them, or until the container exits.
+/// Methods that run until the caller cancels them, or until the container exits.
 const LASTING: [&str; 16] = [
     WAIT,
     "/executor.v1.Executor/StreamLogs",
@@ -113,7 +113,7 @@ pub(crate) fn is_stream(path: &str) -> bool {
 pub(crate) struct Method {
     /// Name, e.g. `executor.v1.Executor/Run`.
     pub(crate) name: &'static str,
-    /// True if the method runs until the caller ends it, or until the container exits.
+    /// True if the method runs until the caller cancels it, or until the container exits.
     pub(crate) lasts: bool,
 }
 

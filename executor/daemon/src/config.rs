@@ -130,8 +130,8 @@ struct File {
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
     callers: Vec<listen::Caller>,
-    /// Launcher table, read here to report unknown keys and invalid values, and for the log size, which is reported to
-    /// clients that missed output.
+    /// Launcher table, read here to report unknown keys and invalid values, and for the log size. The log size is
+    /// reported to clients that missed output.
     launcher: LauncherSettings,
     /// Launcher table. It is read here to report errors.
     #[serde(alias = "shells")]

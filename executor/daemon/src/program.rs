@@ -1,6 +1,6 @@
 //! Main function of `executord`: parses the command line, runs the daemon, and returns an exit code.
 //!
-//! This module is part of the library, so that the server is compiled once, and not again for the binary.
+//! This module is part of the library crate, so that the server is compiled once, and not again for the binary.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,9 +1,8 @@
 //! The server: accepts connections, determines their owners, dispatches their calls, and closes them.
 //!
-//! tonic's own server is not used: contents of a connection must not stay in memory, so they must not pass through the
-//! HTTP/2 library (see [`executor_transport::wire`]). A connection ends when its client closes it, when the daemon
-//! stops (gracefully), when other connections need its slot or the memory of its responses, or when its caller loses
-//! its permission.
+//! tonic's own server is not used: contents of a connection must not stay in memory, so they must not pass through h2
+//! (see [`executor_transport::wire`]). A connection ends when its client closes it, when the daemon stops (gracefully),
+//! when other connections need its slot or the memory of its responses, or when its caller loses its permission.
 //!
 //! There are two unix sockets: the socket of the control plane, and the socket that containers see. Connections to the
 //! latter have separate limits: in total, per container, and in time. If configured, a TCP listener with mutual TLS
@@ -499,7 +498,7 @@ fn call(
     let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
     let (budget, client) = (budget.clone(), client.clone());
     async move {
-        // If there is no call, the library has closed the stream, or rejects it.
+        // If there is no call, h2 has closed the stream, or rejects it.
         let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
             return Err(Status::resource_exhausted("the stream is closed"));
         };

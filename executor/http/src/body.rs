@@ -41,8 +41,8 @@ impl RequestBody {
         Self::Full(Bytes::new())
     }
 
-    /// Creates a body from a stream of pieces. An error in the stream aborts the request. The counter shows the
-    /// accepted bytes.
+    /// Creates a body from a stream of pieces. An error in the stream aborts the request. The returned counter holds
+    /// the number of bytes that the connection has accepted.
     pub fn stream(pieces: mpsc::Receiver<io::Result<Bytes>>, size: Option<u64>) -> (Self, BytesSent) {
         let taken = BytesSent::default();
         (Self::Stream(Pieces { pieces, size, taken: taken.clone() }), taken)

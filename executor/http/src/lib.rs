@@ -106,7 +106,7 @@ impl Origin {
         destinations.admit(address)
     }
 
-    /// Returns host and port, without the port if it is the scheme's default.
+    /// Returns the host and port, without the port if it is the scheme's default.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.secure, self.port) {

@@ -45,8 +45,8 @@ impl Proxy {
     /// hosts that are contacted directly: names including all subdomains, addresses, networks, or `*`.
     ///
     /// # Errors
-    /// Returns the reason if the address is invalid. The reason repeats no part of the address, which may contain a
-    /// password.
+    /// Returns the reason if the address is invalid. The reason repeats no part of the address, because the address may
+    /// contain a password.
     pub fn new(address: &str, credentials_file: Option<PathBuf>, direct: &[String]) -> Result<Self, &'static str> {
         let uri: Uri = address.parse().map_err(|_| "must be http://HOST[:PORT]")?;
         let authority = uri.authority().ok_or("must be http://HOST[:PORT]")?;

@@ -1,8 +1,8 @@
 //! Imports images from layouts and archives. Documents and layers are checked as those from a registry.
 //!
 //! Archives are not extracted by name: a table records the position of each entry, and only required entries are read.
-//! So no name can escape a directory. Blobs are verified before they are passed to the unpacker, which verifies the
-//! uncompressed content.
+//! So no name can escape a directory. Blobs are verified before they are passed to the unpacker. The unpacker verifies
+//! the uncompressed content.
 
 mod archive;
 mod docker;

@@ -38,7 +38,7 @@ const VOLUMES: &str = "volumes";
 const DATA: &str = "data";
 /// Paths of mkfs.ext4, which creates the file system of an image.
 const MAKERS: [&str; 4] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4", "/bin/mkfs.ext4"];
-/// Options for speed: no journal, because the data is needed only until the container ends, and no initialization of
+/// Options for speed: no journal, because the data is needed only until the container exits, and no initialization of
 /// inode tables.
 const MAKER_OPTIONS: [&str; 9] = [
     "-q",

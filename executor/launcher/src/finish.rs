@@ -135,10 +135,10 @@ impl Remains {
         if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
-    /// Runs the first half of the end: all steps up to the exit record. The record is written even if an earlier step
-    /// failed. Failures are logged. If the wipe failed, the record has no receipt. `last` is called after the wipe and
-    /// before the exit is reported. The exit may be reported if this returns `Yes`. Call [`Self::leave`] afterwards in
-    /// either case.
+    /// Runs the cleanup up to and including the exit record: wipes the secrets, kills the cgroup, frees the ports. The
+    /// record is written even if an earlier step failed. Failures are logged. If the wipe failed, the record has no
+    /// receipt. `last` is called after the wipe and before the exit is reported. Report the exit only if this returns
+    /// `Yes`. Call [`Self::leave`] afterwards in either case.
     pub(crate) fn complete(
         &mut self,
         host: &Host,
@@ -221,9 +221,9 @@ impl Remains {
         }
     }
 
-    /// Runs the second half of the end: removes the resources of the container. If the exit record was not written,
-    /// tries again, because the disk may have free space now. If that also fails, the run directory is kept, and the
-    /// next launcher tries again. Returns [`ExitRecorded::Yes`] if the record is written.
+    /// Releases the remaining resources after [`Self::complete`]. If the exit record was not written, tries again,
+    /// because the disk may have free space now. If that also fails, the run directory is kept, and the next launcher
+    /// tries again. Returns [`ExitRecorded::Yes`] if the record is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: ExitRecorded) -> ExitRecorded {
         self.views.clear();
         if matches!(recorded, ExitRecorded::Yes)

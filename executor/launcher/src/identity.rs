@@ -23,9 +23,9 @@ use crate::errors::{failed, plain};
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 
-/// Limit on the address space in bytes. Includes the launcher's program and its memory at the fork.
+/// Maximum address space of the signer in bytes, including the program and the memory inherited from the launcher.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Limit on CPU time in seconds, which is enough for thousands of signatures. After that executord requests another
+/// Maximum CPU time of the signer in seconds: enough for thousands of signatures. After that executord requests another
 /// signer.
 const PROCESSOR_SECONDS_MAX: u64 = 60;
 /// Limit on open descriptors.

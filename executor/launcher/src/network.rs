@@ -1,4 +1,4 @@
-//! Attaches containers to networks. A container is attached before it runs, and detached when it ends. The shim
+//! Attaches containers to networks. A container is attached before it runs, and detached when it exits. The shim
 //! detaches it. If the shim is lost, the launcher or, after a restart, the next launcher does this. If CNI plugins
 //! fail, the launcher tries again.
 //!

@@ -8,9 +8,8 @@
 //! shm       clone the pod's /dev/shm, in the pod's mount namespace
 //! foreign   open a network namespace by a path of the operator's list, in the host's mount namespace
 //! host_shm  clone the host's /dev/shm, in the host's mount namespace
-//! ```
-//! If the pod ends meanwhile, its namespaces exist until the processes that have joined them exit. executord stops the
-//! members.
+//! ``` If the pod stops meanwhile, its namespaces exist until the processes that have joined them exit. executord stops
+//! the members.
 
 use std::fs::File;
 use std::io;
@@ -254,9 +253,9 @@ fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<O
     Ok(dir)
 }
 
-/// Moves this process into the network namespace of a container whose user namespace does not own it. This is done
-/// before the first process of the container is created, because the container's processes could not join the namespace
-/// themselves.
+/// Joins the network namespace at the plan's path. The container's user namespace does not own this network namespace,
+/// so the container's processes cannot join it. Therefore this process joins it before the container's first process is
+/// created.
 ///
 /// # Errors
 /// Returns a violation if the plan's path is not a network namespace that may be joined.

@@ -145,7 +145,7 @@ impl Filter {
     }
 
     /// Installs the filter for the calling thread and its descendants. Sets no_new_privs, unless the process may gain
-    /// privileges: it must then have CAP_SYS_ADMIN, which is dropped.
+    /// privileges: the process must then have CAP_SYS_ADMIN. This capability is dropped afterwards.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
         let Some(Remaining { held, ambient }) = &self.remaining else {
             self.programs.iter().try_for_each(|program| apply_filter(program))?;

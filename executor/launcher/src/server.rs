@@ -103,7 +103,7 @@ struct Server {
     deferred: Vec<requests::Deferred>,
     /// Killed shims that have not exited because they are blocked in the kernel.
     stuck: Vec<Stuck>,
-    /// Secret files of ended containers that are not wiped yet.
+    /// Secret files of exited containers that are not wiped yet.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
     /// Reserved descriptor. If no descriptor is free, it is closed so that a connection can be accepted.
@@ -119,7 +119,7 @@ struct Server {
 enum Event {
     /// A daemon connects.
     Connection,
-    /// A signal arrived: SIGCHLD, or a signal that ends this process.
+    /// A signal arrived: SIGCHLD, or a signal that terminates this process.
     Signal,
     /// A daemon sent a request or disconnected.
     Daemon,
@@ -372,8 +372,8 @@ impl Server {
         }
     }
 
-    /// Reaps orphans of exited shims, which become children of this subreaper. Shims and other tracked children are
-    /// reaped elsewhere.
+    /// Reaps orphans of exited shims. Such orphans become children of this process, which is a subreaper. Shims and
+    /// other tracked children are reaped elsewhere.
     fn reap_orphans(&self) {
         let children: BTreeSet<i32> = self.children().collect();
         while let Ok(Some((pid, _))) = process::reap_one(|pid| children.contains(&pid)) {

@@ -43,7 +43,7 @@ pub(crate) struct ShimHandle {
     pub pod_range: Option<u32>,
     /// True if the shim listens for daemons.
     pub(crate) listening: bool,
-    /// True after the shim has reported the container's end. The shim then cleans up and exits.
+    /// True after the shim has reported the container's exit. The shim then cleans up and exits.
     pub(crate) done: bool,
     /// Heartbeat. `None` for a shim that has not sent it.
     pub(crate) watch: Option<HeartbeatMonitor>,

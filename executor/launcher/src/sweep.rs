@@ -2,7 +2,7 @@
 //!
 //! If a shim exits unexpectedly, its container's init becomes a child of the launcher, which is a subreaper. The
 //! launcher has a handle on the secret files, and the record is on disk. When a launcher starts, it finds running shims
-//! and requests their handles again, and ends containers whose shim has exited.
+//! and requests their handles again, and cleans up containers whose shim has exited.
 
 mod recover;
 
@@ -236,8 +236,8 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     Some(Failure { kind, message, errno: 0 })
 }
 
-/// Returns true if a process of the container may have run. After a reboot only the first record is left, which has no
-/// start.
+/// Returns true if a process of the container may have run. After a reboot only the first record is left. The first
+/// record has no start.
 fn may_have_run(record: &ContainerRecord, this_boot: bool) -> bool {
     record.started_at.is_some() || !this_boot
 }
@@ -300,7 +300,7 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     }
 }
 
-/// Handles all leftovers of earlier launchers: ends containers without a shim, and returns the running shims.
+/// Handles all leftovers of earlier launchers: cleans up containers without a shim, and returns the running shims.
 ///
 /// # Errors
 /// Returns an error if the directories cannot be read.
@@ -362,7 +362,8 @@ fn await_records(host: &Host) -> io::Result<()> {
     }
 }
 
-/// Logs that a shim cannot be adopted because it is exiting or blocked. The shim's container is then ended.
+/// Logs that a shim cannot be adopted because it is exiting or blocked. The shim's container is then killed and cleaned
+/// up.
 fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
     log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
     id

@@ -73,7 +73,7 @@ impl From<TarError> for UnpackError {
     }
 }
 
-/// Formats a name from an archive for a message, as one line without control characters.
+/// Formats a name from an archive for an error message, as one line without control characters.
 pub(crate) fn shown(name: &[u8]) -> String {
     printable(name, NAME_MAX)
 }

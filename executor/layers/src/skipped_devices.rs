@@ -40,8 +40,8 @@ impl SkippedDevices {
         !self.paths.is_empty() && Self::covers(path) && self.paths.contains(&path.join(&b'/'))
     }
 
-    /// Returns the warning for users of the layer, which is shorter than a kilobyte. Returns `None` if nothing was
-    /// skipped.
+    /// Returns the warning for users of the layer. The warning is shorter than a kilobyte. Returns `None` if nothing
+    /// was skipped.
     pub fn warning(&self) -> Option<String> {
         let (word, rest) = match self.count {
             0 => return None,

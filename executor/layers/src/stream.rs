@@ -54,7 +54,7 @@ impl FromStr for Compression {
 }
 
 /// A file that is read from its start to the size that it had when it was opened. Reads do not use the descriptor's
-/// offset, which is shared with the sender.
+/// offset, because the sender shares this offset.
 struct Blob {
     file: File,
     at: u64,

@@ -101,7 +101,7 @@ impl PreparedUnpack {
 }
 
 /// Unpacks an archive into a tree. Components of its paths may have at most `name_max` bytes. Returns the skipped
-/// devices, which are those in `/dev`.
+/// devices: those in `/dev`.
 ///
 /// # Errors
 /// Returns an error if the archive is invalid, or if an I/O operation fails.

@@ -29,8 +29,8 @@ const SELF: &str = "/proc/self/exe";
 /// PATH in the program's environment.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Executes a provider's program in this process, which is killed when its parent exits. The command-line arguments are
-/// the parent's pid, the program and the program's arguments.
+/// Executes a provider's program in this process. This process is killed when its parent exits. The command-line
+/// arguments are the parent's pid, the program and the program's arguments.
 pub fn work() -> ExitCode {
     let mut words = std::env::args_os().skip(2);
     let parent = words.next().and_then(|pid| pid.to_str()?.parse().ok());

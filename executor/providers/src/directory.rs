@@ -116,7 +116,7 @@ fn plain(error: Errno) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Returns device and inode.
+/// Returns the device and inode.
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }

@@ -235,8 +235,8 @@ impl Providers {
         self.by_name.values().map(status).collect()
     }
 
-    /// Fetches secrets concurrently. The results have the order of `requests`. Each fetch ends within the provider's
-    /// time limit.
+    /// Fetches secrets concurrently. The results have the order of `requests`. Each fetch completes within the
+    /// provider's time limit.
     pub async fn fetch(&self, requests: &[FetchRequest]) -> Vec<Result<Fetched, FetchError>> {
         let mut groups: BTreeMap<BatchKey, Vec<usize>> = BTreeMap::new();
         let mut results: Vec<Option<Result<Fetched, FetchError>>> = requests.iter().map(|_| None).collect();

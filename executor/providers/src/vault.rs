@@ -2,8 +2,8 @@
 //!
 //! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`. Any other path is read
 //! unchanged: it belongs to version 1 of KV, or to an engine that creates credentials, whose lease is renewed. The
-//! provider logs in on first use, renews its token, and logs in again when the token has expired or is refused.
-//! With `auth = "jwt"` each workload has its own login and its own session, which is revoked after the workload.
+//! provider logs in on first use, renews its token, and logs in again when the token has expired or is refused. With
+//! `auth = "jwt"` each workload has its own login and its own session. The session is revoked after the workload.
 //! Redirects are not followed, so that a token is never sent to another host. If the server refuses a request, the
 //! error contains only the status, because the server's message might repeat parts of the request.
 
@@ -143,7 +143,7 @@ impl Vault {
         Caller { session: Arc::clone(&self.own), login: None }
     }
 
-    /// Returns path and query for a reference, and true if the path belongs to version 2 of KV.
+    /// Returns the path and query for a reference, and true if the path belongs to version 2 of KV.
     fn path(&self, reference: &SecretReference) -> (String, bool) {
         match vault_path::below(&self.kv_mounts, &reference.path) {
             Some((mount, rest)) => {

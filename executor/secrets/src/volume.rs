@@ -2,7 +2,7 @@
 //!
 //! Each container has one tmpfs, which is created detached: it has no path on the host. The tmpfs is filled before any
 //! process can see it, and the container gets read-only views of it, one per mount point. The shim keeps a writable
-//! handle, because secrets must be overwritten in place when the container ends; the launcher has a second handle.
+//! handle, because secrets must be overwritten in place when the container exits; the launcher has a second handle.
 //!
 //! ```text
 //! /0/                       mount point 0, a directory (0700, the process's user)

@@ -44,7 +44,7 @@ fn start_time(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok()?.trim().parse().ok()
 }
 
-/// Returns the fields from field 3 on.
+/// Returns the part of /proc/PID/stat after the name: field 3 and the later fields.
 fn after_name(stat: &[u8]) -> &[u8] {
     stat.iter().rposition(|b| *b == b')').and_then(|end| stat.get(end + 2..)).unwrap_or_default()
 }

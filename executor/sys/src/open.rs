@@ -32,8 +32,8 @@ pub fn read_whole(file: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Calls openat2, and repeats the call while the kernel requests a retry, which it does if a rename raced with the
-/// lookup. The descriptor is close-on-exec.
+/// Calls openat2, and repeats the call while the kernel requests a retry. The kernel requests a retry if a rename raced
+/// with the lookup. The descriptor is close-on-exec.
 ///
 /// # Errors
 /// Returns the kernel's error if openat2 fails.

@@ -216,8 +216,8 @@ pub fn allow_swap() -> io::Result<()> {
 }
 
 /// Requests SIGTERM for this process when the thread that created it exits. If that thread has already exited, the
-/// signal is sent immediately. Call this after a change of user, which clears the setting. `parent` is the parent's pid
-/// at the start.
+/// signal is sent immediately. Call this after a change of user, because the change clears the setting. `parent` is the
+/// parent's pid at the start.
 ///
 /// # Errors
 /// Returns the kernel's error if a system call fails, which is not expected.

@@ -57,7 +57,7 @@ fn by(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Returns the time until the deadline as poll requires it, or 0 if the deadline has passed.
+/// Returns the time until the deadline as a timeout for poll, or 0 if the deadline has passed.
 pub(crate) fn until(deadline: Instant) -> Timespec {
     let left = deadline.saturating_duration_since(Instant::now());
     Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }

@@ -4,7 +4,7 @@
 //! partial message. If the peer has closed, sending returns EPIPE and never causes a signal.
 //!
 //! Each end decides on its own if its calls block, by a flag in each call. O_NONBLOCK is not used, because it belongs
-//! to the open file description, which a peer that passed the socket shares.
+//! to the open file description. A peer that passed the socket shares this description.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -52,8 +52,8 @@ fn limit(pieces: usize, path: &[u8], limits: &Limits) -> Result<(), TarError> {
     Ok(())
 }
 
-/// Reads GNU's own format: some pieces in the header, more in the extension blocks after it, which `next_block`
-/// returns.
+/// Reads GNU's own format: some pieces in the header, more in the extension blocks after it. `next_block` returns the
+/// extension blocks.
 pub(crate) fn from_gnu(
     header: &Header<'_>,
     path: &[u8],
@@ -82,8 +82,8 @@ pub(crate) fn from_gnu(
     Ok((header.gnu_size()?, pieces))
 }
 
-/// Reads pax's format 1.0: a count, then one line per number, in whole blocks of the content, which `next_block`
-/// returns.
+/// Reads pax's format 1.0: a count, then one line per number, in whole blocks of the content. `next_block` returns
+/// these blocks.
 pub(crate) fn from_content(
     path: &[u8],
     limits: &Limits,

@@ -1,10 +1,10 @@
-//! Serves HTTP/2 connections and keeps their content out of the HTTP/2 library.
+//! Serves HTTP/2 connections and keeps their content out of h2, the HTTP/2 library.
 //!
 //! ```text
 //!            client
 //!     requests │ ▲ responses
 //!              ▼ │
-//!  inbound, outbound   frames, HPACK, between the socket and the library     socket
+//!  inbound, outbound   frames, HPACK, between the socket and h2              socket
 //!   bytes │ ▲      │ ▲
 //!         │ │      │ │ zeros of the same length, numbers, the streams' ids
 //!         │ │      ▼ │
@@ -16,8 +16,8 @@
 //! h2 reads into one buffer per connection and returns slices of it. h2 keeps header fields that a client adds to the
 //! dynamic table, and copies small responses into a write buffer. The client determines how much data h2 keeps, and how
 //! long. Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the
-//! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to the library. A
-//! stream's memory is freed when the stream ends, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
+//! frames, keeps fields and bodies by stream, and passes frames of the same shape without content to h2. A stream's
+//! memory is freed when the stream ends, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
 //! The input is a socket and a service; the output is requests with their own fields and bodies. All byte limits of a
 //! connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). The service decides
@@ -38,7 +38,7 @@ pub use calls::Calls;
 pub use inbound::FIELDS_MAX;
 pub use socket::Wire;
 
-/// Returns the bytes that the HTTP/2 library receives for a client's bytes, which are fed in pieces of `piece` bytes.
+/// Returns the bytes that h2 receives for a client's bytes. The client's bytes are fed in pieces of `piece` bytes.
 /// Stops if the client violates HTTP/2.
 pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut inbound = inbound::Inbound::new(Calls::new(8));

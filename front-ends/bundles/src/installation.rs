@@ -401,8 +401,8 @@ impl Installation {
     }
 }
 
-/// Checks the name of an installation, which becomes part of pod names. The name must have 1 to 40 characters of a-z,
-/// 0-9 and `-`, with a letter or digit at both ends.
+/// Checks the name of an installation. The name becomes part of pod names. The name must have 1 to 40 characters of
+/// a-z, 0-9 and `-`, with a letter or digit at both ends.
 ///
 /// # Errors
 /// Returns a message if the name is invalid.

@@ -1,4 +1,4 @@
-//! Writes the objects of a bundle that `agent-cli kube play` supports as a stream of JSON documents, which is also
+//! Writes the objects of a bundle that `agent-cli kube play` supports as a stream of JSON documents. The stream is also
 //! valid YAML. The stream can hold values of Secrets: it is zeroed on drop and written only to a pipe.
 
 use std::fmt::Write as _;

@@ -49,7 +49,7 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Parses a schema. `path` is its JSON pointer, for messages.
+    /// Parses a schema. `path` is its JSON pointer, for error messages.
     ///
     /// # Errors
     /// Returns an error if the schema is invalid or refers to another document.
@@ -74,7 +74,7 @@ impl Definition {
         });
         wrong.or(())?;
         // Formats such as `format: date` are checked. Encodings are checked at every depth, but contents are not
-        // decoded. `contentMediaType` is removed, because the library would otherwise not check the encoding.
+        // decoded. `contentMediaType` is removed, because the jsonschema crate would otherwise not check the encoding.
         let mut options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
         for (name, fits) in ENCODINGS {
             options = options.with_content_encoding(name, fits, |text| Ok(Some(text.to_owned())));
@@ -168,7 +168,7 @@ impl Definition {
         Err(Violations::one(path, 13, format!("the value is not valid JSON of type {}", self.types.join(" or "))))
     }
 
-    /// Returns the allowed types for messages.
+    /// Returns the allowed types for error messages.
     pub fn type_name(&self) -> String {
         if self.types.is_empty() { "any".into() } else { self.types.join("|") }
     }

@@ -116,8 +116,8 @@ impl Store {
         Ok(names)
     }
 
-    /// Locks an installation, which may not exist yet. Only the lock file is created. Returns `None` if another process
-    /// holds the lock.
+    /// Locks an installation. The installation may not exist yet. Only the lock file is created. Returns `None` if
+    /// another process holds the lock.
     ///
     /// # Errors
     /// Returns an error if the name is not valid or the file cannot be created or locked.

@@ -1,4 +1,4 @@
-//! Reads the software bills of materials (SBOMs) of an image, which Cloud Native Buildpacks store in a separate layer
+//! Reads the software bills of materials (SBOMs) of an image. Cloud Native Buildpacks store SBOMs in a separate layer
 //! (rule 6).
 
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Matches labels with selectors, which determine the templates that a convention decorates (Kubernetes'
-//! LabelSelector).
+//! Matches labels with selectors (Kubernetes' LabelSelector). The selectors of a convention determine the templates
+//! that the convention decorates.
 
 use std::collections::BTreeMap;
 use std::fmt;

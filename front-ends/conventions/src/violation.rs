@@ -110,7 +110,7 @@ impl fmt::Display for Violations {
 
 impl std::error::Error for Violations {}
 
-/// Quotes an untrusted string for a message, on one line and with limited length.
+/// Quotes an untrusted string for an error message, on one line and with limited length.
 pub(crate) fn shown(text: &str) -> String {
     format!("\"{}\"", printable(text, 80))
 }

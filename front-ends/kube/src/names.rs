@@ -57,8 +57,8 @@ pub(crate) fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// Returns true for the path of a file in a volume: a path below the volume that does not begin with `..`, which is
-/// reserved.
+/// Returns true for the path of a file in a volume: a path below the volume that does not begin with `..`. The prefix
+/// `..` is reserved.
 pub(crate) fn is_item_path(path: &str) -> bool {
     is_below(path) && !path.starts_with("..")
 }

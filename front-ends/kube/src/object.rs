@@ -221,8 +221,8 @@ fn check_metadata(object: &Located, report: &mut Report) {
     }
 }
 
-/// Returns the string in a field; empty if the field is missing or null. `None` if the value is not a string, which is
-/// reported by decoding.
+/// Returns the string in a field; empty if the field is missing or null. `None` if the value is not a string. Decoding
+/// reports such a value.
 fn text_or_missing<'a>(node: &'a Node, field: &str) -> Option<&'a str> {
     node.get(field).filter(|node| !matches!(node.value, Value::Null)).map_or(Some(""), Node::text)
 }

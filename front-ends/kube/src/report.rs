@@ -26,7 +26,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns line and column of a path below the object.
+    /// Returns the line and column of a path below the object.
     pub fn place(&self, path: &str) -> Place {
         self.root.place_of(&self.full(path))
     }

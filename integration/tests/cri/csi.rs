@@ -341,9 +341,9 @@ fn volumes_survive_restarts_of_executor_cri() {
     assert!(!target.exists() && records(&node).is_empty());
 }
 
-/// Rules C53 and G19: the provider is asked with the token of the pod, which reaches executord only with containers that
-/// mount the volume. A new token arrives without a new container, also after a restart of executord. No record has a
-/// token.
+/// Rules C53 and G19: the provider is asked with the token of the pod. The token reaches executord only with containers
+/// that mount the volume. A new token arrives without a new container, also after a restart of executord. No record has
+/// a token.
 #[test]
 fn tokens_stay_with_their_volumes() {
     let server = WebServer::start(|_, request| {

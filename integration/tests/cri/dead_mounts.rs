@@ -17,7 +17,7 @@ use tonic::{Code, Request};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A node whose pods may mount a FUSE file system of the test. `fuse` is dropped first, so that containers that wait
-/// for the file system can end.
+/// for the file system can exit.
 struct Stage {
     fuse: Fuse,
     node: KubernetesNode,

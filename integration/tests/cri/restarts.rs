@@ -130,7 +130,7 @@ fn living_launcher_is_not_waited_for() {
 }
 
 /// A cgroup whose processes survive SIGKILL until they are thawed. Only cgroup version 1 has such cgroups. Under
-/// version 2, SIGKILL ends frozen processes, so the launcher is killed without freezing.
+/// version 2, SIGKILL terminates frozen processes, so the launcher is killed without freezing.
 struct Freezer(Option<PathBuf>);
 
 impl Freezer {

@@ -172,7 +172,10 @@ fn values_are_in_the_container_alone() {
     let log = wait::until("the container has printed", || {
         fs::read_to_string(&log).ok().filter(|text| text.lines().count() == 2)
     });
-    assert!(log.contains("[REDACTED:") && log.contains(ordinary.as_str()), "the control: {log}");
+    assert!(
+        log.contains("[REDACTED:") && log.contains(ordinary.as_str()),
+        "control failed: the log lacks the ordinary variable or a redaction: {log}"
+    );
     assert!(!log.contains(file.as_str()) && !log.contains(variable.as_str()), "{log}");
     let shown = output(&node, &id, "cat /run/s/file; echo $SECRET");
     assert_eq!(shown, format!("{}{}\n", file.as_str(), variable.as_str()), "the control: the program has both values");
@@ -408,7 +411,10 @@ fn check_names_unknown_providers() {
         String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
     };
     let known = check(RULE);
-    assert!(known.contains("cgroup_parents") && !known.contains("cri.secrets"), "the control: {known}");
+    assert!(
+        known.contains("cgroup_parents") && !known.contains("cri.secrets"),
+        "control failed: a known provider is reported: {known}"
+    );
     let unknown = check(&RULE.replace("shelf", "vault"));
     assert!(
         unknown.contains("the configuration names the provider \"vault\", which executord does not have"),

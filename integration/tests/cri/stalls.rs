@@ -1,4 +1,4 @@
-//! Tests that calls end when executord does not answer: rules C14 and C16.
+//! Tests that calls return when executord does not answer: rules C14 and C16.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Lists are answered from memory, and every other call ends: at its deadline, or because the connection is closed.
+/// Lists are answered from memory, and every other call returns: at its deadline, or because the connection is closed.
 #[test]
 fn stopped_executord_holds_no_call() {
     let node = KubernetesNode::start();

@@ -162,12 +162,12 @@ fn killed_processes_leave_no_values() {
         std::fs::write(&control, all.join("\n")).unwrap();
         let report = search(&node, &needles, &[program]);
         let found: BTreeSet<&str> = report.hits.iter().map(|hit| &*hit.label).collect();
-        assert_eq!(found.len(), labels.len() + 1, "the control: {found:?}");
+        assert_eq!(found.len(), labels.len() + 1, "control failed: a label is missing: {found:?}");
         let in_program = report.hits.iter().filter(|hit| pid(&hit.place) == Some(program));
         let in_program: BTreeSet<&str> = in_program.map(|hit| &*hit.label).collect();
         let has_all =
             ["variable", "file", "fetched file", "fetched variable"].iter().all(|one| in_program.contains(one));
-        assert!(has_all, "the control: {in_program:?}");
+        assert!(has_all, "control failed: the program lacks a value: {in_program:?}");
         std::fs::remove_file(control).unwrap();
 
         let launcher = node.daemon.launcher().unwrap();

@@ -118,7 +118,10 @@ fn secrets_arrive_and_are_never_shown() {
     daemon.api.follow("web-1").until(|entry| entry.data == b"all\n");
     let seen = daemon.api.logs_so_far("web-1");
     assert!(seen.starts_with("drwx------ vcap\n"), "the directories on the way are real, and the user's alone: {seen}");
-    assert!(seen.contains(&format!("600 vcap file\n{CANARY}-env{CANARY}-file{CANARY}\n")), "the control: {seen}");
+    assert!(
+        seen.contains(&format!("600 vcap file\n{CANARY}-env{CANARY}-file{CANARY}\n")),
+        "control failed: the workload did not print its secrets: {seen}"
+    );
     for arguments in [
         &["inspect", "web-1"][..],
         &["inspect", "web-1", "--json"],

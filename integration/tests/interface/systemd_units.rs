@@ -71,7 +71,7 @@ fn unit_limits_core_files() {
     }
 }
 
-/// The OOM killer kills containers first, then executord, then the launcher: a kill of executord ends no container.
+/// The OOM killer kills containers first, then executord, then the launcher: a kill of executord stops no container.
 #[test]
 fn oom_killer_takes_containers_before_daemons() {
     let score = |unit: &str| settings(unit, "OOMScoreAdjust")[0].parse::<i32>().unwrap();

@@ -78,7 +78,7 @@ fn the_filter_on_system_calls_denies() {
     on_host.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "/usr/bin/python3", "-c", calls]);
     let on_host = String::from_utf8(on_host.output().unwrap().stdout).unwrap();
     for granted in ["unshare else", "keyctl else"] {
-        assert!(on_host.contains(granted), "the control: {on_host}");
+        assert!(on_host.contains(granted), "control failed: the host does not permit the call: {on_host}");
     }
 }
 

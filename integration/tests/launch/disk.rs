@@ -45,7 +45,7 @@ fn disk_limit_is_enforced_and_space_returned() {
         let reported = wait::until("dd has exited", so_far);
         let size = reported.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
         if disk_bytes == 0 {
-            assert_eq!(size, 40 << 20, "the control: {attacker:?}: {reported}");
+            assert_eq!(size, 40 << 20, "control failed: the size is limited: {attacker:?}: {reported}");
         } else {
             assert!(reported.contains("No space left on device"), "{attacker:?}: {reported}");
             assert!(size < LIMIT && size > LIMIT / 2, "{attacker:?}: {reported}");
@@ -61,8 +61,8 @@ fn disk_limit_is_enforced_and_space_returned() {
 /// Project quotas enforce the limits of bytes and files without a loop device. Root of the container cannot leave its
 /// project. Usage and limit are gone after the exit, whichever process is killed. The controls: without a limit the
 /// same write succeeds; a container with host ids could leave its project, so it gets its own file system. Most kernels
-/// and file systems have no project quotas, so this test runs in `cargo xtask vm-test`, which enables them at
-/// `EXECUTOR_QUOTA_DIR`.
+/// and file systems have no project quotas, so this test runs in `cargo xtask vm-test`. That command enables project
+/// quotas at `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn project_quota_enforces_disk_limit() {

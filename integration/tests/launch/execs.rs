@@ -1,4 +1,4 @@
-//! Executed processes and their descendants, also those in other sessions, end together: after a time limit, a
+//! Executed processes and their descendants, also those in other sessions, are killed together: after a time limit, a
 //! disconnect, and the exit of the program. See CRI rules G17 and C36, complaint X4.
 
 use std::fs;

@@ -107,7 +107,10 @@ fn secret_values_reach_no_response_or_file() {
         for canary in [&variable, &argument, &file] {
             assert!(!answers.contains(canary.as_str()), "{when}: {answers}");
         }
-        assert!(answers.contains("PLAIN_NAME") && answers.contains(TOKEN), "the control: {answers}");
+        assert!(
+            answers.contains("PLAIN_NAME") && answers.contains(TOKEN),
+            "control failed: ordinary names are missing: {answers}"
+        );
     };
     nowhere("while it runs");
     let reported = format!("{request:?}");

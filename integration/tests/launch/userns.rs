@@ -100,7 +100,11 @@ fn user_namespace_is_not_owned_by_root() {
     let control = entered(its_pid);
     roots.kill().unwrap();
     roots.wait().unwrap();
-    assert!(control.status.success(), "the control: {}", String::from_utf8_lossy(&control.stderr));
+    assert!(
+        control.status.success(),
+        "control failed: root cannot enter the user namespace: {}",
+        String::from_utf8_lossy(&control.stderr)
+    );
 }
 
 /// Files of an image have their original owners in the container, and root of the container has full rights to them.

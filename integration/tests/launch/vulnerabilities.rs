@@ -82,7 +82,7 @@ fn masked_paths_use_real_null_device() {
     let log = printed(&launcher, &plan("null", Draft { rootfs: &reference, ..Draft::default() }), &script);
     assert_eq!(log.matches("character special file 1:3").count(), files.len() + 1, "{files:?}: {log}");
     assert!(!log.contains("evil"), "nothing that was written is read back: {log}");
-    assert!(log.contains(String::from_utf8_lossy(&before).trim()), "the control: {target} is readable: {log}");
+    assert!(log.contains(String::from_utf8_lossy(&before).trim()), "control failed: {target} is not readable: {log}");
     assert_eq!(fs::read(target).unwrap(), before);
 }
 

@@ -88,9 +88,9 @@ fn set_user_id_programs_gain_privileges() {
         assert_eq!(open.matches(&format!("CapAmb:\t{NONE}")).count(), 2, "{open}");
         assert_eq!((open.matches("NoNewPrivs:\t0").count(), open.matches("Seccomp:\t2").count()), (2, 2), "{open}");
         let closed = printed(&daemon, request(&format!("{name}-closed"), users, false));
-        assert_eq!(closed.matches("Uid:\t1234\t1234\t1234\t1234").count(), 2, "the control: {closed}");
-        assert_eq!(closed.matches("NoNewPrivs:\t1").count(), 2, "the control: {closed}");
-        assert_eq!(closed.matches(&format!("CapBnd:\t{NONE}")).count(), 2, "the control: {closed}");
+        assert_eq!(closed.matches("Uid:\t1234\t1234\t1234\t1234").count(), 2, "control failed: not confined: {closed}");
+        assert_eq!(closed.matches("NoNewPrivs:\t1").count(), 2, "control failed: not confined: {closed}");
+        assert_eq!(closed.matches(&format!("CapBnd:\t{NONE}")).count(), 2, "control failed: not confined: {closed}");
     }
     let default = Daemon::start();
     let refused = violations(&default, request("refused", UserNamespace::Own, true));
@@ -141,14 +141,14 @@ fn unconfined_containers_have_no_filter() {
     // The call needs a capability that the container lacks, so its error does not differ from the filter's.
     assert!(open.contains("Seccomp:\t0") && open.contains("NoNewPrivs:\t1"), "{open}");
     let closed = printed(&daemon, request("closed", false));
-    assert!(closed.contains("Seccomp:\t2") && !closed.contains("unshared"), "the control: {closed}");
+    assert!(closed.contains("Seccomp:\t2") && !closed.contains("unshared"), "control failed: not confined: {closed}");
     let running = RunRequest { seccomp_unconfined: true, ..sleeper("running").rootfs(&reference) };
     assert!(daemon.api.started(running).spec.unwrap().seccomp_unconfined);
     let seen = exec(&daemon, "running", "busybox unshare -U true && echo unshared; grep Seccomp: /proc/self/status");
     assert!(seen.contains("Seccomp:\t0") && seen.contains("unshared"), "{seen}");
     let confined = daemon.api.started(sleeper("confined").rootfs(&reference));
     let seen = exec(&daemon, &confined.id, "busybox unshare -U true && echo unshared; grep Seccomp: /proc/self/status");
-    assert!(seen.contains("Seccomp:\t2") && !seen.contains("unshared\n"), "the control: {seen}");
+    assert!(seen.contains("Seccomp:\t2") && !seen.contains("unshared\n"), "control failed: not confined: {seen}");
     let both = RunRequest { seccomp_unconfined: true, allow_new_privileges: true, ..request("both", true) };
     let both = printed(&daemon, both);
     assert!(both.contains("Seccomp:\t0") && both.contains("NoNewPrivs:\t0"), "{both}");
@@ -192,7 +192,7 @@ fn requested_system_paths_are_masked() {
     let seen = exec(&daemon, "none", &script);
     assert!(seen.starts_with("1\n") && seen.ends_with("\n0\n"), "no mount below /proc: {seen}");
     for path in ["/fixed/file", "/etc/passwd", MSGMAX] {
-        assert!(seen.contains(&format!("wrote {path}\n")), "the control: {seen}");
+        assert!(seen.contains(&format!("wrote {path}\n")), "control failed: {path} was not written: {seen}");
     }
     let refused = violations(&closed, request("refused", list(&[]), list(&[&READONLY[1..]])));
     let fields: Vec<&str> = refused.iter().map(|(field, _)| &**field).collect();

@@ -115,7 +115,7 @@ fn nothing_is_collected_by_default() {
     assert!(!network.calls().iter().any(|call| call.starts_with("GC ")), "{:?}", network.calls());
 }
 
-/// ADD waits for the end of GC. Starts on other networks do not wait.
+/// ADD waits until GC has completed. Starts on other networks do not wait.
 #[test]
 fn additions_wait_for_a_collection() {
     let (network, rootfs) = (network(), Rootfs::busybox());

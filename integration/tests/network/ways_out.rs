@@ -43,7 +43,7 @@ fn network_is_removed_after_exit_or_failure() {
     let there = network.leftovers(daemon.setup());
     let kinds = ["CNI-DN-", " id: ", "10.123.0.", "veth", "networks/ends.json", "netns/ends"];
     for kind in kinds {
-        assert!(there.iter().any(|one| one.contains(kind)), "the control: {kind} exists: {there:#?}");
+        assert!(there.iter().any(|one| one.contains(kind)), "control failed: {kind} does not exist: {there:#?}");
     }
     daemon.api.stop("ends", Some(0)).unwrap();
     daemon.api.wait("ends").unwrap();

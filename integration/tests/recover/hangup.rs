@@ -1,5 +1,5 @@
-//! A terminal that closes sends SIGHUP to a whole process group. SIGHUP ends none of the executor's processes. For
-//! executord see also `tls/revoked.rs`, for the signer `identity/keys.rs`.
+//! A terminal that closes sends SIGHUP to a whole process group. SIGHUP terminates none of the executor's processes.
+//! For executord see also `tls/revoked.rs`, for the signer `identity/keys.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -38,8 +38,8 @@ const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /
     touch /etc/cf-service-bindings/x; echo err >&2; exit 7";
 
 /// The whole lifecycle of a container: secret files are on their own read-only tmpfs, have mode 0600 in directories
-/// with mode 0700, and are owned by the user. The process is confined. At the end, the files are wiped and the
-/// container is removed.
+/// with mode 0700, and are owned by the user. The process is confined. At exit, the files are wiped and the container
+/// is removed.
 #[test]
 fn container_runs_with_secrets_and_is_wiped() {
     let launcher = Launcher::start(&[]);

@@ -145,7 +145,7 @@ fn kill_during_removal_leaves_nothing() {
                 break;
             }
         }
-        assert!(met > 0, "the control: {victims} killed while something was there");
+        assert!(met > 0, "control failed: no kill of {victims} came before the removal was complete");
     }
 }
 

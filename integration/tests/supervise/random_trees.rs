@@ -69,5 +69,8 @@ fn random_trees_follow_rules_under_kills() {
         done += trees.len();
     }
     node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
-    assert!(failed > count / 10 && cancelled > count / 20, "the control: {failed} failed, {cancelled} cancelled");
+    assert!(
+        failed > count / 10 && cancelled > count / 20,
+        "control failed: only {failed} failed and {cancelled} were cancelled"
+    );
 }

@@ -146,7 +146,10 @@ fn no_process_of_earlier_run_remains() {
     let output = daemon.api.output("leaves").text();
     let (before, after): (Vec<&str>, Vec<&str>) = output.lines().partition(|line| line.ends_with("processes"));
     assert_eq!(before, ["2 processes"; 3], "{output}");
-    assert!(after.len() == 3 && after.iter().all(|line| *line != "and 2"), "the control: {output}");
+    assert!(
+        after.len() == 3 && after.iter().all(|line| *line != "and 2"),
+        "control failed: no process was left behind: {output}"
+    );
 }
 
 #[test]
@@ -342,7 +345,10 @@ fn a_sidecar_has_limits_of_its_own() {
     let few = daemon.api.run_to_end(with("few", many, Sidecar { pids: 4, ..Sidecar::default() }));
     assert!(!daemon.api.output("few").text().contains("all"), "{few:#?}");
     let enough = daemon.api.run_to_end(with("enough", many, Sidecar::default()));
-    assert!(daemon.api.output("enough").text().contains("all"), "the control: {enough:#?}");
+    assert!(
+        daemon.api.output("enough").text().contains("all"),
+        "control failed: the default limit is too low: {enough:#?}"
+    );
     for id in ["held", "free", "few", "enough"] {
         daemon.api.delete(id, false).unwrap();
     }

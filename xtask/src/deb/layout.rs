@@ -194,7 +194,7 @@ pub(super) fn write(to: &Path, content: &[u8]) -> anyhow::Result<()> {
 /// Writes a compressed file, without name and timestamp in its header.
 fn gzip(content: &[u8], to: &Path) -> anyhow::Result<()> {
     let mut child = Command::new("gzip").args(["-9", "-n"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let mut stdin = child.stdin.take().context("gzip's input")?;
+    let mut stdin = child.stdin.take().context("gzip has no standard input")?;
     let done = std::thread::scope(|scope| {
         scope.spawn(move || stdin.write_all(content));
         child.wait_with_output()

@@ -27,7 +27,7 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
         "--filter-platform",
         &workspace.host,
     ]))?;
-    let metadata: Value = serde_json::from_str(&metadata).context("reading `cargo metadata`")?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cannot parse the output of `cargo metadata`")?;
     let packages: BTreeMap<&str, &Value> =
         list(&metadata["packages"]).filter_map(|one| Some((one["id"].as_str()?, one))).collect();
     let linked = linked(&metadata, &packages);
@@ -70,7 +70,7 @@ fn linked<'a>(metadata: &'a Value, packages: &BTreeMap<&'a str, &'a Value>) -> B
 
 fn licences(manifest: &Path) -> anyhow::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
-    for entry in fs::read_dir(manifest.parent().context("a manifest's directory")?)? {
+    for entry in fs::read_dir(manifest.parent().context("the manifest's path has no directory")?)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().to_lowercase();
         if entry.file_type()?.is_file() && NAMES.iter().any(|known| name.starts_with(known)) {

@@ -64,10 +64,10 @@ impl<'a> Container<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .context("starting agent-cli run")?;
-        client.stdin.take().context("no pipe")?.write_all(secret.reveal())?;
+            .context("cannot start agent-cli run")?;
+        client.stdin.take().context("the child has no standard input")?.write_all(secret.reveal())?;
         let mut facts = Vec::new();
-        let mut output = BufReader::new(client.stdout.take().context("no pipe")?).lines();
+        let mut output = BufReader::new(client.stdout.take().context("the child has no standard output")?).lines();
         while let Some(line) = output.next().transpose()? {
             if line == "ready" {
                 return Ok(Self { daemon, client, output, facts });
@@ -76,7 +76,7 @@ impl<'a> Container<'a> {
             facts.push((name.to_owned(), value.to_owned()));
         }
         let mut complaint = String::new();
-        client.stderr.take().context("no pipe")?.read_to_string(&mut complaint)?;
+        client.stderr.take().context("the child has no standard error")?.read_to_string(&mut complaint)?;
         bail!("the container exited early ({}): {}", client.wait()?, complaint.trim_end());
     }
 

@@ -48,7 +48,7 @@ impl Daemon {
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
-            .context("starting executord")?;
+            .context("cannot start executord")?;
         let mut daemon = Self { child, directory, agent_cli: programs.join("agent-cli") };
         daemon.wait_until_ready()?;
         Ok(daemon)

@@ -16,7 +16,9 @@ pub(super) struct Secret(String);
 impl Secret {
     pub(super) fn random() -> anyhow::Result<Self> {
         let mut bytes = [0; LENGTH as usize / 2];
-        File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes)).context("/dev/urandom")?;
+        File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut bytes))
+            .context("cannot read /dev/urandom")?;
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
@@ -31,9 +33,12 @@ impl Secret {
 
     /// Returns the digest printed by coreutils' sha256sum, which the container also uses.
     pub(super) fn sha256(&self) -> anyhow::Result<String> {
-        let mut child =
-            Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("sha256sum")?;
-        child.stdin.take().context("no pipe")?.write_all(self.reveal())?;
+        let mut child = Command::new("sha256sum")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start sha256sum")?;
+        child.stdin.take().context("the child has no standard input")?.write_all(self.reveal())?;
         let done = child.wait_with_output()?;
         ensure!(done.status.success(), "sha256sum: {}", done.status);
         Ok(String::from_utf8(done.stdout)?.split(' ').next().unwrap_or_default().to_owned())

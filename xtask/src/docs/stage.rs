@@ -170,7 +170,7 @@ fn joined(from: &Path, path: &str) -> Option<PathBuf> {
 }
 
 fn put(path: &Path, text: &str) -> anyhow::Result<()> {
-    let dir = path.parent().context("a path without a directory")?;
+    let dir = path.parent().context("the path has no directory")?;
     fs::create_dir_all(dir).and_then(|()| fs::write(path, text)).with_context(|| path.display().to_string())
 }
 

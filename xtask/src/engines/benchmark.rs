@@ -149,9 +149,9 @@ fn density(stage: &Stage<'_>, runtime: &Runtime, figure: &mut Figure) -> anyhow:
     command.args(["-endpoint", &format!("unix://{}", runtime.socket.display()), "-pods", &PODS.to_string()]);
     let log = stage.directory.join("density.log");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(fs::File::create(&log)?);
-    let mut program = command.spawn().context("density")?;
+    let mut program = command.spawn().context("cannot start density")?;
     let mut line = String::new();
-    BufReader::new(program.stdout.take().context("a pipe")?).read_line(&mut line)?;
+    BufReader::new(program.stdout.take().context("the child has no standard output")?).read_line(&mut line)?;
     let result = serde_json::from_str(&line)
         .with_context(|| format!("density: {}", fs::read_to_string(&log).unwrap_or_default()));
     let after = memory(&stage.room);

@@ -135,7 +135,7 @@ fn build(workspace: &Workspace, runtime: Kind) -> anyhow::Result<Supplies> {
 fn install_openbao(workspace: &Workspace, supplies: &Supplies) -> anyhow::Result<()> {
     let clients = clients::install(workspace, &python::environment(workspace)?)?;
     let program = supplies.programs().join(cases::OPENBAO);
-    fs::copy(clients.join(clients::OPENBAO), program).context("OpenBao")?;
+    fs::copy(clients.join(clients::OPENBAO), program).context("cannot copy OpenBao")?;
     Ok(())
 }
 
@@ -171,7 +171,7 @@ impl Start<'_> {
 
     /// Starts a cluster, with the control plane on the first node.
     fn on(&self, sites: &[Arc<Site>]) -> anyhow::Result<Cluster> {
-        let first = sites.first().context("no node")?;
+        let first = sites.first().context("the cluster has no node")?;
         let control = &first.directory;
         certificates::make(control, sites)?;
         control::write_kubeconfigs(control, sites)?;
@@ -201,7 +201,7 @@ impl Start<'_> {
 /// Waits for SIGINT, SIGTERM or SIGHUP.
 fn wait_for_signal() -> anyhow::Result<()> {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-    signals.thread_block().context("blocking signals")?;
-    signals.wait().context("waiting for a signal")?;
+    signals.thread_block().context("cannot block signals")?;
+    signals.wait().context("cannot wait for a signal")?;
     Ok(())
 }

@@ -33,7 +33,7 @@ pub(super) fn run(
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     command.env("PATH", format!("{}:{path}", supplies.programs().display()));
     command.env("CONTAINER_RUNTIME_ENDPOINT", format!("unix://{}", runtime.socket.display()));
-    let done = command.stdin(Stdio::null()).output().context("script")?;
+    let done = command.stdin(Stdio::null()).output().context("cannot start script")?;
     let printed = String::from_utf8_lossy(&done.stdout).replace('\r', "");
     ensure!(done.status.success(), "{GUIDE}: {}\n{printed}", done.status);
     let mut lines = printed.lines();

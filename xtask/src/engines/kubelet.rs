@@ -1,7 +1,7 @@
 //! `cargo xtask kubelet-test`: a stock kubelet with executor-cri as its runtime, without an API server.
 //!
 //! The kubelet runs static pods, and each case checks the results through the kubelet's HTTP endpoints. All processes
-//! run in their own namespaces ([`super::room`]) with a small disk, which a case fills.
+//! run in their own namespaces ([`super::room`]) with a small disk. One case fills this disk.
 
 mod cases;
 mod pods;

@@ -196,7 +196,12 @@ impl Node {
         command.args(["--mount", "--propagation", "unchanged", "sh", "-ec", START_KUBELET]).arg(self.path("kernel"));
         command.arg(program).args(arguments);
         command.args(["--hostname-override", &self.site.name, "--node-ip", &self.site.address, "--v", "2"]);
-        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn().context("nsenter")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start nsenter")?;
         set(&self.running_kubelet, child)
     }
 
@@ -211,7 +216,7 @@ impl Node {
         // A child has the same name until it renames itself.
         let is_child = |one: &&Process| all.iter().any(|other| other.pid == one.parent);
         let Some(launcher) = all.iter().find(|one| !is_child(one)) else { return Ok(false) };
-        kill_process(Pid::from_raw(launcher.pid.cast_signed()).context("a pid")?, Signal::KILL)?;
+        kill_process(Pid::from_raw(launcher.pid.cast_signed()).context("the pid is 0")?, Signal::KILL)?;
         Ok(true)
     }
 
@@ -305,7 +310,7 @@ fn kill(place: &Mutex<Option<Child>>) -> anyhow::Result<()> {
         }
         std::thread::sleep(Duration::from_millis(1)); // until nsenter has forked
     };
-    kill_process(Pid::from_raw(pid.cast_signed()).context("a pid")?, Signal::KILL)?;
+    kill_process(Pid::from_raw(pid.cast_signed()).context("the pid is 0")?, Signal::KILL)?;
     nsenter.wait()?;
     Ok(())
 }

@@ -69,7 +69,7 @@ struct Failure {
 impl Report {
     /// Parses ginkgo's JSON report. Specs that were not selected are omitted: their state is skipped without a reason.
     pub(super) fn parse(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
-        let suites: Vec<Suite> = serde_json::from_slice(json).context("the report of ginkgo")?;
+        let suites: Vec<Suite> = serde_json::from_slice(json).context("cannot parse the report of ginkgo")?;
         let reports = suites.into_iter().flat_map(|suite| suite.spec_reports);
         let specs = reports.filter(|report| report.leaf_node_type == "It").filter_map(Spec::from_report).collect();
         Ok(Self { runtime, specs })
@@ -80,7 +80,7 @@ impl Report {
     pub(super) fn parse_conformance(runtime: String, json: &[u8]) -> anyhow::Result<Self> {
         let mut report = Self::parse(runtime, json)?;
         for spec in &mut report.specs {
-            let (group, subject) = spec.group.split_once("] ").context("a case without a group")?;
+            let (group, subject) = spec.group.split_once("] ").context("a case has no group")?;
             let name = format!("{subject} {}", spec.name);
             let of_node = if name.contains("[NodeConformance]") { ", NodeConformance" } else { "" };
             spec.group = format!("{}{of_node}", group.trim_start_matches('['));

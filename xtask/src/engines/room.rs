@@ -1,6 +1,7 @@
 //! Mount, network and PID namespaces for a run. When the init process exits, the kernel kills all processes in the
-//! namespaces, and removes the mounts and interfaces. The init process exits at the end of its standard input, which is
-//! when xtask exits in any way. A shell outside of the namespaces then removes the remaining cgroups and files.
+//! namespaces, and removes the mounts and interfaces. The init process exits at the end of its standard input. This
+//! input ends when xtask exits, in any way. A shell outside of the namespaces then removes the remaining cgroups and
+//! files.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -50,9 +51,9 @@ impl Room {
             .args([script, cgroup])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut shell = command.spawn().context("sh")?;
+        let mut shell = command.spawn().context("cannot start sh")?;
         let mut line = String::new();
-        BufReader::new(shell.stdout.take().context("a pipe")?).read_line(&mut line)?;
+        BufReader::new(shell.stdout.take().context("the child has no standard output")?).read_line(&mut line)?;
         ensure!(line == "ready\n", "cannot create the namespaces");
         let init = child_of(shell.id()).and_then(child_of).context("the namespaces have no process")?;
         Ok(Self { shell, init })
@@ -101,7 +102,7 @@ impl Drop for Room {
 /// Starts a program, and waits until it serves a socket. Returns the process of nsenter.
 pub(super) fn serve(mut command: Command, log: &Path, socket: &Path) -> anyhow::Result<Child> {
     let file = File::options().append(true).create(true).open(log)?;
-    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("nsenter")?;
+    let mut program = command.stdout(file.try_clone()?).stderr(file).spawn().context("cannot start nsenter")?;
     let deadline = Instant::now() + PATIENCE;
     while UnixStream::connect(socket).is_err() {
         if Instant::now() > deadline || program.try_wait()?.is_some() {

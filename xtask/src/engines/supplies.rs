@@ -132,7 +132,8 @@ pub(super) fn conformance(workspace: &Workspace, package: &str) -> anyhow::Resul
     let directory = directory(workspace)?;
     let program = format!("{package}.test");
     step(&format!("Building {program}, ginkgo and agnhost (6 minutes from nothing)"));
-    let (major, minor) = KUBERNETES.trim_start_matches('v').split_once('.').context("a version")?;
+    let (major, minor) =
+        KUBERNETES.trim_start_matches('v').split_once('.').context("the version of Kubernetes contains no dot")?;
     let minor = minor.split('.').next().unwrap_or(minor);
     let flags = [("gitVersion", KUBERNETES), ("gitMajor", major), ("gitMinor", minor)]
         .map(|(name, value)| format!("-X k8s.io/component-base/version.{name}={value}"));
@@ -180,7 +181,7 @@ impl Supplies {
         ensure!(sum.starts_with(BUSYBOX_SHA256), "{BUSYBOX} has the SHA-256 {sum}, not {BUSYBOX_SHA256}");
         run(Command::new("tar").arg("-xf").arg(&archive).arg("--strip-components=1").current_dir(work.path()))?;
         run(Command::new("sh").args(["-c", BUILD_BUSYBOX]).current_dir(work.path()))?;
-        fs::rename(work.path().join("busybox"), &built).context("busybox")
+        fs::rename(work.path().join("busybox"), &built).context("cannot move busybox")
     }
 
     fn web(&self) -> anyhow::Result<()> {
@@ -198,7 +199,7 @@ impl Supplies {
         let mut command = Command::new("mmdebstrap");
         command.args(ROOT).arg(include).arg("bookworm").arg(&new).arg("http://deb.debian.org/debian");
         run(&mut command)?;
-        fs::rename(new, archive).context("a root file system")
+        fs::rename(new, archive).context("cannot move the root file system into the cache")
     }
 
     /// Makes the root file system of kube-proxy's image.
@@ -227,10 +228,10 @@ impl Supplies {
         }
         let log = logs.join("images.log");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log)?);
-        let mut server = command.spawn().context("images")?;
+        let mut server = command.spawn().context("cannot start the registry")?;
         let input = server.stdin.take();
         let mut address = String::new();
-        BufReader::new(server.stdout.take().context("a pipe")?).read_line(&mut address)?;
+        BufReader::new(server.stdout.take().context("the child has no standard output")?).read_line(&mut address)?;
         let address = address.trim().to_owned();
         ensure!(!address.is_empty(), "the images cannot be served: {}", fs::read_to_string(&log).unwrap_or_default());
         Ok(Registry { address, _server: server, _input: input })

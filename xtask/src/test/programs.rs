@@ -85,7 +85,7 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
     ensure!(done.status.success(), "the tests do not compile: {}", done.status);
     let mut programs = Vec::new();
     for line in String::from_utf8_lossy(&done.stdout).lines() {
-        let message: Value = serde_json::from_str(line).context("cargo's messages")?;
+        let message: Value = serde_json::from_str(line).context("cannot parse the messages of cargo")?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         if message["profile"]["test"] != true {
             continue;
@@ -93,7 +93,7 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
         if let (Some(executable), Some(name), Some(manifest)) =
             (text(&message["executable"]), text(&message["target"]["name"]), text(&message["manifest_path"]))
         {
-            let directory = Path::new(&manifest).parent().context("a manifest without a directory")?.to_owned();
+            let directory = Path::new(&manifest).parent().context("the manifest's path has no directory")?.to_owned();
             let package = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
             programs.push(Program { package, name, executable: executable.into(), directory });
         }
@@ -164,7 +164,7 @@ fn passed(output: &str) -> u64 {
     numbers.sum()
 }
 
-/// Returns the names of the tests that have started but not ended, according to the output of the test harness.
+/// Returns the names of the tests that have started but not finished, according to the output of the test harness.
 fn running(output: &str) -> Vec<&str> {
     let mut running: Vec<&str> = Vec::new();
     let is_result = |text: &str| ["ok", "FAILED", "ignored"].iter().any(|result| text.starts_with(result));

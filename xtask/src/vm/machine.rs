@@ -112,8 +112,8 @@ impl Machine {
         let console = format!("file:{}", self.directory.join("console.log").display());
         let mut command = self.command(words, &["-serial", &console, "-serial", "stdio"]);
         command.args(options);
-        let mut qemu = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("qemu")?;
-        let output = qemu.stdout.take().context("qemu's output")?;
+        let mut qemu = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start qemu")?;
+        let output = qemu.stdout.take().context("qemu has no standard output")?;
         let (sender, lines) = channel();
         let running = Running { qemu, lines };
         // The thread exits when qemu exits and the pipe is closed.

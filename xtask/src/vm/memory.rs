@@ -1,7 +1,7 @@
 //! Searches all of the machine's memory one second after containers have exited, including free pages and the buffers
 //! of the kernel.
 //!
-//! The guest (`integration/vm/memory`) runs containers with secrets of every kind and with every entry point, and ends
+//! The guest (`integration/vm/memory`) runs containers with secrets of every kind and with every entry point, and stops
 //! half of them. Its memory is a file on this machine, which is searched after the machine was killed. The guest sends
 //! these lines:
 //!

@@ -36,8 +36,9 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
         "packaging/kubernetes/executor-cri-csi.conf",
     ];
     for document in documents.map(Path::new) {
-        let name = document.file_name().context("a document")?;
-        fs::copy(workspace.root.join(document), tree.join("docs").join(name)).context("a document")?;
+        let name = document.file_name().context("the document has no file name")?;
+        fs::copy(workspace.root.join(document), tree.join("docs").join(name))
+            .with_context(|| format!("cannot copy {}", document.display()))?;
     }
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
@@ -56,7 +57,8 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
         used_by_checks(&checks, "# tests: ")?.into_iter().filter(|(check, _)| wanted(check)).map(|(_, test)| test),
     );
     for (_, program) in used_by_checks(&checks, "# programs: ")?.iter().filter(|(check, _)| selected(check)) {
-        fs::copy(engines::program(workspace, program)?, tree.join("programs").join(program)).context("a program")?;
+        fs::copy(engines::program(workspace, program)?, tree.join("programs").join(program))
+            .with_context(|| format!("cannot copy {program}"))?;
     }
     for (name, executable) in tests(workspace, &names)? {
         // Debug information takes nine tenths of the size.
@@ -109,7 +111,7 @@ fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<
     let manifest = workspace.root.join("integration/Cargo.toml");
     let mut found = Vec::new();
     for line in String::from_utf8_lossy(&done.stdout).lines() {
-        let message: Value = serde_json::from_str(line).context("cargo's messages")?;
+        let message: Value = serde_json::from_str(line).context("cannot parse the messages of cargo")?;
         let is_test = message["target"]["kind"] == serde_json::json!(["test"])
             && message["manifest_path"].as_str() == manifest.to_str();
         if let (true, Some(path), Some(name)) =

@@ -39,7 +39,7 @@ const STEP_MS: u64 = 137;
 struct Stream {
     /// Exit codes by id, in the order of exits.
     answered: Vec<(String, String)>,
-    /// Number of containers that executord must know after a power cut.
+    /// Number of entries at the start of `answered` that executord must report after a power cut.
     durable: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Reports the checks: prints a line when a check ends, a summary, and JSON if requested.
+//! Reports the checks: prints a line when a check finishes, a summary, and JSON if requested.
 //!
 //! The guest sends the lines `@begin NAME`, `@note TEXT` (a figure to display), `@log TEXT` (output of a failed check)
 //! and `@end STATUS SECONDS`, where STATUS is `pass`, `fail` or `skip`. All other lines are console output.

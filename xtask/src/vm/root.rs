@@ -2,7 +2,7 @@
 //! when its inputs change.
 //!
 //! mmdebstrap verifies packages with Debian's keys. The same apt downloads the package of the kernel. Only the files of
-//! this package are used, because its scripts would need an initramfs, which the cloud kernel does not need for an NVMe
+//! this package are used, because its scripts would need an initramfs. The cloud kernel needs no initramfs for an NVMe
 //! disk with ext4. The result is a disk image and a kernel. The image is never modified: changes of a run are stored in
 //! a separate file.
 
@@ -88,7 +88,7 @@ pub(super) fn image(workspace: &Workspace, mirror: &str, fresh: bool) -> anyhow:
     let scratch = tempfile::tempdir_in(&directory)?;
     let tree = scratch.path().join("root");
     debootstrap(&tree, mirror)?;
-    fs::rename(tree.join("vmlinuz"), &root.kernel).context("the kernel")?;
+    fs::rename(tree.join("vmlinuz"), &root.kernel).context("cannot move the kernel")?;
     configure(&tree, &unit)?;
     let new = scratch.path().join("root.ext4");
     make_ext4(&tree, &new, DISK)?;

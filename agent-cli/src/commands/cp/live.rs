@@ -184,7 +184,7 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
     print_result(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
 }
 
-/// Returns type and size of a path in a container; `None` if it does not exist.
+/// Returns the type and size of a path in a container; `None` if it does not exist.
 async fn stat(session: &Session, id: &str, path: &str) -> Result<Option<PathStat>, Failure> {
     let doing = format!("cp {}:{}", plain(id), plain(path));
     session.client.stat(id, path).await.doing(&doing)

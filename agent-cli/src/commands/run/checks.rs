@@ -45,8 +45,8 @@ pub(crate) struct CheckArgs {
     /// Consecutive failures after which a check counts as failed, for checks that do not set it [default: 3]
     #[arg(long, value_name = "N")]
     health_retries: Option<u32>,
-    /// Time after the start of the process within which startup checks, or a monitor of --action, must pass [default:
-    /// 1m]
+    /// Time limit for startup checks, or a monitor of --action, to pass, measured from the start of the process
+    /// [default: 1m]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_start_period: Option<Duration>,
 }

@@ -47,8 +47,8 @@ pub(crate) struct IsolationArgs {
     /// adds
     #[arg(long)]
     strict_groups: bool,
-    /// Give processes the groups that /etc/group adds for their user, even if --user names a group, which replaces them
-    /// otherwise
+    /// Keep the groups that /etc/group adds for the user even if --user names a group; by default the named group
+    /// replaces them
     #[arg(long, conflicts_with = "strict_groups")]
     merge_groups: bool,
     /// Grant all capabilities, without a system call filter or masked paths; needs permission in executord's
@@ -119,7 +119,7 @@ pub(crate) struct HostNamespaceArgs {
 }
 
 impl HostNamespaceArgs {
-    /// Returns `host_pid` and `host_ipc` of a request.
+    /// Returns the `host_pid` and `host_ipc` of a request.
     pub(crate) fn flags(self) -> (bool, bool) {
         (self.pid.is_some(), self.ipc.is_some())
     }

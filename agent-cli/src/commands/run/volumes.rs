@@ -75,7 +75,7 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
     Ok(())
 }
 
-/// Pulls the images of volumes.
+/// Pulls the images of volumes. Images on this machine's disk are uploaded instead.
 pub(super) async fn fetch(session: &Session, request: &Request) -> Result<(), Failure> {
     for (image, always) in request.volumes_to_pull() {
         if request.on_disk().is_none() {

@@ -45,7 +45,7 @@ pub struct Attachment {
 /// Progress of an attachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// ADD has not ended, or has failed.
+    /// ADD has not completed, or has failed.
     Adding,
     /// ADD has succeeded.
     #[default]

@@ -127,8 +127,8 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
     Ok(spoken)
 }
 
-/// Returns a boolean, which is false if unset. Also accepts the boolean as a string, which some existing configurations
-/// contain.
+/// Returns a boolean; false if unset. Also accepts the boolean as a string, because some existing configurations
+/// contain strings.
 fn flag(map: &Map<String, Value>, name: &str) -> Result<bool, BadConfig> {
     match map.get(name) {
         None => Ok(false),

@@ -135,7 +135,7 @@ impl fmt::Display for BadReference {
 impl std::error::Error for BadReference {}
 
 impl Repository {
-    /// Returns host and port as in the reference, for example `docker.io`, `127.0.0.1:5000` or `[::1]:5000`.
+    /// Returns the host and port as in the reference, for example `docker.io`, `127.0.0.1:5000` or `[::1]:5000`.
     pub fn registry(&self) -> &str {
         &self.registry
     }

@@ -17,7 +17,7 @@ pub const SETUP: &str = "setup";
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actions {
-    /// Action that runs before `action`. If it fails, the container ends.
+    /// Action that runs before `action`. If it fails, the container exits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Action>,
     /// Main action.
@@ -26,7 +26,7 @@ pub struct Actions {
     /// others are cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Action>,
-    /// Policy for restarting `action` and the sidecars after they end.
+    /// Policy for restarting `action` and the sidecars after they finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
     /// Limits of sidecars, by their indices. Sidecars without own limits have no entry.
@@ -57,7 +57,7 @@ pub enum Action {
     Serial(Vec<Action>),
     /// Executes actions concurrently and waits for all; fails if any of them fails.
     Parallel(Vec<Action>),
-    /// Executes actions concurrently. When one ends for any reason, the others are cancelled and this action fails.
+    /// Executes actions concurrently. When one finishes for any reason, the others are cancelled and this action fails.
     Codependent(Vec<Action>),
     /// Succeeds even if its action fails.
     Try(Box<Action>),

@@ -138,8 +138,8 @@ pub struct UnpackLayer {
     /// Media type of the blob in the manifest.
     #[prost(string, tag = "2")]
     pub media_type: String,
-    /// Maximum bytes of the uncompressed archive and of the files in it; 0 for the launcher's own limit, which always
-    /// applies.
+    /// Maximum bytes of the uncompressed archive and of the files in it; 0 for the launcher's own limit. The launcher's
+    /// limit always applies.
     #[prost(uint64, tag = "3")]
     pub bytes_max: u64,
     /// Layers below this one in its image, bottom first: the 32 bytes of each diffID.

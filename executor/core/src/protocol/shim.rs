@@ -92,7 +92,7 @@ pub struct ReadTransfer {
     pub transfer: u32,
 }
 
-/// Reports the end of a transfer.
+/// Reports the completion of a transfer.
 #[derive(Clone, PartialEq, Message)]
 pub struct EndTransfer {
     /// Index of the transfer in the plan.
@@ -111,8 +111,8 @@ pub struct EndTransfer {
     pub began: u64,
 }
 
-/// Moves a transfer worker into the cgroup of the container's workers, which has the container's CPU limits. The shim
-/// replies before the daemon sends the worker its job.
+/// Moves a transfer worker into the cgroup of the container's workers. This cgroup has the container's CPU limits. The
+/// shim replies before the daemon sends the worker its job.
 #[derive(Clone, PartialEq, Message)]
 pub struct LimitWorker {
     /// Index of the transfer in the plan.

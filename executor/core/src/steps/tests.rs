@@ -228,7 +228,7 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000_000)
 }
 
-/// Extracts the log line and the delay from the orders of an end that is followed by a restart.
+/// Extracts the log line and the delay from the orders after an exit that is followed by a restart.
 fn pause(orders: &[StepOrder]) -> (String, Timer, u64) {
     let [StepOrder::Clear(text), StepOrder::Expire(timer, pause)] = orders else { panic!("{orders:?}") };
     (text.clone(), *timer, pause.as_secs())

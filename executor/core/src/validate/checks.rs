@@ -60,7 +60,7 @@ pub(super) fn check(checks: &Checks, policy: &Policy, report: &mut Report) -> Op
     if !starts && !checks.start_timeout.is_zero() && checks.start_timeout != START_TIMEOUT_DEFAULT {
         report.add("checks.start_timeout", Conflict.because("needs a startup or a liveness check"));
     }
-    span("checks.start_timeout", checks.start_timeout, Duration::ZERO, SPAN_MAX, report);
+    check_duration("checks.start_timeout", checks.start_timeout, Duration::ZERO, SPAN_MAX, report);
     let mut list = |name: &str, of: &[Check], is_startup: bool| {
         if of.len() > CHECKS_MAX {
             let why = format!("has {} entries; at most {CHECKS_MAX} are allowed", of.len());
@@ -107,9 +107,9 @@ fn or(asked: Duration, default: Duration) -> Duration {
 fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &mut Report) -> Check {
     let of = |name: &str| format!("{field}.{name}");
     let shortest = if matches!(check.probe, Probe::Exec(_)) { EXEC_INTERVAL_MIN } else { INTERVAL_MIN };
-    span(&of("interval"), check.interval, shortest, SPAN_MAX, report);
-    span(&of("timeout"), check.timeout, TIMEOUT_MIN, TIMEOUT_MAX, report);
-    span(&of("initial_delay"), check.initial_delay, Duration::ZERO, SPAN_MAX, report);
+    check_duration(&of("interval"), check.interval, shortest, SPAN_MAX, report);
+    check_duration(&of("timeout"), check.timeout, TIMEOUT_MIN, TIMEOUT_MAX, report);
+    check_duration(&of("initial_delay"), check.initial_delay, Duration::ZERO, SPAN_MAX, report);
     for (name, count) in
         [("healthy_threshold", check.healthy_threshold), ("unhealthy_threshold", check.unhealthy_threshold)]
     {
@@ -146,8 +146,8 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
     }
 }
 
-/// Checks a time if it is set.
-fn span(field: &str, asked: Duration, least: Duration, most: Duration, report: &mut Report) {
+/// Checks that a duration is within its limits, unless it is 0 (unset).
+fn check_duration(field: &str, asked: Duration, least: Duration, most: Duration, report: &mut Report) {
     if !asked.is_zero() && !(least..=most).contains(&asked) {
         let why = match least.is_zero() {
             true => format!("is {asked:?}; at most {most:?} is allowed"),

@@ -58,8 +58,8 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     files
 }
 
-/// Checks the files of a process in a tree of actions: individually, and together with the container's files, which are
-/// mounted next to them.
+/// Checks the files of a process in a tree of actions: individually, and together with the container's files. Both are
+/// mounted next to each other.
 pub(super) fn for_step(
     step: &DraftStep<'_>,
     own: &[PlannedFile],
@@ -159,7 +159,7 @@ pub(super) fn writable(
 /// Mode and group of a file.
 pub(super) type Access = (u32, Option<Principal>);
 
-/// Returns mode and group of a file: the requested values, otherwise the values of the replaced file, otherwise the
+/// Returns the mode and group of a file: the requested values, otherwise the values of the replaced file, otherwise the
 /// defaults.
 pub(super) fn access(
     file: &DraftFile<'_>,

@@ -41,9 +41,7 @@ pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
         if arg.is_empty() && !u32::try_from(index).is_ok_and(|index| given.contains_key(&index)) {
             report.add(
                 format!("{parent}.args[{index}]"),
-                Required.because(
-                    "is empty and no secret argument fills it; for an empty argument, set a secret argument with an empty value",
-                ),
+                Required.because("is empty; to pass an empty argument, set a secret argument with an empty value"),
             );
         }
     }

@@ -12,7 +12,7 @@ use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, T
 use crate::token::RUNTIME_DIR;
 
 /// Error for a size of 0, which means the memory limit, in a container without a memory limit.
-pub(super) const NO_LIMIT: &str = "is 0; without a limit on memory (limits.unlimited_memory) a size is required";
+pub(super) const NO_LIMIT: &str = "is 0; a size is required if limits.unlimited_memory is set";
 
 /// Maximum number of tmpfs file systems.
 const TMPFS_COUNT_MAX: usize = 64;

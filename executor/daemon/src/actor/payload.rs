@@ -13,7 +13,7 @@ use crate::model::container::link::ShimLink;
 pub(crate) struct LaunchPayload {
     /// This daemon's end of the connection to the shim.
     pub(crate) ours: Arc<ShimLink>,
-    /// The shim's end.
+    /// The shim's end of the connection.
     pub(crate) theirs: Seqpacket,
     /// Plan, as JSON.
     pub(crate) plan: MemFile,

@@ -63,7 +63,7 @@ impl Drop for Transferring {
 }
 
 impl Transferring {
-    /// Starts the transfers of running steps, and cancels the transfers of ended steps.
+    /// Starts the transfers of running steps, and cancels the transfers of finished steps.
     pub(crate) fn follow(
         &mut self,
         node: &Arc<Node>,

@@ -133,7 +133,7 @@ fn checked_reason(reason: &str) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Streams the progress of a drain until the drain completes or ends.
+/// Streams the progress of a drain until the drain completes or is cancelled.
 async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
     let (mut progress, mut state) = (node.cell.watch_progress(), node.cell.watch());
     let mut last = None;

@@ -1,7 +1,7 @@
 //! Self-test: periodically creates, starts, stops, wipes and removes a container.
 //!
-//! The container is a pod without members, which needs no image and no root file system and passes every policy. The
-//! container uses the same launcher, shim, namespaces, cgroup, init process, exit record and removal as any other
+//! The container is a pod without members. Such a pod needs no image and no root file system, and passes every policy.
+//! The container uses the same launcher, shim, namespaces, cgroup, init process, exit record and removal as any other
 //! container. The container has no secret files and executes no program. Its id is reserved: clients can neither use
 //! nor see it. The container produces no events. A full node is tested, too, because the container uses no capacity.
 

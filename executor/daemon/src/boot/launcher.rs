@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::{Account, BootError};
 use crate::config::Config;
 
-/// Time limit for the launcher to listen. Before that it removes leftover networks of earlier launchers, which alone
-/// may take 30 s.
+/// Time limit for the launcher to listen. Before that it removes leftover networks of earlier launchers. This removal
+/// alone may take 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Poll interval: there is no notification when a socket starts to listen.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

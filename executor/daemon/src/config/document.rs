@@ -21,8 +21,8 @@ pub(super) struct Document<'i> {
 /// Location of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Location {
-    /// 1-based line of the key, or of the deepest table that should contain it; and the key with the list indices of
-    /// the file.
+    /// 1-based line number, and the key with the list indices of the file. If the file does not contain the key, this
+    /// is the line of the deepest table that should contain it.
     Line(usize, String),
     /// The file does not contain even the first part of the key.
     Absent,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{Check, ConfigError, disk_of};
 
 /// Returns the default disk limit for completed containers: a tenth of the file system, but at least 1 GiB (or half of
-/// the disk, if that is less). A tenth of a small disk may be smaller than the log of one container, which would then
+/// the disk, if that is less). A tenth of a small disk may be smaller than the log of one container. Such a log would
 /// be deleted on completion.
 fn default_bytes(disk: u64) -> u64 {
     const LEAST: u64 = 1 << 30;

@@ -4,9 +4,8 @@
 //!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
 //!              │  └── shim: link ────────> Stop, Signal
 //!              └── driven by one task (actor), from its launch or its recovery to its completion
-//! ```
-//! The handle outlives the task, and then holds only the status of the completed container. Between the container's
-//! completion and the end of the task the shim releases the node's resources.
+//! ``` The handle outlives the task, and then holds only the status of the completed container. After the container's
+//! completion, and before the task returns, the shim releases the node's resources.
 
 pub mod link;
 pub(crate) mod reading;

@@ -165,7 +165,7 @@ impl Phase {
 }
 
 impl ContainerStatus {
-    /// Returns the network and the addresses of a container that is on one and has not ended.
+    /// Returns the network and the addresses of a container that is on a network and has not completed.
     pub(crate) fn network(&self) -> Option<&Attached> {
         let prepared = self.prepared.as_ref().filter(|_| self.state < State::Wiping)?;
         prepared.network.as_ref()

@@ -26,8 +26,8 @@ pub(super) struct AllowedServers {
 }
 
 impl AllowedServers {
-    /// Selects from the name servers of the request. If the request names none, selects from the host's name servers,
-    /// which only a container with egress may query. `own` are the addresses of the container.
+    /// Selects from the name servers of the request. If the request names none, selects from the host's name servers.
+    /// Only a container with egress may query these servers. `own` are the addresses of the container.
     pub(super) fn select(
         connectivity: &Connectivity,
         (network, own): (&BridgeNetwork, &[Address]),

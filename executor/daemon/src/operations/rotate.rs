@@ -39,7 +39,7 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of times that a list is rebuilt because of another daemon's concurrent update.
 const STALE_MAX: u32 = 5;
-/// Time limit for the shim's report of the new record, which precedes its response on the same connection.
+/// Maximum wait for the shim's record update, which normally precedes the response.
 pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request that is overwritten on drop.

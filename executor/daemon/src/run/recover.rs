@@ -181,8 +181,8 @@ fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
 }
 
 /// Merges a record into the containers of the ledger. The ledger's entry may belong to an earlier container with the
-/// same id, which was deleted and created again just before the daemon was killed. In that case the record replaces the
-/// entry.
+/// same id, if the container was deleted and created again just before the daemon was killed. In that case the record
+/// replaces the entry.
 fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRecord) {
     match known.get_mut(&record.plan.id) {
         Some(facts) if facts.created_at == record.created_at => {

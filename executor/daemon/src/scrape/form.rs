@@ -1,7 +1,7 @@
 //! Converts between the two text formats: OpenMetrics 1.0, and Prometheus' own (0.0.4), which every scraper supports.
 //!
-//! The library writes OpenMetrics. In the format of Prometheus, the description of a counter also has the suffix
-//! `_total`, and there is no end marker.
+//! The prometheus-client crate writes OpenMetrics. In the format of Prometheus, the description of a counter also has
+//! the suffix `_total`, and there is no end marker.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! Changes are collected, newer changes replace older ones, and one thread writes them in durable, atomic batches.
 //! Requests do not wait for a batch, except for changes that must survive a kill (`put_durably`, `put_cell`). If a kill
-//! -9 loses the last batch, its data is still in the shims' own records, which are written before shims report to the
-//! daemon. These records are not synced: results reach the disk with the batch, in one sync for all containers that
+//! -9 loses the last batch, its data is still in the shims' own records. A shim writes its record before it reports to
+//! the daemon. These records are not synced: results reach the disk with the batch, in one sync for all containers that
 //! completed in the meantime.
 //!
 //! A full or broken disk stops no container: the batch is kept, and the store is reopened until it accepts the batch.

@@ -432,8 +432,8 @@ impl Registry {
         locked(&self.inner).members(pod)
     }
 
-    /// Releases the capacity of a container, which stays in the registry. A later container with the same id keeps its
-    /// own capacity.
+    /// Releases the capacity of a container. The container stays in the registry. A later container with the same id
+    /// keeps its own capacity.
     pub fn release(&self, handle: &Handle) {
         let mut inner = locked(&self.inner);
         if inner.containers.get(handle.id()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {

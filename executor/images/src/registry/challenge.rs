@@ -63,8 +63,8 @@ fn parse(header: &str) -> Vec<Challenge> {
     found
 }
 
-/// Returns the text after a token68 (RFC 9110, 11.2), which ends a challenge. Returns `None` if the text does not begin
-/// with a token68.
+/// Returns the text after a token68 (RFC 9110, 11.2). A token68 ends a challenge. Returns `None` if the text does not
+/// begin with a token68.
 fn after_token68(text: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '~' | '+' | '/');
     let rest = text.trim_start_matches(is_part);

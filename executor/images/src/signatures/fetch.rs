@@ -235,8 +235,8 @@ impl Search<'_> {
         self.reasons.push(why);
     }
 
-    /// Records an error in the registry's content as a reason. Returns errors of the registry itself, which stop the
-    /// search.
+    /// Records an error in the registry's content as a reason. Returns errors of the registry itself. Such errors stop
+    /// the search.
     fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NotFound { .. }
@@ -257,7 +257,7 @@ fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
     entry.digest.parse().map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })
 }
 
-/// Shortens a digest for messages.
+/// Shortens a digest for error messages.
 fn brief(digest: &str) -> String {
     printable(digest, 100).chars().take("sha256:".len() + 12).collect()
 }

@@ -81,7 +81,7 @@ async fn image_in_use_is_not_removed() {
     assert!(place.images.list().is_empty() && place.shelf.layers.lock().unwrap().is_empty());
 }
 
-/// If an image is removed by force while a container uses it, its layers stay until the container ends.
+/// If an image is removed by force while a container uses it, its layers stay until the container exits.
 #[tokio::test]
 async fn mounted_layer_stays_until_container_ends() {
     let fake = Fake::honest().await;

@@ -11,7 +11,7 @@ use crate::errors::at;
 /// Every device with every access.
 const ALL: &str = "a";
 /// Devices that every container may use: the nodes that libcontainer creates below /dev, and terminals. The rules with
-/// `m` permit creating a node for any device, which the kernel limits to privileged processes.
+/// `m` permit creating a node for any device. The kernel limits the creation of nodes to privileged processes.
 const OF_EVERY_CONTAINER: [&str; 12] = [
     "c *:* m",
     "b *:* m",

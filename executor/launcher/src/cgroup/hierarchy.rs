@@ -106,8 +106,8 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
     Ok(points)
 }
 
-/// Moves the calling, single-threaded process into the cgroup of a directory. A write to `tasks` moves only the thread,
-/// which needs no grace period of the kernel.
+/// Moves the calling, single-threaded process into the cgroup of a directory. A write to `tasks` moves only the thread.
+/// Such a move needs no grace period of the kernel.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails. ENOENT means that the cgroup was removed because its container is

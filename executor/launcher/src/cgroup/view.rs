@@ -67,8 +67,8 @@ impl Hierarchies {
         set_attributes(points.as_fd(), Attributes { read_only: true, ..Attributes::default() })
     }
 
-    /// Mounts a container's directories in the calling process's mount namespace. `cpuset` is the container's cgroup
-    /// in the cpuset hierarchy, or the shared cgroup, which is always read-only.
+    /// Mounts a container's directories in the calling process's mount namespace. `cpuset` is the container's cgroup in
+    /// the cpuset hierarchy, or the shared cgroup. The shared cgroup is always read-only.
     ///
     /// # Errors
     /// Returns an error with the path if a directory cannot be mounted.

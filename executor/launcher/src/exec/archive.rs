@@ -93,7 +93,7 @@ impl LeftOut {
     }
 }
 
-/// Returns a path for a message, escaped to one line.
+/// Returns a path for an error message, escaped to one line.
 fn shown(path: &Path) -> String {
     printable(path.as_os_str().as_encoded_bytes(), 1024)
 }

@@ -40,7 +40,7 @@ use crate::log::{self, Level};
 use crate::sysctl;
 
 /// Prefix of bridge port names, and number of hexadecimal digits that distinguish bridges. With the number of the
-/// container's addresses, the name has at most 15 bytes, which is the kernel's limit.
+/// container's addresses, the name has at most 15 bytes, the kernel's limit.
 const DEVICE_PREFIX: &str = "ex";
 const DEVICE_DIGITS: usize = 6;
 /// Number of hexadecimal digits that distinguish installations.
@@ -133,8 +133,8 @@ pub(super) fn complete(
 }
 
 /// Checks that no other container and no program on the host uses the ports, and reserves them. Hold the returned lock
-/// until the record is written. The lock excludes other checks and [`make`], which deletes the elements of containers
-/// without a record.
+/// until the record is written. The lock excludes other checks and [`make`]. [`make`] deletes the elements of
+/// containers without a record.
 fn reserve_ports(
     host: &Host,
     id: &str,

@@ -186,7 +186,8 @@ pub(super) fn system(what: &str, error: &io::Error) -> String {
     format!("{what}: {}", crate::errors::plain(error))
 }
 
-/// Kills plugins of a container that were running when the shim was lost. At that time only VERSION had been called.
+/// Kills a container's leftover plugins, and removes their cgroup. If no network data is stored, these plugins were
+/// called only with VERSION.
 ///
 /// # Errors
 /// Returns an error if the cgroup of the plugins cannot be removed.

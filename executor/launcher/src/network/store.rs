@@ -185,8 +185,8 @@ pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Res
     Ok(())
 }
 
-/// Removes port files and partly written records without a complete record, which killed processes left behind. Skips
-/// the containers in `living`, because their shims may be writing records.
+/// Removes leftovers of killed processes: port files and partly written records without a complete record. Skips the
+/// containers in `living`, because their shims may be writing records.
 pub(super) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let Ok(_lock) = lock(host) else { return }; // a file is made before its record
     let records: BTreeSet<String> = names(host).into_iter().collect();

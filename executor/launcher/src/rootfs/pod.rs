@@ -1,4 +1,4 @@
-//! Assembles the root `pod`: an empty tmpfs with mount points, for a pod, which runs no program.
+//! Assembles the root file system of a pod: an empty tmpfs with mount points. A pod runs no program.
 
 use std::fs;
 use std::io;

@@ -2,7 +2,7 @@
 //! launcher's loop, reading a thousand large files or running plugins would delay every start.
 //!
 //! A task waits until there is room for its kind; then a process is forked for it. The process sends its reply, with a
-//! memory file, to the launcher, which forwards the reply after the process's exit.
+//! memory file, to the launcher. The launcher forwards the reply after the process's exit.
 
 use std::collections::VecDeque;
 use std::io;
@@ -44,7 +44,7 @@ pub(super) enum NetworkTask {
     Check(CheckNetwork),
     /// Let plugins remove stale attachments.
     Collect,
-    /// Detach ended containers that could not be detached.
+    /// Detach exited containers that could not be detached earlier.
     Detach,
 }
 

@@ -293,7 +293,7 @@ impl Ready {
         self.drive(host, |running, _| running.steps.cancel(now()));
     }
 
-    /// Handles the end or the cancellation of a transfer.
+    /// Handles the completion or cancellation of a transfer.
     pub(super) fn finish_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
         self.drive(host, |running, site| running.transferred(transfer, end, site));
     }
@@ -379,7 +379,7 @@ impl RunningSteps {
         self.steps.transfer_began(transfer)
     }
 
-    /// Continues after the end of a transfer.
+    /// Continues after the completion of a transfer.
     fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &StepContext<'_>) -> Vec<StepOrder> {
         if self.transfer_began(transfer).is_none() {
             return Vec::new();

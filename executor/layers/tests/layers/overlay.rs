@@ -15,7 +15,7 @@ fn stack(sandbox: &Sandbox, archives: Vec<Layer>) -> Vec<DiffId> {
     })
 }
 
-/// Returns names and contents of the merged layers.
+/// Returns the names and contents of the merged layers.
 fn seen(archives: Vec<Layer>) -> Vec<(String, String)> {
     let sandbox = Sandbox::new();
     let layers = stack(&sandbox, archives);

@@ -92,8 +92,8 @@ impl Forms {
     /// Cuts written bytes into the fewest pieces of about equal length and adds them. Returns the start of the last
     /// piece.
     ///
-    /// A piece does not begin with a short run of white space: output usually ends in a newline, which would then be
-    /// held back each time as the possible start of a piece.
+    /// A piece does not begin with a short run of white space: output usually ends in a newline. Otherwise the newline
+    /// would be held back each time as the possible start of a piece.
     pub(super) fn cut(&mut self, from: usize, to: usize) -> usize {
         let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));
         let mut begin = from;

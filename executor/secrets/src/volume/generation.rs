@@ -142,8 +142,8 @@ impl<'a> Rotation<'a> {
         Ok(Self { volume, number, mounts, changes, before })
     }
 
-    /// Writes the new generation, not yet visible, and passes the descriptor of each new file to `pass`. New pages are
-    /// charged to the cgroup of the calling process.
+    /// Writes the new generation without making it visible, and passes the descriptor of each new file to `pass`. New
+    /// pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
     /// Returns an error if the volume is full or the cgroup's memory limit is reached. The part that was written

@@ -1,12 +1,12 @@
 //! Stores secrets that the container's processes cannot see. Each step of an action tree has its own secrets, which are
-//! kept in the volume until the step starts and wiped when the step ends. The environment for processes that are
+//! kept in the volume until the step starts and wiped when the step finishes. The environment for processes that are
 //! executed later is stored in the same directory.
 //!
 //! ```text
 //! /steps/3/payload      arguments and environment of process 3, until it runs (0600, root)
 //! /steps/3/0/db/user    its files, mount point 0: read-only views of these are in the process's own mount namespace
 //! /steps/3/1            mount point 1, a single file
-//! /steps/environment    environment of the container's process, until the container ends (0600, root)
+//! /steps/environment    environment of the container's process, until the container exits (0600, root)
 //! /steps/5/payload      URL of a transfer, numbered after the processes, until it has ended (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```

@@ -74,7 +74,7 @@ fn files_are_private_and_linked_through_generation() {
     }
 }
 
-/// Returns type and mode, owner and group. Does not follow links.
+/// Returns the type, mode, owner and group. Does not follow links.
 fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
     let meta = rustix::fs::statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
     (meta.st_mode, meta.st_uid, meta.st_gid)
@@ -116,7 +116,7 @@ fn shared_file_opens_only_its_directories() {
 }
 
 /// A wipe writes zeros to the same page frames, so a reader that has the file open or mapped sees zeros. The control
-/// truncates and rewrites a file, which changes its frames.
+/// truncates and rewrites a file, so that its frames change.
 #[test]
 fn a_wipe_overwrites_in_place() {
     let secret = b"S3CR3T--".repeat(2000);

@@ -6,7 +6,7 @@
 //! A tree that a process could write to may contain anything: hard links, symbolic links to any path, pipes, deeply
 //! nested directories, files without permissions or with the immutable attribute, holes of any size. So a wipe follows
 //! no symbolic link, opens only regular files, and needs little stack and few descriptors at any depth. A wipe
-//! overwrites every file that has a name when the container ends. Pages that a process released earlier, by truncating
+//! overwrites every file that has a name when the container exits. Pages that a process released earlier, by truncating
 //! a file or deleting its own file, already belong to the kernel, like freed memory.
 //!
 //! A wipe never blocks. A file with a lease is left for a later wipe. A lease is possible only if the process created
@@ -264,8 +264,8 @@ fn wipe_file(file: &File) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Zeros the part of a file's last page behind the end of the file, which a mapping can write to. Punching a hole that
-/// is smaller than a page zeros that part of the page, and the visible size does not change.
+/// Zeros the part of a file's last page behind the end of the file. A mapping can write to this part. Punching a hole
+/// that is smaller than a page zeros that part of the page, and the visible size does not change.
 pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
     let page_end = size.next_multiple_of(rustix::param::page_size() as u64).min(i64::MAX.unsigned_abs());
     if size == page_end {

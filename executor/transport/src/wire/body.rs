@@ -1,8 +1,8 @@
-//! Restores the fields and bodies of requests from the library, and passes responses to the library without content.
+//! Restores the fields and bodies of requests from h2, and passes responses to h2 without content.
 //!
-//! The HTTP/2 library delivers a call as a path with the stream's id, and a body of zeros. The data is in [`Calls`].
-//! For each zero from the library one byte of data is consumed, so that the library's flow control works. A body is
-//! passed to the service message by message. Each message is complete, and is checked before it is decoded.
+//! h2 delivers a call as a path with the stream's id, and a body of zeros. The data is in [`Calls`]. For each zero from
+//! h2 one byte of data is consumed, so that h2's flow control works. A body is passed to the service message by
+//! message. Each message is complete, and is checked before it is decoded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use super::calls::{Calls, Request};
 use super::conversation::Conversation;
 use super::hpack;
 
-/// Zeros that the library gets in place of a response.
+/// Zeros that h2 gets in place of a response.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Size of gRPC's message prefix: a flag byte and a four-byte length.
 const PREFIX: usize = 5;
@@ -52,7 +52,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the call for a request of the library. Returns `None` if its stream is closed or exceeded the limit.
+    /// Returns the call for a request of h2. Returns `None` if its stream is closed or exceeded the limit.
     pub fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.start(id)?;
@@ -149,8 +149,8 @@ impl Responder {
         shadow
     }
 
-    /// Starts the response, and returns the response without content that the library gets. `secrets` is true if the
-    /// response contains secrets. The permit is released when the response is written.
+    /// Starts the response, and returns the response without content that h2 gets. `secrets` is true if the response
+    /// contains secrets. The permit is released when the response is written.
     pub fn answer<O: CallObserver>(
         self,
         answer: http::Response<Body>,
@@ -183,7 +183,7 @@ pub struct RequestBody<C> {
     body: Incoming,
     calls: Calls,
     id: u32,
-    /// Number of zeros from the library for which no data was consumed yet.
+    /// Number of zeros from h2 for which no data was consumed yet.
     owed: usize,
     parser: Parser,
     ready: VecDeque<Bytes>,
@@ -224,7 +224,7 @@ impl<C: MessageCheck> RequestBody<C> {
                         return Err(Status::resource_exhausted(why));
                     }
                     if flag != 0 {
-                        // The gRPC library rejects the prefix with the reason.
+                        // tonic rejects the prefix with the reason.
                         self.ready.push_back(prefix.to_vec().into());
                         self.parser = Parser::Over;
                     } else {
@@ -267,7 +267,7 @@ impl<C: MessageCheck> RequestBody<C> {
         Ok(())
     }
 
-    /// If the body ends within a message, returns a part of a message, so that the gRPC library reports the error.
+    /// If the body ends within a message, returns a part of a message, so that tonic reports the error.
     fn incomplete(&mut self) -> Option<Bytes> {
         let incomplete = match std::mem::replace(&mut self.parser, Parser::Over) {
             Parser::Prefix(_, 0) | Parser::Over => false,
@@ -288,8 +288,7 @@ impl<C: MessageCheck> hyper::body::Body for RequestBody<C> {
                 return Poll::Ready(Some(Ok(Frame::data(ready))));
             }
             while this.owed > 0 {
-                // If bytes are missing, they were dropped with the stream, and the library reports the end of the
-                // stream.
+                // If bytes are missing, they were dropped with the stream, and h2 reports the end of the stream.
                 let Some(part) = this.calls.take(this.id, this.owed) else {
                     this.owed = 0;
                     break;
@@ -326,15 +325,15 @@ impl<C> Drop for RequestBody<C> {
     }
 }
 
-/// Response body that is passed to the HTTP/2 library.
+/// Response body that is passed to h2.
 #[derive(Debug)]
 pub struct ResponseBody<O> {
     body: Body,
     calls: Calls,
     id: u32,
-    /// Number of zeros that the library must still get.
+    /// Number of zeros that h2 must still get.
     owed: usize,
-    /// True if the trailers are ready, but the library has not received its own trailers yet.
+    /// True if the trailers are ready, but h2 has not received its own trailers yet.
     trailers: bool,
     conversation: Conversation,
     observer: O,

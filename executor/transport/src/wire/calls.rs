@@ -1,8 +1,8 @@
-//! Stores the calls on one connection, with the content that the HTTP/2 library must not hold.
+//! Stores the calls on one connection, with the content that h2 must not hold.
 //!
 //! The socket's reader ([`super::inbound`]) adds requests, which the calls ([`super::body`]) consume. The calls add
-//! responses, which the writer ([`super::outbound`]) consumes. The library gets zeros of the same length, so that it
-//! alone handles streams, flow control and ordering. A stream's content is freed when either side closes the stream.
+//! responses, which the writer ([`super::outbound`]) consumes. h2 gets zeros of the same length, so that it alone
+//! handles streams, flow control and ordering. A stream's content is freed when either side closes the stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,12 +18,12 @@ use super::hpack;
 
 /// Maximum number of PINGs from a client without acknowledgement.
 const PINGS_MAX: usize = 1024;
-/// Maximum number of PINGs from the library without acknowledgement.
+/// Maximum number of PINGs from h2 without acknowledgement.
 const OWN_PINGS_MAX: usize = 4;
-/// Number of streams beyond the limit that may exist until the library refuses them.
+/// Number of streams beyond the limit that may exist until h2 refuses them.
 const STREAMS_SPARE: usize = 32;
-/// Maximum size of a connection's unconsumed requests, in bytes. The library's window is 1 MiB, and the library closes
-/// a connection whose client sends more.
+/// Maximum size of a connection's unconsumed requests, in bytes. h2's window is 1 MiB, and h2 closes a connection whose
+/// client sends more.
 const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ struct State {
     streams: HashMap<u32, Stream>,
     /// Id of the newest stream that the client has opened.
     newest: u32,
-    /// Id of the newest stream that the library will serve.
+    /// Id of the newest stream that h2 will serve.
     last: u32,
     /// Bytes of requests that no call has consumed.
     unread: usize,
@@ -287,7 +287,7 @@ impl Calls {
 
 /// Methods for the writer.
 impl Calls {
-    /// Returns the header block that replaces the library's header block on a stream.
+    /// Returns the header block that replaces h2's header block on a stream.
     pub(super) fn block(&self, id: u32) -> Vec<u8> {
         let mut state = self.state();
         let mut block = Vec::new();
@@ -330,7 +330,7 @@ impl Calls {
         }
     }
 
-    /// Closes the library's side of a stream.
+    /// Closes h2's side of a stream.
     pub(super) fn end_library_side(&self, id: u32) {
         let mut state = self.state();
         if let Some(stream) = state.streams.get_mut(&id) {
@@ -362,15 +362,15 @@ impl Calls {
         payload
     }
 
-    /// Records a PING of the library.
+    /// Records a PING of h2.
     pub(super) fn record_library_ping(&self, payload: [u8; 8]) {
         let mut state = self.state();
         state.own_pings.truncate(OWN_PINGS_MAX - 1);
         state.own_pings.push_front(payload);
     }
 
-    /// Records that the library serves no streams with an id above `last`. If the client violated the protocol, returns
-    /// the error code.
+    /// Records that h2 serves no streams with an id above `last`. If the client violated the protocol, returns the
+    /// error code.
     pub(super) fn record_goaway(&self, last: u32) -> Option<u32> {
         let mut state = self.state();
         state.last = last;

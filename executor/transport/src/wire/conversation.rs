@@ -1,8 +1,8 @@
-//! Keeps the messages of streaming calls out of the gRPC library.
+//! Keeps the messages of streaming calls out of tonic, the gRPC library.
 //!
-//! The gRPC library decodes a stream's requests from one buffer and encodes its responses into another. Both buffers
-//! keep their last content as long as the stream exists: typed input, printed output. Therefore the library gets an
-//! empty message in place of each message. The messages themselves are kept here, each in its own memory.
+//! tonic decodes a stream's requests from one buffer and encodes its responses into another. Both buffers keep their
+//! last content as long as the stream exists: typed input, printed output. Therefore tonic gets an empty message in
+//! place of each message. The messages themselves are kept here, each in its own memory.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -28,9 +28,9 @@ pub struct Conversation(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// True if the gRPC library gets requests as empty messages.
+    /// True if tonic gets requests as empty messages.
     streams_requests: bool,
-    /// True if the gRPC library sends responses as empty messages.
+    /// True if tonic sends responses as empty messages.
     streams_answers: AtomicBool,
     incoming: Mutex<VecDeque<Bytes>>,
     outgoing: Mutex<Outgoing>,
@@ -65,8 +65,7 @@ fn encoded(message: &impl Message) -> Bytes {
 }
 
 impl Conversation {
-    /// Creates the conversation of a call. `streams_requests` is true if the gRPC library gets requests as empty
-    /// messages.
+    /// Creates the conversation of a call. `streams_requests` is true if tonic gets requests as empty messages.
     pub(super) fn new(streams_requests: bool) -> Self {
         Self(Arc::new(Shared {
             streams_requests,
@@ -85,7 +84,7 @@ impl Conversation {
         extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
     }
 
-    /// Returns true if the gRPC library gets requests as empty messages.
+    /// Returns true if tonic gets requests as empty messages.
     pub(super) fn streams_requests(&self) -> bool {
         self.0.streams_requests
     }
@@ -94,7 +93,7 @@ impl Conversation {
         locked(&self.0.incoming).push_back(message);
     }
 
-    /// Returns true if the gRPC library sends responses as empty messages.
+    /// Returns true if tonic sends responses as empty messages.
     pub(super) fn streams_answers(&self) -> bool {
         self.0.streams_answers.load(Ordering::Acquire)
     }
@@ -109,7 +108,7 @@ impl Conversation {
         Some(message)
     }
 
-    /// Returns the sender for a handler's responses, and the stream that the handler returns to the gRPC library.
+    /// Returns the sender for a handler's responses, and the stream that the handler returns to tonic.
     pub fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
         self.0.streams_answers.store(true, Ordering::Release);
         let (sender, marks) = mpsc::channel(DEPTH);

@@ -1,7 +1,7 @@
 //! Encodes and decodes header blocks (RFC 7541) in memory that is overwritten when freed.
 //!
-//! The HTTP/2 library's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes
-//! strings into a persistent buffer. This decoder copies fields. The settings forbid clients to use a dynamic table
+//! h2's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes strings into a
+//! persistent buffer. This decoder copies fields. The settings forbid clients to use a dynamic table
 //! (SETTINGS_HEADER_TABLE_SIZE of 0). A client may add entries before it has received the settings. Such an entry is
 //! stored as two halves, each of which alone is random, and is dropped when the client acknowledges the settings.
 

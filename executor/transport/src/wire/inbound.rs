@@ -1,9 +1,9 @@
-//! Parses a client's frames. Passes their content to the calls, and frames of the same shape to the HTTP/2 library.
+//! Parses a client's frames. Passes their content to the calls, and frames of the same shape to h2.
 //!
-//! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers
-//! for numeric payloads. All other data from the client is dropped (fields, padding, unknown frames and settings, debug
-//! data, contents of PINGs). If a frame violates the protocol, the library gets a frame that violates the protocol in
-//! the same way, so that the library handles the violation.
+//! h2 gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers for
+//! numeric payloads. All other data from the client is dropped (fields, padding, unknown frames and settings, debug
+//! data, contents of PINGs). If a frame violates the protocol, h2 gets a frame that violates the protocol in the same
+//! way, so that h2 handles the violation.
 
 use std::io;
 
@@ -27,11 +27,11 @@ pub(super) struct Inbound {
     hpack: Decoder,
     parser: Parser,
     block: Option<Block>,
-    /// Bytes for the library.
+    /// Bytes for h2.
     reported: Vec<u8>,
-    /// Number of bytes of `reported` that the library has received.
+    /// Number of bytes of `reported` that h2 has received.
     given: usize,
-    /// Number of zeros that the library gets after these bytes.
+    /// Number of zeros that h2 gets after these bytes.
     zeros: usize,
     /// True after the client violated the protocol; further bytes are ignored.
     over: bool,
@@ -69,17 +69,17 @@ impl Inbound {
         }
     }
 
-    /// Returns true if the library will get no more bytes.
+    /// Returns true if h2 will get no more bytes.
     pub(super) fn is_over(&self) -> bool {
         self.over && self.waiting() == 0
     }
 
-    /// Returns the number of bytes that wait for the library.
+    /// Returns the number of bytes that wait for h2.
     pub(super) fn waiting(&self) -> usize {
         self.reported.len() - self.given + self.zeros
     }
 
-    /// Passes waiting bytes to the library, and returns the number of bytes passed.
+    /// Passes waiting bytes to h2, and returns the number of bytes passed.
     pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
         let reported = room.len().min(self.reported.len() - self.given);
         room[..reported].copy_from_slice(&self.reported[self.given..self.given + reported]);
@@ -94,8 +94,8 @@ impl Inbound {
         reported + zeros
     }
 
-    /// Parses bytes up to the end of a frame, and returns the number of bytes consumed. Call this only when the library
-    /// has received all earlier bytes.
+    /// Parses bytes up to the end of a frame, and returns the number of bytes consumed. Call this only when h2 has
+    /// received all earlier bytes.
     ///
     /// # Errors
     /// Returns an error if the client does not speak HTTP/2.
@@ -144,8 +144,7 @@ impl Inbound {
         }
     }
 
-    /// Closes the connection with this error code. The library gets a CONTINUATION frame without HEADERS, which it
-    /// rejects.
+    /// Closes the connection with this error code. h2 gets a CONTINUATION frame without HEADERS, which it rejects.
     fn fail(&mut self, code: u32) {
         self.calls.failed(code);
         frame::put(&mut self.reported, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
@@ -192,7 +191,7 @@ impl Inbound {
         }
     }
 
-    /// Forwards a numeric frame to the library, which checks its size.
+    /// Forwards a numeric frame to h2, which checks its size.
     fn push_shadow(&mut self, head: Head, mut payload: Vec<u8>) {
         payload.truncate(8);
         frame::put(&mut self.reported, head.kind, 0, head.stream, &payload);
@@ -206,7 +205,7 @@ impl Inbound {
         if head.has(flag::PADDED)
             && let Some(padding) = payload.first().copied()
         {
-            // The library needs the padding length for flow control.
+            // h2 needs the padding length for flow control.
             self.reported.push(padding);
             self.zeros -= 1;
             whole = usize::from(padding) < payload.len();
@@ -219,7 +218,7 @@ impl Inbound {
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) {
-        /// Settings that the library handles: ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE.
+        /// Settings that h2 handles: ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE.
         const REPORTED: [u16; 3] = [2, 4, 5];
         if head.has(flag::ACK) {
             self.calls.settle();
@@ -251,7 +250,7 @@ impl Inbound {
                 if !self.calls.answers_ping(&said) {
                     return;
                 }
-                reported.copy_from_slice(&said); // the library's own payload
+                reported.copy_from_slice(&said); // h2's own payload
             } else if !self.calls.record_client_ping(said) {
                 return self.fail(code::ENHANCE_YOUR_CALM);
             }
@@ -275,7 +274,7 @@ impl Inbound {
         }
         let mut reported = Vec::new();
         if self.calls.is_new(block.stream) {
-            // If the request is malformed, the library gets an empty block, which closes the stream (RFC 9113, 8.1.1).
+            // If the request is malformed, h2 gets an empty block, which closes the stream (RFC 9113, 8.1.1).
             if let Some(request) = fields.request() {
                 hpack::put_request(&mut reported, &format!("/{}", block.stream));
                 self.calls.opened(block.stream, request, block.end_stream);
@@ -407,7 +406,7 @@ mod tests {
         block
     }
 
-    /// Returns the bytes that the library gets for a client's frames, without the preface.
+    /// Returns the bytes that h2 gets for a client's frames, without the preface.
     fn reported(frames: &[Vec<u8>]) -> Vec<u8> {
         let said = [PREFACE.to_vec(), frames.concat()].concat();
         let reported = shadow(&said, 7);
@@ -472,7 +471,7 @@ mod tests {
         assert!(all.ends_with(&empty(flags)));
     }
 
-    /// If the connection fails, the library gets one CONTINUATION frame without HEADERS and nothing after it.
+    /// If the connection fails, h2 gets one CONTINUATION frame without HEADERS and nothing after it.
     #[test]
     fn faults_end_the_connection_with_their_code() {
         let fault = frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &[]);

@@ -1,4 +1,4 @@
-//! Parses the HTTP/2 library's frames for the socket, and replaces placeholders with header blocks and bodies.
+//! Parses h2's frames for the socket, and replaces placeholders with header blocks and bodies.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use hyper::body::{Buf as _, Bytes};
 use super::calls::Calls;
 use super::frame::{self, HEADER, Head, PAYLOAD_MAX, code, flag, kind};
 
-/// Parser of the library's frames.
+/// Parser of h2's frames.
 #[derive(Debug)]
 pub(super) struct Outbound {
     calls: Calls,
@@ -22,7 +22,7 @@ pub(super) struct Outbound {
 #[derive(Debug)]
 enum Parser {
     Header([u8; HEADER], usize),
-    /// Skipping the library's content; holds the number of remaining bytes.
+    /// Skipping h2's content; holds the number of remaining bytes.
     Skip(usize),
     /// Reading the payload of a control frame.
     Payload(Head, Vec<u8>),
@@ -63,7 +63,7 @@ impl Outbound {
         self.calls.written(of_bodies);
     }
 
-    /// Parses bytes from the library.
+    /// Parses bytes from h2.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = match &mut self.parser {
@@ -104,7 +104,7 @@ impl Outbound {
         let skipped = |length| if length == 0 { Parser::Header([0; HEADER], 0) } else { Parser::Skip(length) };
         match head.kind {
             kind::DATA => {
-                // The library does not pad frames.
+                // h2 does not pad frames.
                 head.put(&mut self.small);
                 if head.length > 0 {
                     self.flush_small();
@@ -121,7 +121,7 @@ impl Outbound {
                 self.put_block(&head, &block);
                 self.parser = skipped(head.length);
             }
-            // Continues the library's own header block, which was replaced.
+            // Continues h2's own header block, which was replaced.
             kind::CONTINUATION => return self.parser = skipped(head.length),
             _ if head.length > 0 => self.parser = Parser::Payload(head, Vec::with_capacity(head.length)),
             _ => {
@@ -199,7 +199,7 @@ mod tests {
         bytes
     }
 
-    /// The library's placeholders are replaced by header blocks and bodies, regardless of how writes are split.
+    /// h2's placeholders are replaced by header blocks and bodies, regardless of how writes are split.
     #[test]
     fn placeholders_are_replaced_by_contents() {
         let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());

@@ -1,5 +1,4 @@
-//! The stream that the HTTP/2 library reads and writes. The stream converts between a socket and the library by
-//! [`Inbound`] and [`Outbound`].
+//! The stream that h2 reads and writes. The stream converts between a socket and h2 by [`Inbound`] and [`Outbound`].
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -15,7 +14,7 @@ use super::outbound::Outbound;
 
 /// Read size, in bytes.
 const READ: usize = 16 << 10;
-/// Number of unwritten bytes above which the library has to wait.
+/// Number of unwritten bytes above which h2 has to wait.
 const WAITING_MAX: usize = 64 << 10;
 /// Maximum number of pieces per write.
 const PIECES: usize = 64;

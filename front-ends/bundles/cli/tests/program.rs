@@ -120,7 +120,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns status and reason of a condition in the output of `status --json`.
+/// Returns the status and reason of a condition in the output of `status --json`.
 fn condition(status: &str, kind: &str) -> (String, String) {
     let status: Value = serde_json::from_str(status).unwrap();
     let conditions = status["installation"]["conditions"].as_array().unwrap();

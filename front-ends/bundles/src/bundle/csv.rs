@@ -38,7 +38,7 @@ pub struct Deployment {
 /// A part of a bundle that needs an API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotProvided {
-    /// The part, for messages.
+    /// The part, for error messages.
     pub what: String,
     /// The missing feature.
     pub why: &'static str,

@@ -25,7 +25,7 @@ pub struct Object {
 }
 
 impl Object {
-    /// Returns file and line for messages.
+    /// Returns the file and line for error messages.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
@@ -58,8 +58,8 @@ pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'
     entries.iter().map(|(key, node)| (&*key.name, node))
 }
 
-/// Returns path and error message of each entry of a mapping whose value is not a string. If the value at the path is
-/// not a mapping, returns one message about that value.
+/// Returns the path and error message of each entry of a mapping whose value is not a string. If the value at the path
+/// is not a mapping, returns one message about that value.
 pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
     match at(node, path).map(|node| &node.value) {
         None | Some(Value::Null) => Vec::new(),

@@ -1,8 +1,9 @@
-//! Reads objects directly from the events of the YAML parser. Parsing takes half the time of the full reader, which
-//! supports features that most documents do not use.
+//! Reads objects directly from the events of the YAML parser. Parsing takes half the time of the full reader. The full
+//! reader supports features that most documents do not use.
 //!
 //! This reader rejects documents with an anchor, a tag, a merge, an unusual plain scalar or any error. The caller then
-//! reads such a document with the full reader, which also reports the errors. The results of both readers are the same.
+//! reads such a document with the full reader. The full reader also reports the errors. The results of both readers are
+//! the same.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -204,7 +204,7 @@ fn digest(value: &Value) -> [u8; 32] {
 }
 
 impl Objects {
-    /// Returns file and line for messages, relative to the catalog.
+    /// Returns the file and line for error messages, relative to the catalog.
     pub fn place_text(&self, file: usize, line: u64) -> String {
         let Some(path) = self.listing.files.get(file) else { return String::new() };
         let shown = path.strip_prefix(&self.root).ok().filter(|rest| !rest.as_os_str().is_empty());
@@ -215,7 +215,7 @@ impl Objects {
         if line == 0 { shown } else { format!("{shown}:{line}") }
     }
 
-    /// Returns the reason why a catalog has no packages, for messages.
+    /// Returns the reason why a catalog has no packages, for error messages.
     pub(super) fn why_empty(&self) -> String {
         let left_out = self.listing.left_out.iter().map(|(file, count)| {
             let file = file.strip_prefix(&self.root).unwrap_or(file).display();
@@ -230,7 +230,7 @@ impl Objects {
         format!("the catalog has no packages: {}", reasons.join("; "))
     }
 
-    /// Returns file and line of an object for messages.
+    /// Returns the file and line of an object for error messages.
     pub fn place_of(&self, object: &Object) -> String {
         self.place_text(object.place.file, object.place.line)
     }

@@ -91,7 +91,7 @@ impl Bundle {
         self.version.cmp_precedence(&other.version).then_with(|| release(self).cmp(&release(other)))
     }
 
-    /// Returns version and release.
+    /// Returns the version and release.
     pub fn version_text(&self) -> String {
         match &*self.release {
             "" => self.version.to_string(),

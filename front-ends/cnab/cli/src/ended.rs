@@ -62,7 +62,7 @@ pub(crate) async fn conclude(
     Ok(ended)
 }
 
-/// Returns status and message for a container's exit.
+/// Returns the status and message for a container's exit.
 pub(crate) fn evaluate(container: &Container) -> (Status, String) {
     let result = container.result.as_ref();
     let said =

@@ -28,7 +28,7 @@ pub(crate) struct Document {
     pub(crate) object: Value,
 }
 
-/// Location of an object, for messages.
+/// Location of an object, for error messages.
 pub(crate) struct Location {
     pub(crate) file: String,
     pub(crate) number: usize,

@@ -86,7 +86,7 @@ impl Input {
         (objects, report)
     }
 
-    /// Returns the names of the files as the user gave them, for messages.
+    /// Returns the names of the files as the user gave them, for error messages.
     fn named(&self) -> String {
         self.args.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }

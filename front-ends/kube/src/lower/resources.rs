@@ -14,7 +14,7 @@ use crate::weight::cpu_weight;
 pub(super) type Amounts = BTreeMap<String, Quantity>;
 
 impl Lowering<'_> {
-    /// Returns limits and requests of a container. Requests default to the limits.
+    /// Returns the limits and requests of a container. Requests default to the limits.
     pub(super) fn amounts(&mut self, path: &str, resources: Option<&ResourceRequirements>) -> (Amounts, Amounts) {
         let Some(resources) = resources else { return Default::default() };
         if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {

@@ -44,7 +44,7 @@ fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
         let mut header = Header::new_ustar();
         header.set_entry_type(*kind);
         header.set_mode(0o644);
-        // Written directly, because the library refuses paths that lead outside.
+        // Written directly, because the tar crate refuses paths that lead outside.
         for (at, text) in [(0, path), (157, link)] {
             let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("the text is too long")?;
             field.copy_from_slice(text.as_bytes());
@@ -143,6 +143,6 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;
-    let seen = is_outside(&daemon)?.context("the check finds nothing")?;
+    let seen = is_outside(&daemon)?.context("control failed: the check does not find the intentional file")?;
     Ok(format!("the check finds an intentional file: {}", seen.trim()))
 }

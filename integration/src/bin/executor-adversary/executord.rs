@@ -1,5 +1,5 @@
-//! Attacks by executord's user: actions that a compromised executord can cause in the launcher or a shim, which run as
-//! root.
+//! Attacks by executord's user: actions that a compromised executord can cause in the launcher or a shim. The launcher
+//! and the shims run as root.
 
 mod disk;
 mod messages;

@@ -1,8 +1,8 @@
 //! Simulates faults of the machine: its clock is changed while containers run.
 //!
 //! The host's clock stays unchanged. A library that is preloaded into executord shifts the wall clock of
-//! `clock_gettime` by the number of hours in a file. Limits: the library is not preloaded into the launcher and shims,
-//! so a result that is recorded after a jump has an unshifted date.
+//! `clock_gettime` by the number of hours in a file. Limits: the launcher and the shims do not preload this library, so
+//! a result that is recorded after a jump has an unshifted date.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

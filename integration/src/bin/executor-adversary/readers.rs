@@ -166,7 +166,7 @@ fn stubborn(daemon: &Daemon) -> anyhow::Result<()> {
 fn call(daemon: &Daemon) -> anyhow::Result<()> {
     let mut drain = daemon.api.client().cell().drain(Some(LONG), 1, "attack")?;
     let progress = daemon.api.block_on(drain.next())?.context("the drain reported no progress")?;
-    ensure!(!progress.done, "the drain is done");
+    ensure!(!progress.done, "the drain completed although a process ignores SIGTERM");
     Ok(())
 }
 

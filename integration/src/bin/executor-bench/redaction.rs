@@ -1,5 +1,5 @@
-//! Speed of masking secret values in output. Compares the redactor with a plain copy and with the `aho-corasick` crate,
-//! which searches for the same forms of the values.
+//! Speed of masking secret values in output. Compares the redactor with a plain copy and with the `aho-corasick` crate.
+//! That crate searches for the same forms of the values.
 //!
 //! The masked values are 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON. The
 //! output consists of log lines, of which one in a thousand contains a value. The output is processed in chunks of the

@@ -6,10 +6,10 @@
 //! certificate and key without an error. Then the container is stopped and deleted, and a new container is started
 //! under its id.
 //!
-//! A thread constantly reads the certificates and keys of all containers, which must match at any time. After a key is
-//! replaced, executord, the launcher, the signer and all files are searched for the key. After its container's exit,
-//! the shims are searched too; before that, a shim has old values to mask them in the output. The search is repeated in
-//! each later life. If a shim is killed, its container is lost, and its keys are gone too.
+//! A thread constantly reads the certificates and keys of all containers. A certificate and its key must match at any
+//! time. After a key is replaced, executord, the launcher, the signer and all files are searched for the key. After its
+//! container's exit, the shims are searched too; before that, a shim has old values to mask them in the output. The
+//! search is repeated in each later life. If a shim is killed, its container is lost, and its keys are gone too.
 //!
 //! Limits: a key that never reached a file, or that was replaced before the next reading, is not searched for.
 
@@ -427,7 +427,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic is told by [`Watch::reads`]
+            let _ = thread.join(); // [`Watch::reads`] reports a panic
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Counts the system calls of one of the executor's processes on entry, and stops the process at one of them.
 //!
 //! The tracer is a thread, because the kernel accepts ptrace calls and waits only from the attached thread. The tracer
-//! attaches with PTRACE_SEIZE, which does not stop a process. The tracer detaches by exiting, which releases every
+//! attaches with PTRACE_SEIZE, which does not stop a process. The tracer detaches by exiting. Its exit releases every
 //! remaining tracee. A shim and its helpers are traced from their fork on. A container's init is never traced, because
 //! the process that clones it is traced without options that follow forks.
 

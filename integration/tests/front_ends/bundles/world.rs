@@ -117,7 +117,7 @@ impl World {
     }
 }
 
-/// Returns status and reason of a condition.
+/// Returns the status and reason of a condition.
 pub(crate) fn condition(status: &Value, kind: &str) -> (String, String) {
     let conditions = status["installation"]["conditions"].as_array().unwrap();
     let found = conditions.iter().find(|it| it["type"] == kind).unwrap();

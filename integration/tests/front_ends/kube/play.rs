@@ -100,7 +100,10 @@ fn nothing_is_left_of_a_secret() {
     world.play_ok(&path);
     let container = pid(&world.container("default_web_app")) as u32;
     let found: Vec<String> = world.search(&[container]).hits.iter().map(|hit| hit.label.clone()).collect();
-    assert!(found.iter().any(|label| label == "variable"), "the control: {found:?}");
+    assert!(
+        found.iter().any(|label| label == "variable"),
+        "control failed: the variable is not in the container: {found:?}"
+    );
     assert!(world.search_files(&world.files()).found(), "the control");
     let report = world.search_files(world.daemon.setup().home());
     assert!(!report.found() && report.files > 3, "{report}");

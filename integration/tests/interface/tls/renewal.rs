@@ -78,7 +78,7 @@ fn certificates_are_replaced_under_load() {
         assert!(failed.is_empty(), "{failed:?}");
     });
     assert_eq!(made.load(Ordering::Relaxed), CALLS);
-    assert!(replaced > 3, "the control: {replaced} replacements");
+    assert!(replaced > 3, "control failed: only {replaced} replacements");
 }
 
 fn wait_for(api: &integration::api::Api, lane: tokio::task::JoinHandle<()>) -> Result<(), tokio::task::JoinError> {

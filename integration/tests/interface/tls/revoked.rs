@@ -113,7 +113,7 @@ fn faulty_file_keeps_the_rules() {
     call(&tls, &client).unwrap();
 }
 
-/// SIGHUP reloads the file and does not end executord, with or without TCP.
+/// SIGHUP reloads the file and does not terminate executord, with or without TCP.
 #[test]
 fn hangup_reads_the_file_and_kills_nothing() {
     let daemon = Setup::default().config("").start();

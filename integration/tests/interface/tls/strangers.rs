@@ -97,7 +97,7 @@ fn unauthenticated_clients_block_no_caller() {
         calls += 2;
     }
     api.block_on(knocking).unwrap();
-    assert!(calls >= 10, "the control: {calls} calls meanwhile");
+    assert!(calls >= 10, "control failed: only {calls} calls meanwhile");
     assert!(most.saturating_sub(before) < MORE, "{before} bytes before, at most {most} meanwhile");
     let counted = || metrics::value(&tls.daemon, "executor_strangers_refused_total");
     wait::until("nearly all are counted", || (counted() >= strangers as f64 * 0.9).then_some(()));

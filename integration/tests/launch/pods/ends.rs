@@ -47,7 +47,7 @@ fn a_pod_outlives_executord_and_the_launcher() {
     daemon.wait_until_back_at(&before);
 }
 
-/// If the shim or the first process of a pod is killed, the pod ends and its members are stopped.
+/// If the shim or the first process of a pod is killed, the pod exits and its members are stopped.
 #[test]
 fn pod_exit_is_reported_and_stops_members() {
     let daemon = Daemon::start();
@@ -77,7 +77,7 @@ fn pod_exit_is_reported_and_stops_members() {
     daemon.wait_until_back_at(&before);
 }
 
-/// If a pod ends while no executord is running, the next executord stops its members.
+/// If a pod exits while no executord is running, the next executord stops its members.
 #[test]
 fn members_of_ended_pod_stop_after_restart() {
     let mut daemon = Daemon::start();
@@ -95,8 +95,8 @@ fn members_of_ended_pod_stop_after_restart() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A pod continues to run without any of the executor's processes. The next launcher ends it, and the next executord
-/// stops its members.
+/// A pod continues to run without any of the executor's processes. The next launcher stops the pod, and the next
+/// executord stops its members.
 #[test]
 fn nothing_is_left_when_everything_is_killed() {
     let mut daemon = Daemon::start();

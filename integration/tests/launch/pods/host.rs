@@ -183,7 +183,10 @@ fn host_ipc_shares_segments_and_shm() {
         path = file.0.display()
     );
     let apart = script_output(&daemon, in_pod("apart", sh(&script)));
-    assert!(!apart.contains("segment") && !apart.contains("of the host"), "the control: {apart}");
+    assert!(
+        !apart.contains("segment") && !apart.contains("of the host"),
+        "control failed: the pod sees objects of the host: {apart}"
+    );
     assert_eq!(fs::read_to_string(&file.0).unwrap(), "of the host\n", "the control");
     assert_eq!(script_output(&daemon, in_pod("p", sh(&script))), "segment\nof the host\n");
     assert_eq!(fs::read_to_string(&file.0).unwrap(), "changed\n");

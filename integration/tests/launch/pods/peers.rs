@@ -83,8 +83,8 @@ fn member_with_shared_processes_moves_files() {
     delete(&daemon, "p", true).unwrap();
 }
 
-/// A privileged member with the host's ids is root of the host, and can mount. The control: a member with the
-/// capability alone is in a Landlock domain, which forbids it.
+/// A privileged member with the host's ids is root of the host, and can mount. The control: a member with only the
+/// capability is in a Landlock domain. This domain forbids mounts.
 #[test]
 fn privileged_member_of_the_host_mounts() {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n\

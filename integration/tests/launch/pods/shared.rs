@@ -40,7 +40,7 @@ fn members_share_only_network_ipc_and_hostname() {
     let other = daemon.api.started(in_pod("p2", sleeper("other")));
     for kind in ["net", "ipc", "uts", "user"] {
         assert_eq!(namespace(&one, kind), namespace(&two, kind), "{kind}");
-        assert_ne!(namespace(&one, kind), namespace(&other, kind), "the control: {kind}");
+        assert_ne!(namespace(&one, kind), namespace(&other, kind), "control failed: two pods share {kind}");
     }
     for kind in ["pid", "mnt", "cgroup"] {
         assert_ne!(namespace(&one, kind), namespace(&two, kind), "{kind}");
@@ -90,7 +90,7 @@ fn members_share_only_network_ipc_and_hostname() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The network does not end with a member, not even with the first member.
+/// The network of a pod remains when a member exits, even when the first member exits.
 #[test]
 fn the_network_outlives_every_member() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

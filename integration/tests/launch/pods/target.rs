@@ -42,7 +42,10 @@ fn pid_of_shows_processes_of_its_target() {
     let add = vec!["SYS_PTRACE".to_owned()];
     let tracing = RunRequest { capabilities: Some(Capabilities { add, drop: vec![] }), ..read };
     let seen = script_output(&daemon, at("web", tracing));
-    assert!(seen.contains("SECRET-ENV") && seen.contains("SECRET-FILE"), "the control: {seen}");
+    assert!(
+        seen.contains("SECRET-ENV") && seen.contains("SECRET-FILE"),
+        "control failed: CAP_SYS_PTRACE does not give access: {seen}"
+    );
 
     // Its own end kills its leftover processes, and no others.
     daemon.api.run_to_end(at("web", sh("(trap '' TERM HUP; exec setsid sleep 65432) & sleep 0.3").id("leaves")));
@@ -81,7 +84,11 @@ fn end_of_target_ends_its_guests() {
     let guest = daemon.api.started(at("web", sleeper("guest")));
     kill(integration::api::pid(&guest), 9);
     let failure = daemon.api.wait("guest").unwrap().result.unwrap().failure.unwrap();
-    assert_eq!(failure.kind(), failure::Kind::Action, "the control: {failure:?}");
+    assert_eq!(
+        failure.kind(),
+        failure::Kind::Action,
+        "control failed: the kill is reported as another failure: {failure:?}"
+    );
     delete(&daemon, "p", true).unwrap();
     daemon.wait_until_back_at(&before);
 }

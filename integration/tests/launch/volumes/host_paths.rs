@@ -359,7 +359,10 @@ fn files_of_the_executor_are_replaced() {
     assert_eq!(fs::read_to_string(shared.join("log")).unwrap(), "end\n");
     assert_eq!(fs::read_to_string(shared.join("hosts")).unwrap(), "mine hosts\n", "the host's file");
     let control = said(&daemon, run(reads));
-    assert!(control.contains("127.0.0.1") && !control.contains("mine"), "the control: {control}");
+    assert!(
+        control.contains("127.0.0.1") && !control.contains("mine"),
+        "control failed: the files are not the default ones: {control}"
+    );
     for path in ["/etc", "/dev", "/dev/null", "/dev/pts", "/dev/shm/x", "/dev/a/b/c/d/e"] {
         let (code, violations) = refused(&daemon, with(&[of_path(&shared, path)], run("true")));
         assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].path"), "{path}");

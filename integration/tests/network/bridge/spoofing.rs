@@ -38,8 +38,8 @@ const SPOOFED: [&str; 13] = [
     "ip6-link-local-of-third",
     "unknown-type",
 ];
-/// Frames that claim to come from neighbours or routers, and frames with a VLAN tag of id 0, which the kernel treats as
-/// untagged.
+/// Frames that claim to come from neighbours or routers, and frames with a VLAN tag of id 0. The kernel treats tagged
+/// frames of id 0 as untagged.
 const FALSE_NEIGHBOURS: [&str; 14] = [
     "arp-third",
     "arp-host",

@@ -38,8 +38,12 @@ fn multi_layer_image_matches_umoci() {
     change_again(&root);
     image.commit();
     let tree = compare(&image, 3, &[]);
-    assert!(tree.len() > 80 && tree[Path::new("a/set-id")].contains("mode 106711"), "the control: {}", tree.len());
-    assert!(tree[Path::new("a/capable")].contains("security.capability"), "the control");
+    assert!(
+        tree.len() > 80 && tree[Path::new("a/set-id")].contains("mode 106711"),
+        "control failed: {} entries, or no set-ID bit",
+        tree.len()
+    );
+    assert!(tree[Path::new("a/capable")].contains("security.capability"), "control failed: no capability");
     assert!(!tree.contains_key(Path::new("third")) && !tree.contains_key(Path::new("opaque/old")));
 }
 

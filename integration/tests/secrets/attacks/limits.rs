@@ -30,7 +30,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
     (Unguarded::Host, &["terminals"]),
 ];
 
-/// Outcomes of a failed attack. SIGKILL is the outcome if the kernel's OOM killer ends the attacking process.
+/// Outcomes of a failed attack. SIGKILL is the outcome if the kernel's OOM killer kills the attacking process.
 const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
 
 #[test]

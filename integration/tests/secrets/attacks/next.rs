@@ -42,7 +42,7 @@ fn next_container_finds_no_leftovers() {
             (container.id_range_start, printed)
         };
         let (first, left) = ended("first", "leave");
-        assert_eq!(left.matches(": there").count(), 11, "the control: {left}");
+        assert_eq!(left.matches(": there").count(), 11, "control failed: the first container left too little: {left}");
         daemon.api.delete("first", false).unwrap();
         // Id ranges are assigned in turn, so several containers are needed until one gets the first range again.
         let mut same = 0;

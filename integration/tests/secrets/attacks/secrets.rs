@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
 /// Mount points of secret files, each with the path of a file below it. One mount point is the directory that programs
-/// use, which contains links. The other is the directory of file generations, to which the links lead.
+/// use. This directory contains links. The links lead to the other mount point, the directory of file generations.
 const POINTS: &[(&str, &str)] = &[
     ("/etc/cf-service-bindings", "/etc/cf-service-bindings/password"),
     ("/dev/executor-files", "/dev/executor-files/0/..data/password"),

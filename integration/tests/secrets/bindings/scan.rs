@@ -57,7 +57,7 @@ fn bindings_are_printed_only_with_flag() {
             assert_eq!(
                 bindings(&[&["show", "--reveal"], of, json].concat()).hits.len(),
                 SIZES.len(),
-                "the control: {of:?}"
+                "control failed: --reveal does not print every value: {of:?}"
             );
         }
     }

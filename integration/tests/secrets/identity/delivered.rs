@@ -157,6 +157,9 @@ fn issued_certificate_is_accepted_by_openssl() {
     let request = program("/usr/bin/python3", &["-c", CLIENT]).id("tls");
     let ended = daemon.api.run_to_end(with_identity(request, None));
     let output = daemon.api.output("tls").text();
-    assert!(output.contains("without: refused"), "the control: {output} {ended:?}");
+    assert!(
+        output.contains("without: refused"),
+        "control failed: a connection without a certificate is accepted: {output} {ended:?}"
+    );
     assert!(output.contains(r"with b'gnip\n'"), "{output} {ended:?}");
 }

@@ -245,7 +245,7 @@ fn secret_files_are_not_copied() {
         assert!(!text.contains(CANARY), "{path}");
         assert!(
             !matches!(path, "c:/" | "c:/srv") || text.contains("plain-content"),
-            "the control: {path}: {}",
+            "control failed: {path}: the ordinary file was not copied: {}",
             String::from_utf8_lossy(&copied.stderr)
         );
     }

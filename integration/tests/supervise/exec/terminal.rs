@@ -66,8 +66,8 @@ fn run_terminal_begins_with_callers_size() {
     assert_eq!(daemon.api.output("default").text().trim(), "24 80", "the control: without a window");
 }
 
-/// A shell with job control works: typed input is echoed, Ctrl-C ends the foreground job and not the shell, Ctrl-Z
-/// stops the job, Ctrl-D ends the shell.
+/// A shell with job control works: typed input is echoed, Ctrl-C kills the foreground job and not the shell, Ctrl-Z
+/// stops the job, and the shell exits on Ctrl-D.
 #[test]
 fn a_shell_is_used_as_by_hand() {
     let daemon = sleeping("c");

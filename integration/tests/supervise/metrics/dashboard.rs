@@ -109,7 +109,7 @@ fn every_dashboard_panel_has_prometheus_data() {
     wait::until("two scrapes later", || samples().filter(|count| *count >= before + 2));
     happenings(&daemon, 1);
     let all = queries();
-    assert!(all.len() > 20, "the control: {} queries are found", all.len());
+    assert!(all.len() > 20, "control failed: only {} queries were found", all.len());
     let counts_disks = daemon.api.info().cgroups == "v2";
     for (title, expression) in all {
         let expression = expression.replace("$__rate_interval", "1m").replace("$instance", ".*");
@@ -117,7 +117,7 @@ fn every_dashboard_panel_has_prometheus_data() {
             let name = expression.find("executor_").or_else(|| expression.find("process_")).unwrap();
             format!("{}no_such_{}", &expression[..name], &expression[name..])
         };
-        assert_eq!(query(&wrong), Some(Vec::new()), "the control: {wrong}");
+        assert_eq!(query(&wrong), Some(Vec::new()), "control failed: an unknown metric has values: {wrong}");
         if expression.contains("executor_container_disk_") && !counts_disks {
             assert_eq!(query(&expression), Some(Vec::new()), "disks are counted on version 2 alone: {expression}");
             continue;

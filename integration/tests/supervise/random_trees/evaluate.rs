@@ -3,7 +3,7 @@
 //!
 //! Times are read and not predicted, because a process may exit before or after a timeout. But an action may be
 //! cancelled only if something could cancel it. A process that hangs exits only if it is signalled, so if a timeout or
-//! cancellation is missing, the test does not end.
+//! cancellation is missing, the test hangs.
 
 use std::collections::BTreeMap;
 

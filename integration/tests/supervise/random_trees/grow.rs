@@ -110,7 +110,7 @@ impl Tree {
 }
 
 impl Growing<'_> {
-    /// Grows a node. `ended` is true if another action or a call ends the node, so it need not exit on its own.
+    /// Grows a node. `ended` is true if another action or a call cancels the node, so it need not exit on its own.
     fn node(&mut self, depth: u32, ended: bool) -> Node {
         self.left = self.left.saturating_sub(1);
         let kind = if self.left == 0 || depth == DEPTH_MAX { 0 } else { self.random.below(9) };

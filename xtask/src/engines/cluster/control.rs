@@ -58,7 +58,7 @@ pub(super) fn start(room: &Room, programs: &Path, directory: &Path) -> anyhow::R
         let log = File::create(directory.join(format!("{name}.log")))?;
         let mut command = room.command(programs.join(name));
         command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        command.spawn().context("nsenter")
+        command.spawn().context("cannot start nsenter")
     };
     let is_ready = |program: &mut Child, name: &str, url: &str| {
         let log = directory.join(format!("{name}.log"));

@@ -1,7 +1,7 @@
 //! `cargo xtask cluster-kill`: kills the programs of a node at random while pods come and go.
 //!
-//! The container of each pod makes a directory, which fails in a second run. Half of the pods belong to Jobs, which show
-//! that no exit is lost. The others stay until they are replaced.
+//! The container of each pod makes a directory. A second run of the container would fail to make the directory. Half of
+//! the pods belong to Jobs. The Jobs show that no exit is lost. The others stay until they are replaced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -246,7 +246,7 @@ impl Churn<'_> {
         let waited = self.space.kubectl(&["wait", &job, "--for", "condition=Complete", "--timeout", "300s"]);
         self.space.described(waited)?;
         let pods = self.space.get(&["pods", "--selector", &format!("batch.kubernetes.io/job-name={name}")])?;
-        let pods = pods["items"].as_array().context("a list")?;
+        let pods = pods["items"].as_array().context("the JSON of kubectl has no list of pods")?;
         let (succeeded, failed): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| pod["status"]["phase"] == "Succeeded");
         ensure!(succeeded.len() == PARALLEL, "{name}: {} pods succeeded: {pods:?}", succeeded.len());
         for pod in &succeeded {

@@ -76,7 +76,7 @@ impl Cluster {
     /// Returns objects, with the arguments of `kubectl get`.
     pub(super) fn get(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let json = self.kubectl(&[&["get", "--output", "json"], arguments].concat())?;
-        serde_json::from_str(&json).context("kubectl's JSON")
+        serde_json::from_str(&json).context("cannot parse the JSON of kubectl")
     }
 
     /// Waits until `poll` returns a value.
@@ -99,7 +99,8 @@ impl Cluster {
     /// Returns the ids and attempts of the runtime's running containers, for the pods of a namespace with a prefix.
     pub(super) fn running(&self, namespace: &str, prefix: &str) -> anyhow::Result<Vec<String>> {
         let list: Value = serde_json::from_str(&self.node.crictl(&["ps", "--output", "json"])?)?;
-        let containers = list["containers"].as_array().context("a list")?.iter().filter(|container| {
+        let containers = list["containers"].as_array().context("the JSON of crictl has no list of containers")?;
+        let containers = containers.iter().filter(|container| {
             let labels = &container["labels"];
             let name = labels["io.kubernetes.pod.name"].as_str().unwrap_or_default();
             labels["io.kubernetes.pod.namespace"] == namespace && name.starts_with(prefix)
@@ -136,7 +137,7 @@ pub(super) fn condition(object: &Value, kind: &str) -> bool {
 /// Runs a command with an input, and returns its standard output. The error contains the standard error.
 pub(super) fn output(command: &mut Command, input: &str) -> anyhow::Result<String> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    child.stdin.take().context("a pipe")?.write_all(input.as_bytes())?;
+    child.stdin.take().context("the child has no standard input")?.write_all(input.as_bytes())?;
     let done = child.wait_with_output()?;
     let words: Vec<_> =
         command.get_args().skip_while(|word| *word != "--pid").map(|word| word.to_string_lossy()).collect();

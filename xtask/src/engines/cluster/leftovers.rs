@@ -30,7 +30,7 @@ pub(super) fn until_none(cluster: &Cluster) -> anyhow::Result<()> {
 /// Returns the uids of deleted pods that have resources.
 fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let pods = cluster.get(&["pods", "--all-namespaces"])?;
-    let pods = pods["items"].as_array().context("a list")?;
+    let pods = pods["items"].as_array().context("the JSON of kubectl has no list of pods")?;
     let uid = |pod: &Value| pod["metadata"]["uid"].as_str().map(str::to_owned);
     let is_of_system = |pod: &&Value| {
         let metadata = &pod["metadata"];
@@ -41,7 +41,7 @@ fn find(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
     let system: Vec<String> = pods.iter().filter(is_of_system).filter_map(uid).collect();
     ensure!(!system.is_empty(), "no pod of the system runs");
     let sandboxes: Value = serde_json::from_str(&cluster.node.crictl(&["pods", "--output", "json"])?)?;
-    let sandboxes = sandboxes["items"].as_array().context("a list")?;
+    let sandboxes = sandboxes["items"].as_array().context("the JSON of crictl has no list of sandboxes")?;
     let mut found: Vec<(&str, Vec<String>)> = vec![("the sandboxes", sandboxes.iter().filter_map(uid).collect())];
     for (place, script) in PLACES {
         let printed = cluster.node.output(Path::new("sh"), ["-c", script, cluster.node.cgroup()])?;

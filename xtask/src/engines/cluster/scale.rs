@@ -177,7 +177,7 @@ fn api_figure(cluster: &Cluster, sites: &[Arc<Site>]) -> anyhow::Result<ApiFigur
     start_pods(&space)?;
     step(&format!("Measuring the requests of {NODES} nodes"));
     std::thread::sleep(SETTLE); // no notification says that the last update was sent
-    let (first, others) = sites.split_first().context("no node")?;
+    let (first, others) = sites.split_first().context("the cluster has no node")?;
     let log = first.directory.join(AUDIT);
     // The interface of the first node that is connected with the other node receives what that node sends.
     let bytes = || -> anyhow::Result<[f64; 2]> {
@@ -244,7 +244,7 @@ fn requests(log: &Path) -> anyhow::Result<Vec<Request>> {
         if file.read_line(&mut line)? == 0 || !line.ends_with('\n') {
             return Ok(all);
         }
-        let entry: Value = serde_json::from_str(&line).context("a line of the log")?;
+        let entry: Value = serde_json::from_str(&line).context("cannot parse a line of the audit log")?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let user = text(&entry["user"]["username"]);
         let (program, node) = match user.strip_prefix("system:node:") {

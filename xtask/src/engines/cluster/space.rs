@@ -56,7 +56,7 @@ impl<'a> Space<'a> {
         Ok(space)
     }
 
-    /// Deletes the namespace, and waits for the end of the deletion.
+    /// Deletes the namespace, and waits until the deletion is complete.
     pub(super) fn delete(self) -> anyhow::Result<()> {
         self.cluster.kubectl(&["delete", "namespace", self.name, "--timeout", "180s"]).map(drop)
     }
@@ -121,13 +121,13 @@ impl<'a> Space<'a> {
     /// Returns objects, with the arguments of `kubectl get`.
     pub(super) fn get(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let json = self.kubectl(&[&["get", "--output", "json"], arguments].concat())?;
-        serde_json::from_str(&json).context("kubectl's JSON")
+        serde_json::from_str(&json).context("cannot parse the JSON of kubectl")
     }
 
     /// Returns the pods with the label `app`.
     pub(super) fn pods(&self, app: &str) -> anyhow::Result<Vec<Value>> {
         let mut list = self.get(&["pods", "--selector", &format!("app={app}")])?;
-        serde_json::from_value(list["items"].take()).context("a list")
+        serde_json::from_value(list["items"].take()).context("cannot parse the list of pods")
     }
 
     /// Executes a shell script in a pod or an object's first pod, and returns its output.
@@ -141,7 +141,7 @@ impl<'a> Space<'a> {
         let mut forward = forward.args(["port-forward", object, &format!(":{port}")]).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         // kubectl ends if it cannot print.
-        let mut printed = BufReader::new(forward.stdout.take().context("a pipe")?);
+        let mut printed = BufReader::new(forward.stdout.take().context("the child has no standard output")?);
         printed.read_line(&mut line)?;
         let local = line.strip_prefix("Forwarding from ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
         let served = || Ok(self.cluster.node.http("GET", &format!("http://{local}/")).ok());

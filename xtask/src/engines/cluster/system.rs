@@ -17,7 +17,7 @@ const MANIFEST: &str = include_str!("system.yaml");
 pub(super) fn write_kubelet_configuration(site: &Site, socket: &Path) -> anyhow::Result<Vec<String>> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let total: u64 = total.context("no MemTotal")?.parse()?;
+    let total: u64 = total.context("/proc/meminfo has no MemTotal")?.parse()?;
     ensure!(total > MEMORY, "the machine has {total} KiB of memory; the pods may use {MEMORY} KiB");
     let (file, config) = (site.directory.join("kubelet.yaml"), site.directory.join("kubelet.kubeconfig"));
     fs::write(&file, settings(site, socket, total - MEMORY))?;

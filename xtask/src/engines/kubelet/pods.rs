@@ -125,7 +125,7 @@ impl StaticPod<'_> {
             let is_its = |name: &str| !id.is_empty() && name.ends_with(&id);
             let mut entries = fs::read_dir(&directory)?.flatten();
             let entry = entries.find(|entry| entry.file_name().to_str().is_some_and(is_its));
-            directory = entry.with_context(|| format!("no cgroup of {id}"))?.path();
+            directory = entry.with_context(|| format!("the container {id} has no cgroup"))?.path();
         }
         Ok(fs::read_to_string(directory.join(file))?.trim().to_owned())
     }
@@ -135,8 +135,8 @@ impl StaticPod<'_> {
         self.remove_with(&|_| String::new())
     }
 
-    /// Removes the manifest, and waits until all resources of the pod are removed, including the sandbox and the log,
-    /// which the kubelet removes once a minute.
+    /// Removes the manifest, and waits until all resources of the pod are removed, including the sandbox and the log.
+    /// The kubelet removes sandboxes and logs once a minute.
     pub(super) fn remove_entirely(self) -> anyhow::Result<()> {
         let name = self.full_name();
         let endpoint = format!("unix://{}", self.node.path("cri.sock").display());

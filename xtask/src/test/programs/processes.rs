@@ -1,4 +1,4 @@
-//! Waits for a test program, and ends it with all its processes if it does not exit in time.
+//! Waits for a test program, and kills it and its descendants if it does not exit in time.
 //!
 //! A program stays in the process group of `cargo xtask`, because the terminal sends Ctrl-C only to this group. Its
 //! descendants are found by the parent ids in /proc, so processes in other process groups are killed too.
@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Processes by pid. A descriptor refers to its process even if the pid is reused.
 type Processes = BTreeMap<i32, OwnedFd>;
 
-/// Waits for a child. If it still runs at the limit, ends it and its descendants and returns `None`.
+/// Waits for a child. If it still runs at the limit, kills it and its descendants and returns `None`.
 pub(super) fn wait_or_end(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let own = pidfd_open(pid, PidfdFlags::empty())?;

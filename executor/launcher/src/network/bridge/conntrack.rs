@@ -34,7 +34,7 @@ const UDP: u8 = 17;
 const ATTEMPTS: u32 = 5;
 
 /// Deletes the entries of UDP flows that a container's address has opened (`opened.0`) or received (`opened.1`). For
-/// each of the two the kernel walks through its whole table, which takes milliseconds.
+/// each of the two the kernel walks through its whole table. Each walk takes milliseconds.
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails.

@@ -1,5 +1,4 @@
-//! Calls CHECK, with which the plugins of a network check whether a container's network is still in the state that ADD
-//! created.
+//! Calls CHECK: the plugins of a network check whether a container's network is still in the state that ADD created.
 
 use std::time::Instant;
 

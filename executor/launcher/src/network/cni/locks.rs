@@ -31,7 +31,7 @@ impl OperationLock {
     /// and after each failed one.
     ///
     /// # Errors
-    /// Returns `TimedOut` if another operation does not end in time, or the error of `attempt`.
+    /// Returns `TimedOut` if another operation does not complete in time, or the error of `attempt`.
     pub(super) fn for_container(
         host: &Host,
         id: &ContainerId,
@@ -69,7 +69,7 @@ impl OperationLock {
     /// Locks all networks for GC. Waits until `until` at the latest.
     ///
     /// # Errors
-    /// Returns `TimedOut` if other operations do not end in time.
+    /// Returns `TimedOut` if other operations do not complete in time.
     pub(super) fn for_collection(host: &Host, until: Instant) -> io::Result<Self> {
         let file = open(host)?;
         lock(&file, (COLLECTION, libc::F_WRLCK), until, || Ok(()))?;

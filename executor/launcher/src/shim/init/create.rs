@@ -30,7 +30,7 @@ use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 use crate::workdir;
 
-/// Name of every container in libcontainer. Each container has its own directory there.
+/// Container id for libcontainer. All containers have the same id, because each has its own libcontainer directory.
 const NAME: &str = "c";
 
 /// A container whose init waits to be started.

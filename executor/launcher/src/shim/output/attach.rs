@@ -2,10 +2,10 @@
 //! and one client may send its input.
 //!
 //! A lossless client acts like the reader of a pipe: while it does not read, no more output is read from the process
-//! ([`Attached::holds_up`]), which blocks when its pipes are full. A process whose run requested to await a reader is
-//! blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still served. If a
-//! client disconnects, the process continues. If a client's daemon exited, the client is awaited for the same time, and
-//! resumes at its position.
+//! ([`Attached::holds_up`]). The process blocks when its pipes are full. A process whose run requested to await a
+//! reader is blocked in the same way, but at most for [`RETURN_TIME`]. Commands, signals and other clients are still
+//! served. If a client disconnects, the process continues. If a client's daemon exited, the client is awaited for the
+//! same time, and resumes at its position.
 //!
 //! Other clients never block the process. The unread output of a client is kept up to a limit, and beyond that the
 //! client is informed of the number of bytes that it missed. Input is sent to one destination and not buffered: while

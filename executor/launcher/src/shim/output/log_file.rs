@@ -3,8 +3,8 @@
 //! ```text
 //! policy.log_dirs: DIR ──mkdir, openat2 without links──> DIR/a/b ──O_CREAT | O_EXCL, else O_APPEND──> DIR/a/b/0.log
 //! ```
-//! All of this happens in the host's mount namespace, which is also that of the program that reads and rotates the
-//! file. Users of the host may replace any part of the path below DIR at any time, so no link is followed there.
+//! All of this happens in the host's mount namespace. The program that reads and rotates the file is in the same mount
+//! namespace. Users of the host may replace any part of the path below DIR at any time, so no link is followed there.
 //!
 //! Each complete line is written before the event loop continues. So after [`LogFile::reopen`] no line is in the wrong
 //! file, and the whole output is in the file before the exit is recorded. If lines cannot be written, they are lost,
@@ -100,7 +100,7 @@ impl LogFile {
     }
 
     /// Writes the added lines, after a report of earlier losses. If the lines cannot be written, removes a partly
-    /// written line, which would corrupt the next one.
+    /// written line, because that line would corrupt the next one.
     ///
     /// # Errors
     /// Returns the number of lost bytes of output if the write fails, with the error unless the previous write failed,

@@ -86,7 +86,7 @@ pub(crate) enum Command {
     ReadUsage(ReadUsage),
     /// Reply with the URL of a transfer.
     ReadTransfer(ReadTransfer),
-    /// Continue after the end of a transfer.
+    /// Continue after the completion of a transfer.
     EndTransfer(EndTransfer),
     /// Move a worker of a transfer into the cgroup of the container's workers.
     LimitWorker(Worker),
@@ -158,8 +158,8 @@ impl Control {
         &self.heartbeat
     }
 
-    /// Starts to listen for later daemons and launchers. Reports this to the launcher, which accepts a new daemon only
-    /// when every shim listens.
+    /// Starts to listen for later daemons and launchers. Reports this to the launcher. The launcher accepts a new
+    /// daemon only when every shim listens.
     pub(crate) fn listen(&mut self, listener: SeqpacketListener) {
         self.listener = Some(listener);
         // Do not report to the daemon: the launcher's reply implies this state, so a report would only wake the daemon.

@@ -1,8 +1,8 @@
 //! Returns the secret inputs to a client that has the container's runtime token.
 //!
 //! The input is the digest of the token that the client presented to the daemon. The output is a memory file with the
-//! values, which are read directly from the volume. The shim has only the digest of the token. A compromised daemon
-//! gets no secrets without a token that a container has passed to it.
+//! values. The values are read directly from the volume. The shim has only the digest of the token. A compromised
+//! daemon gets no secrets without a token that a container has passed to it.
 
 use crate::errors::failed;
 use std::io;

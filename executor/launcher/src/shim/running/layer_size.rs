@@ -1,8 +1,8 @@
 //! Measures the size of a container's writable layer.
 //!
-//! The container controls the content of the layer, which can have any size. So each reading of the counters continues
-//! the walk only for a short time, and a new walk starts 10 s after the last one ended. Until the first walk ends, the
-//! size is unknown.
+//! The container controls the content of the layer. The layer can have any size. So each reading of the counters
+//! continues the walk only for a short time, and a new walk starts 10 s after the last one ended. Until the first walk
+//! ends, the size is unknown.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Handles downloads and uploads of a tree of actions. executord executes the transfers.
 //!
 //! The shim has no network and reads no tenant data. The shim keeps the URL of a transfer in the volume and returns it
-//! while the transfer's step runs, so that a later executord can start the transfer again. When the end of the transfer
-//! is reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because
+//! while the transfer's step runs, so that a later executord can start the transfer again. When the completion of the
+//! transfer is reported, the shim continues with the tree. The shim limits the CPU time of executord's workers, because
 //! executord has no privilege for that. Messages of executord about a transfer are accepted only while the transfer's
 //! step runs.
 
@@ -87,7 +87,7 @@ fn is_of_user(status: &str, uid: u32) -> bool {
     ids.is_some_and(|ids| ids.split_whitespace().count() == 4 && ids.split_whitespace().all(|id| id.parse() == Ok(uid)))
 }
 
-/// Continues the tree after the end of a transfer.
+/// Continues the tree after the completion of a transfer.
 ///
 /// # Errors
 /// Returns a refusal if the transfer does not run or the reason is too long.

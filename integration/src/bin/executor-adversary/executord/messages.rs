@@ -332,6 +332,6 @@ pub(crate) fn handle_control(_: Scale) -> anyhow::Result<String> {
     let _shim = running(&launcher, "c")?;
     let socket = Seqpacket::connect(&launcher.run_dir().join("containers/c/shim.sock"))?;
     let got = asked(socket.as_fd().try_clone_to_owned()?, 0)?;
-    ensure!(got == "a handle", "root gets {got}");
+    ensure!(got == "a handle", "control failed: root gets {got} instead of a handle");
     Ok("root gets the handle on the shim's own socket".into())
 }

@@ -98,9 +98,11 @@ fn objects(cluster: &Cluster, yaml: &str) -> anyhow::Result<BTreeMap<String, Val
     let parse = ["create", "--dry-run=client", "--validate=false", "--output", "json", "--filename", "-"];
     let json = output(cluster.command().args(parse), yaml)?;
     let objects = Deserializer::from_str(&json).into_iter::<Value>().map(|object| {
-        let object = object.context("kubectl's JSON")?;
+        let object = object.context("cannot parse the JSON of kubectl")?;
         let [kind, name] = [&object["kind"], &object["metadata"]["name"]].map(Value::as_str);
-        Ok((format!("{}/{}", kind.context("no kind")?.to_lowercase(), name.context("no name")?), object))
+        let kind = kind.context("an object has no kind")?.to_lowercase();
+        let name = name.context("an object has no name")?;
+        Ok((format!("{kind}/{name}"), object))
     });
     objects.collect()
 }

@@ -55,7 +55,7 @@ pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<(
         let mut node = cluster.get(&["node", NAME])?;
         let conditions = node["status"]["conditions"].take();
         let ready = conditions.as_array().into_iter().flatten().find(|condition| condition["type"] == "Ready");
-        ready.cloned().context("no condition Ready")
+        ready.cloned().context("the node has no condition Ready")
     };
     cluster.until("the node is no longer ready", || Ok((status()?["status"] == "Unknown").then_some(())))?;
     let mut described = String::new();

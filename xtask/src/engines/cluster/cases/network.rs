@@ -15,7 +15,7 @@ pub(super) fn services_have_addresses_and_names(cluster: &Cluster) -> anyhow::Re
     let spec = json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]});
     space.apply("v1", "Service", "web", json!({"spec": spec}))?;
     let service = space.get(&["service", "web"])?["spec"].take();
-    let address = service["clusterIP"].as_str().context("no cluster IP")?.to_owned();
+    let address = service["clusterIP"].as_str().context("the Service has no cluster IP")?.to_owned();
     space.run("client", &pod(WAIT, json!({})))?;
     let mut names: Vec<String> =
         space.pods("web")?.iter().filter_map(|pod| Some(format!("{}\n", pod["metadata"]["name"].as_str()?))).collect();

@@ -82,7 +82,11 @@ fn evicted(cluster: &Cluster, space: &Space<'_>, pressure: &str) -> anyhow::Resu
     }
     space.wait("pod/large", "jsonpath={.status.reason}=Evicted")?;
     let large = space.get(&["pod", "large"])?;
-    ensure!(condition(&large, "DisruptionTarget"), "the status is {}", large["status"]);
+    ensure!(
+        condition(&large, "DisruptionTarget"),
+        "the evicted pod has no condition DisruptionTarget: {}",
+        large["status"]
+    );
     let after = ids(space)?;
     ensure!(before == after, "the other pod was {before} and is {after}");
     // The node's taint, which keeps new pods away, is removed soon after.

@@ -26,7 +26,7 @@ pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
         for (to, name) in pods.iter().map(|pod| (text(&pod["status"]["podIP"]), text(&pod["metadata"]["name"]))) {
             let script = format!("{GET} http://{to}:8080; {GET} http://{to}:8080/cgi-bin/peer");
             let printed = space.execute(from, &script).with_context(|| format!("{from} to {name}"))?;
-            let (host, peer) = printed.split_once('\n').context("two lines")?;
+            let (host, peer) = printed.split_once('\n').context("the output has no second line")?;
             same("the host name", host, name)?;
             let peer = peer.trim().trim_start_matches("[::ffff:").trim_end_matches(']');
             same(&format!("the address of {from} for {name}"), peer, own)?;
@@ -35,14 +35,17 @@ pub(super) fn pods_reach_each_other(cluster: &Cluster) -> anyhow::Result<()> {
     space.kubectl(&["expose", "deployment", "web", "--port", "80", "--target-port", "8080", "--type", "NodePort"])?;
     let port = space.get(&["service", "web"])?["spec"]["ports"][0]["nodePort"].to_string();
     for (node, pods) in &counts {
-        let from = pods.first().context("a pod")?;
+        let from = pods.first().context("the node has no pod")?;
         let script = many(24);
         // The kube-proxy of each node receives the Service independently.
         let answers =
             cluster.until(&format!("the Service answers on {node}"), || Ok(space.execute(from, &script).ok()))?;
         let hosts: BTreeSet<_> = answers.lines().collect();
         ensure!(hosts.len() > 1, "the Service has only the pods {hosts:?}");
-        let node = cluster.nodes().find(|one| one.name() == *node).context("a node")?;
+        let node = cluster
+            .nodes()
+            .find(|one| one.name() == *node)
+            .with_context(|| format!("the cluster has no node {node}"))?;
         for to in cluster.nodes() {
             let served = || Ok(node.http("GET", &format!("http://{}:{port}/", to.address())).ok());
             cluster.until(&format!("{} reaches the port of {}", node.name(), to.name()), served)?;
@@ -64,7 +67,7 @@ pub(super) fn daemon_set_is_on_each_node(cluster: &Cluster) -> anyhow::Result<()
     let pods = space.pods("agent")?;
     let counts = by_node(&pods);
     for node in cluster.nodes() {
-        let [pod] = &counts.get(node.name()).context("a node without a pod")?[..] else {
+        let [pod] = &counts.get(node.name()).context("the node has no pod")?[..] else {
             anyhow::bail!("the pods are on {counts:?}")
         };
         same("the log", &space.kubectl(&["logs", pod])?, &format!("started on {}\n", node.name()))?;
@@ -163,7 +166,7 @@ fn many(requests: u32) -> String {
 /// Returns the number of ready endpoints of the Service `web` on a node.
 fn endpoints(space: &Space<'_>, node: &str) -> anyhow::Result<usize> {
     let slices = space.get(&["endpointslices", "--selector", "kubernetes.io/service-name=web"])?;
-    let slices = slices["items"].as_array().context("a list")?;
+    let slices = slices["items"].as_array().context("the JSON of kubectl has no list of EndpointSlices")?;
     let endpoints = slices.iter().filter_map(|slice| slice["endpoints"].as_array()).flatten();
     Ok(endpoints.filter(|one| one["nodeName"] == node && one["conditions"]["ready"] != false).count())
 }
@@ -201,7 +204,10 @@ fn by_node(pods: &[Value]) -> BTreeMap<&str, Vec<&str>> {
 }
 
 fn address<'a>(pods: &'a [Value], name: &str) -> anyhow::Result<&'a str> {
-    let pod = pods.iter().find(|pod| pod["metadata"]["name"] == name).context("a pod")?;
+    let pod = pods
+        .iter()
+        .find(|pod| pod["metadata"]["name"] == name)
+        .with_context(|| format!("the pod {name} is missing"))?;
     Ok(text(&pod["status"]["podIP"]))
 }
 

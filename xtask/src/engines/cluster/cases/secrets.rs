@@ -91,13 +91,19 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     };
     let native = search(NATIVE)?;
     let is_in = |place: &Path| native.lines().any(|line| Path::new(line).starts_with(place));
-    ensure!(is_in(&node.path("etcd")) && is_in(Path::new("/var/lib/kubelet")), "the control: only {native}");
+    ensure!(
+        is_in(&node.path("etcd")) && is_in(Path::new("/var/lib/kubelet")),
+        "control failed: etcd or the kubelet lacks the native Secret, which is only in {native}"
+    );
     let stored = search(STORED)?;
-    ensure!(stored.lines().any(|line| line.starts_with("/var/lib/kubelet/pods/")), "the control: only {stored}");
+    ensure!(
+        stored.lines().any(|line| line.starts_with("/var/lib/kubelet/pods/")),
+        "control failed: the file of the pod is not in the kubelet's directory, only in {stored}"
+    );
     let found = search(&format!("{FIRST}|{SECOND}"))?;
     ensure!(found.is_empty(), "the value is in {found}");
     let names = search("file: db/password")?;
-    ensure!(!names.is_empty(), "the control: the names are in etcd");
+    ensure!(!names.is_empty(), "control failed: etcd does not contain the names");
     let listed = "find /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/secrets/mount -type f -size 0 -name password";
     same("the file on the host", &count(cluster, listed)?, "1")?;
 
@@ -105,7 +111,10 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     let in_memory = search_programs(node, &PROGRAMS, false)?;
     for program in ["kube-apiserver", "kubelet"] {
         let control = format!("native: {program}:");
-        ensure!(in_memory.iter().any(|hit| hit.starts_with(&control)), "the control: only {in_memory:?}");
+        ensure!(
+            in_memory.iter().any(|hit| hit.starts_with(&control)),
+            "control failed: the memory of {program} lacks the native Secret: {in_memory:?}"
+        );
     }
     let held = in_memory.iter().find(|hit| hit.starts_with("value"));
     ensure!(held.is_none(), "the value is in the memory of a program: {in_memory:?}");
@@ -149,9 +158,9 @@ fn digest(cluster: &Cluster) -> anyhow::Result<String> {
     cluster.node.output(Path::new("sh"), ["-c", &script])
 }
 
-/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo, which
-/// requires that a name ends with a letter although the specification allows a digit. The control: the number of passed
-/// specs is checked.
+/// Runs the suite of csi-test, without the specs that need a controller, and without the spec of GetPluginInfo. That
+/// spec requires that a name ends with a letter although the specification allows a digit. The control: the number of
+/// passed specs is checked.
 pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster, CONFIGURATION, DRIVER)?;
     let suite = cluster.program().with_file_name("csi-sanity");
@@ -165,7 +174,7 @@ pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.node.output(Path::new("mkdir"), ["-p", "/var/lib/kubelet/sanity"])?;
     let printed = output(cluster.node.command(&suite).args(arguments), "")?;
     let passed = printed.split_once("SUCCESS! -- ").and_then(|(_, rest)| rest.split_once(" Passed"));
-    let passed: u32 = passed.context("no result")?.0.trim().parse()?;
+    let passed: u32 = passed.with_context(|| format!("csi-sanity printed no result: {printed}"))?.0.trim().parse()?;
     ensure!(passed >= SANITY_MIN, "only {passed} specs have passed: {printed}");
     Ok(())
 }

@@ -22,7 +22,7 @@ pub(super) fn logs_are_followed(cluster: &Cluster) -> anyhow::Result<()> {
     space.run("a", &spec)?;
     let mut follow = space.command();
     let mut follow = follow.args(["logs", "--follow", "a"]).stdout(Stdio::piped()).spawn()?;
-    let mut followed = BufReader::new(follow.stdout.take().context("a pipe")?);
+    let mut followed = BufReader::new(follow.stdout.take().context("the child has no standard output")?);
     let mut line = String::new();
     followed.read_line(&mut line)?;
     same("the first line", &line, "first\n")?;
@@ -33,7 +33,7 @@ pub(super) fn logs_are_followed(cluster: &Cluster) -> anyhow::Result<()> {
     // Standard output and standard error have no common order.
     ensure!(line.lines().any(|one| one == "error"), "standard error is missing");
     let whole = space.kubectl(&["logs", "a"])?;
-    let last = whole.lines().next_back().context("an empty log")?;
+    let last = whole.lines().next_back().context("the log is empty")?;
     same("the last line", &space.kubectl(&["logs", "a", "--tail", "1"])?, &format!("{last}\n"))?;
     let stamped = space.kubectl(&["logs", "a", "--timestamps", "--limit-bytes", "40"])?;
     ensure!(stamped.starts_with("20") && stamped.len() == 40, "the first bytes with time stamps are {stamped:?}");
@@ -61,9 +61,9 @@ pub(super) fn exec_attach_and_copies_work(cluster: &Cluster) -> anyhow::Result<(
     let mut attached = space.command();
     let mut attached =
         attached.args(["attach", "--stdin", "--quiet", "a"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    attached.stdin.as_mut().context("a pipe")?.write_all(b"attached\n")?;
+    attached.stdin.as_mut().context("the child has no standard input")?.write_all(b"attached\n")?;
     let mut line = String::new();
-    BufReader::new(attached.stdout.take().context("a pipe")?).read_line(&mut line)?;
+    BufReader::new(attached.stdout.take().context("the child has no standard output")?).read_line(&mut line)?;
     let _ = attached.kill();
     attached.wait()?;
     same("the output of attach", &line, "read attached\n")?;

@@ -37,7 +37,12 @@ impl<'a> Server<'a> {
         let mut command = node.command(&cluster.program().with_file_name(PROGRAM));
         command.args(["server", "-dev", "-dev-no-store-token", &format!("-dev-root-token-id={ADMIN}")]);
         command.arg(format!("-dev-listen-address=127.0.0.1:{BAO_PORT}")).env("HOME", node.path("home"));
-        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn().context("openbao")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("cannot start OpenBao")?;
         let server = Self { node, cluster, child };
         cluster.until("OpenBao serves", || Ok(server.run(&["status"]).ok()))?;
         Ok(server)
@@ -130,7 +135,7 @@ pub(super) fn provider_is_asked_as_the_pod(cluster: &Cluster) -> anyhow::Result<
         let script = format!("grep -arl eyJhbGciOiJFUzI1Ni {places} || true");
         node.output(Path::new("sh"), ["-c", &script])
     };
-    ensure!(!search("/var/lib/kubelet/pods")?.is_empty(), "the control: the kubelet has tokens of pods");
+    ensure!(!search("/var/lib/kubelet/pods")?.is_empty(), "control failed: the kubelet has no tokens of pods");
     let of_run = ["cri", "executor", "disk/executor", "executord.log", "executor-cri.log"];
     let places: Vec<_> = of_run.iter().map(|name| node.path(name).display().to_string()).collect();
     same("the files with tokens", &search(&places.join(" "))?, "")?;

@@ -57,7 +57,7 @@ pub(super) fn jobs_complete_and_fail(cluster: &Cluster) -> anyhow::Result<()> {
     {
         space.wait(&format!("job/{name}"), "condition=Failed")?;
         let status = space.get(&["job", name])?["status"].take();
-        let conditions = status["conditions"].as_array().context("no conditions")?;
+        let conditions = status["conditions"].as_array().context("the Job has no conditions")?;
         let has_reason = conditions.iter().any(|one| one["type"] == "Failed" && one["reason"] == reason);
         ensure!(has_reason && status["failed"] == failed, "{name}: {status}");
     }
@@ -226,7 +226,7 @@ fn until_message(space: &Space<'_>, pod: &str, reason: &str, accepts: impl Fn(&s
     let mut messages: Vec<String> = Vec::new();
     let poll = || {
         let list = space.get(&["events", "--field-selector", &selector])?;
-        let events = list["items"].as_array().context("a list")?;
+        let events = list["items"].as_array().context("the JSON of kubectl has no list of events")?;
         messages = events.iter().filter_map(|event| event["message"].as_str().map(str::to_owned)).collect();
         Ok(messages.iter().any(|message| accepts(message)).then_some(()))
     };

@@ -1,4 +1,4 @@
-//! Cases for the start, restart and end of containers.
+//! Cases for the start, restart and exit of containers.
 
 use std::time::Duration;
 
@@ -156,7 +156,10 @@ pub(super) fn grace_period_ends_with_a_kill(node: &Node) -> anyhow::Result<()> {
     pod.until_ready()?;
     pod.remove()?;
     let time = |name: &str| -> anyhow::Result<u64> {
-        std::fs::read_to_string(path.join(name))?.trim().parse().context("a time")
+        std::fs::read_to_string(path.join(name))?
+            .trim()
+            .parse()
+            .with_context(|| format!("the file {name} does not contain a time"))
     };
     let grace = Duration::from_secs(time("last")?.saturating_sub(time("term")?));
     ensure!((3..=6).contains(&grace.as_secs()), "the program ran {} s after SIGTERM", grace.as_secs());

@@ -54,7 +54,7 @@ pub(super) fn statistics_are_served(node: &Node) -> anyhow::Result<()> {
         let summary: Value = serde_json::from_str(&node.get("/stats/summary")?)?;
         let image = &summary["node"]["runtime"]["imageFs"]["usedBytes"];
         ensure!(image.as_u64().is_some_and(|bytes| bytes > 0), "imageFs.usedBytes is {image}");
-        let pods = summary["pods"].as_array().context("no pods")?;
+        let pods = summary["pods"].as_array().context("the summary has no list of pods")?;
         let pod = pods.iter().find(|pod| pod["podRef"]["name"] == "statistics-node");
         let Some(container) = pod.and_then(|pod| pod["containers"][0].as_object()) else { return Ok(None) };
         let paths = ["/cpu/usageCoreNanoSeconds", "/memory/workingSetBytes", "/rootfs/usedBytes", "/logs/usedBytes"];

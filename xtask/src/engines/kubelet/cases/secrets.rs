@@ -36,7 +36,11 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
 
     let log = pod.log("a")?;
     ensure!(log.contains("[REDACTED:") && log.contains(ORDINARY), "the log is {log:?}");
-    let id = status.status("a")["containerID"].as_str().context("no id")?.trim_start_matches("executor://").to_owned();
+    let id = status.status("a")["containerID"]
+        .as_str()
+        .context("the container has no id")?
+        .trim_start_matches("executor://")
+        .to_owned();
     let sandbox = node.crictl(&["pods", "--quiet", "--name", "secrets-node"])?;
     let seen = [
         ("the log", log),
@@ -44,7 +48,7 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
         ("crictl inspect", node.crictl(&["inspect", &id])?),
         ("crictl inspectp", node.crictl(&["inspectp", sandbox.trim()])?),
     ];
-    ensure!(seen[1].1.contains(ORDINARY), "the control: the kubelet has the variable");
+    ensure!(seen[1].1.contains(ORDINARY), "control failed: the kubelet does not have the variable");
     for (what, text) in &seen {
         ensure!(![FIRST, SECOND].iter().any(|value| text.contains(value)), "{what} has the value: {text}");
     }
@@ -57,7 +61,7 @@ pub(super) fn references_reach_the_container_alone(node: &Node) -> anyhow::Resul
         let arguments = ["-c", &script, "sh"].into_iter().chain(places.iter().map(String::as_str));
         node.output(Path::new("sh"), arguments)
     };
-    ensure!(search(ORDINARY)?.contains("/var/log/pods"), "the control: the log file has the variable");
+    ensure!(search(ORDINARY)?.contains("/var/log/pods"), "control failed: the log file does not have the variable");
     let found = search(&format!("{FIRST}|{SECOND}"))?;
     ensure!(found.is_empty(), "the value is in {found}");
     pod.remove()

@@ -80,7 +80,7 @@ pub(super) fn streams_are_connected(node: &Node) -> anyhow::Result<()> {
     let mut attached = node.command(&node.streams);
     attached.args(["exec", "websocket", "", &url, "stdin", "stdout", "stderr"]);
     let mut attached = attached.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-    attached.stdin.as_mut().context("a pipe")?.write_all(b"attached\n")?;
+    attached.stdin.as_mut().context("the child has no standard input")?.write_all(b"attached\n")?;
     let is_logged = || Ok((pod.log("a")? == "attached\n").then_some(()));
     let logged = node.until("the container's program reads the input", is_logged);
     let _ = attached.kill();
@@ -93,7 +93,7 @@ pub(super) fn streams_are_connected(node: &Node) -> anyhow::Result<()> {
 fn stream(node: &Node, arguments: &[&str], input: &str) -> anyhow::Result<(String, Option<i32>)> {
     let mut command = node.command(&node.streams);
     let mut client = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    client.stdin.take().context("a pipe")?.write_all(input.as_bytes())?;
+    client.stdin.take().context("the child has no standard input")?.write_all(input.as_bytes())?;
     let done = client.wait_with_output()?;
     Ok((String::from_utf8_lossy(&done.stdout).into_owned(), done.status.code()))
 }
@@ -106,7 +106,7 @@ fn forward(node: &Node, transport: &str, pod: &StaticPod<'_>) -> anyhow::Result<
     command.args(["forward", transport, &url, "8080"]);
     let mut client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut port = String::new();
-    std::io::BufReader::new(client.stdout.take().context("a pipe")?).read_line(&mut port)?;
+    std::io::BufReader::new(client.stdout.take().context("the child has no standard output")?).read_line(&mut port)?;
     let served = node.http("GET", &format!("http://127.0.0.1:{}/", port.trim()));
     drop(client.stdin.take()); // the client serves until its input ends
     client.wait()?;
