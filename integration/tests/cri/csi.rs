@@ -359,6 +359,7 @@ fn tokens_stay_with_their_volumes() {
     );
     let rules = format!("[cri.csi.tokens]\ncluster = \"api\"\n{}", RULE.replace("shelf", "cluster"));
     let mut node = node_with(&provider, &rules);
+    let before = node.daemon.footprint();
     let with_token = |node: &KubernetesNode, pod: &str, token: &str| {
         let mut request = request(node, pod, "- {file: token, path: test/db, key: token}");
         request.volume_context.insert("provider".into(), "cluster".into());
@@ -372,12 +373,13 @@ fn tokens_stay_with_their_volumes() {
 
     let canary = Canary::random(64).unwrap();
     let tokens = ["a", "b"].map(|pod| format!("{pod}-{}", canary.as_str()));
-    let mut ids = Vec::new();
+    let (mut ids, mut sandboxes) = (Vec::new(), Vec::new());
     for (pod, token) in ["a", "b"].into_iter().zip(&tokens) {
         publish(&node, &with_token(&node, pod, token)).unwrap();
         let sandbox = node.run_sandbox(&node.sandbox(pod)).unwrap();
         let config = with_mounts(node.script("c", SLEEP), &[(&target(&node, pod), "/s")]);
         ids.push(node.started(&sandbox, &config));
+        sandboxes.push(sandbox);
     }
     for (id, token) in ids.iter().zip(&tokens) {
         assert_eq!(output(&node, id, "cat /s/token"), *token);
@@ -411,4 +413,11 @@ fn tokens_stay_with_their_volumes() {
     publish(&node, &with_token(&node, "c", "c-second")).unwrap();
     let id = node.started(&sandbox, &config);
     assert_eq!(output(&node, &id, "cat /s/token"), "c-second");
+    node.restart_cri();
+    assert_eq!(node.create(&sandbox, &config).unwrap(), id, "a retry needs no token");
+    for (pod, sandbox) in ["a", "b", "c"].into_iter().zip(sandboxes.iter().chain([&sandbox])) {
+        node.remove_sandbox(sandbox).unwrap();
+        unpublish(&node, &with_token(&node, pod, "x"));
+    }
+    node.daemon.wait_until_back_at(&before);
 }

@@ -267,7 +267,7 @@ impl Metrics {
         );
         registry.register(
             "executor_connections_refused",
-            "Connections that were closed at once because no slot was left, by socket",
+            "Connections that were closed immediately because no slot was left, by socket",
             self.refused.clone(),
         );
         registry.register(
