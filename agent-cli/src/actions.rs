@@ -2,8 +2,9 @@
 //!
 //! The file is YAML or JSON in the protobuf JSON mapping. The file contains either an `executor.v1.Action`, or a
 //! document with `action` and the RunRequest fields `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and
-//! `log_source`. File contents are base64, as the mapping requires. Syntax and type errors are reported here with path
-//! and line, but without values, which can be secret. executord reports all other errors.
+//! `log_source`. File contents are base64, as the mapping requires. This module reports
+//! syntax and type errors with path and line. The errors contain no values, because values can be secret. executord
+//! reports all other errors.
 
 use std::io::Read as _;
 use std::path::Path;

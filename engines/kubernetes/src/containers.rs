@@ -102,7 +102,7 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
         }
     }
     // executord refuses a request without a token, so the variables of such a retry are not compared.
-    if is_created && allowed.as_ref().is_err_and(|error| error.code() == tonic::Code::Unavailable) {
+    if is_created && allowed.as_ref().is_err_and(|error| error.code() == Code::Unavailable) {
         return Ok(id);
     }
     // The rules apply to new containers only: a retry finds its container even if a rule was removed (rule C8).

@@ -4,8 +4,9 @@
 //!  NodePublishVolume ── publish ──> read-only tmpfs with empty files on the host, record with its device
 //!  CreateContainer ──── resolve ──> mounts whose source is on this device become secret files of the request
 //! ```
-//! A volume is identified by the device of its file system, which only executor-cri creates. So neither a directory with
-//! the same names nor a link to the volume of another pod gives a container a secret. The volume on the host has no values.
+//! A volume is identified by the device of its file system, which only executor-cri creates. So neither a directory
+//! with the same names nor a link to the volume of another pod gives a container a secret. The volume on the host has
+//! no values.
 
 mod file_system;
 
@@ -84,8 +85,9 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Reads the records in a directory. `with_tokens` names the providers whose volumes need a token. Creates the directory if it is missing. Removes records of volumes that are not
-    /// mounted. After a reboot no volume is mounted, and the kubelet publishes each volume again.
+    /// Reads the records in a directory. `with_tokens` names the providers whose volumes need a token. Creates the
+    /// directory if it is missing. Removes records of volumes that are not mounted. After a reboot no volume is
+    /// mounted, and the kubelet publishes each volume again.
     ///
     /// # Errors
     /// Returns an error if the directory cannot be created or read.
@@ -157,7 +159,7 @@ impl Volumes {
     /// Adds a volume and its token to a request.
     ///
     /// # Errors
-    /// Returns UNAVAILABLE if the provider of the volume needs a token and there is none.
+    /// Returns UNAVAILABLE if the volume's provider requires a token and the kubelet has not sent one.
     fn add_to(&self, record: &VolumeRecord, field: &str, request: &mut RequestSecrets) -> Result<(), Status> {
         let token = locked(&self.tokens).get(&record.id).cloned();
         let needs_token = record.secrets.provider().is_some_and(|provider| self.with_tokens.contains(provider));
@@ -196,8 +198,8 @@ impl Volumes {
     /// Adds the secret files of the volumes that a container mounts to the request. A mount belongs to a volume if its
     /// source is on the device of the volume. The source can also be a directory or a file in the volume (`subPath`).
     ///
-    /// The inner result is the decision of the rules, and UNAVAILABLE if a token is missing. It applies to new containers
-    /// only, because a retry finds its container.
+    /// The inner result is the decision of the rules, and UNAVAILABLE if a token is missing. It applies to new
+    /// containers only, because a retry finds its container.
     ///
     /// # Errors
     /// Returns PERMISSION_DENIED if a volume belongs to another pod or no rule allows a reference, FAILED_PRECONDITION

@@ -25,8 +25,9 @@ impl LogFileLines {
         Self { terminal, ..Self::default() }
     }
 
-    /// Appends the lines that an entry completes to `out`. Returns the bytes of the process's output in them. A message
-    /// of the executor is appended immediately, also in the middle of a line of the process.
+    /// Appends the lines that an entry completes to `out`. Returns the number of bytes of the
+    /// process's output in these lines. Executor messages are appended immediately, even within an incomplete line of
+    /// the process.
     pub fn append(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> u64 {
         let Entry { time, complete, content, .. } = *entry;
         let open = match entry.stream {

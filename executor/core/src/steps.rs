@@ -1,8 +1,8 @@
 //! Decides which process of a tree of actions is started, cancelled or waited for next.
 //!
-//! This is a pure state machine: the input is events ([`Steps::ended`], [`Steps::expired`], ...), the output is orders
-//! for the shim. The shim starts and signals processes. The state machine has no clock: events carry their time. The
-//! semantics are the same as in Cloud Foundry's executor (depot/steps):
+//! This is a pure state machine: its input is events ([`Steps::ended`], [`Steps::expired`], ...), and its output is
+//! orders. The shim executes the orders by starting and signalling processes. The state machine reads no clock, because
+//! each event contains its time. The semantics are the same as in Cloud Foundry's executor (depot/steps):
 //!
 //! | action | ends | error |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //! | download, upload | with the transfer | `Failed to download ARTIFACT: reason`; cancelled |
 //! | serial | at the first error, or after the last action; when cancelled, with the running action | that error |
 //! | parallel | when all have ended | all errors, joined by `; ` |
-//! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and the others |
-//! | try | with its action | none |
+//! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and
+//! the others | | try | with its action | none |
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
 //! | emit_progress | with its action | the error of its action |
 //!

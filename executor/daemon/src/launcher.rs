@@ -1,9 +1,9 @@
 //! Manages the connection to the launcher. One task keeps the launcher connected, and any task can launch or remove
 //! containers over the connection.
 //!
-//! While the launcher is disconnected, calls fail immediately with the reason. The exception is daemon startup: `Run`
-//! and `CreatePod` wait for the launcher's first greeting. Running containers are not affected, because their shims are
-//! connected to this daemon directly.
+//! While the launcher is disconnected, calls fail immediately with the reason. During daemon startup, `Run` and
+//! `CreatePod` instead wait for the launcher's first greeting. Running containers are not affected, because each shim
+//! has its own connection to the daemon.
 
 mod layers;
 mod networks;

@@ -1,7 +1,7 @@
 //! Imports images from layouts and archives. Documents and layers are checked as those from a registry.
 //!
-//! Archives are not extracted by name: a table records the position of each entry, and only required entries are read.
-//! So no name can escape a directory. Blobs are verified before they are passed to the unpacker. The unpacker verifies
+//! Archives are not extracted by name. A table records the position of each entry, and only required entries are read.
+//! Therefore entry names cannot escape a directory. Each blob is verified before unpacking, and the unpacker verifies
 //! the uncompressed content.
 
 mod archive;

@@ -395,8 +395,8 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
     limit_egress(init, plan, name, &addresses)
 }
 
-/// Frees the published ports of a container that has exited; [`detach`] does the rest. Returns false on a CNI network,
-/// where only [`detach`] frees ports.
+/// Frees the published ports of a container that has exited. Returns false on a CNI network, because only [`detach`]
+/// frees the ports of CNI networks. [`detach`] releases all other network resources.
 ///
 /// # Errors
 /// Returns a description of the failure if a port cannot be freed.

@@ -253,9 +253,9 @@ fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<O
     Ok(dir)
 }
 
-/// Joins the network namespace at the plan's path. The container's user namespace does not own this network namespace,
-/// so the container's processes cannot join it. Therefore this process joins it before the container's first process is
-/// created.
+/// Joins the network namespace at the plan's path. The container's processes cannot join this namespace, because the
+/// container's user namespace does not own it. Therefore the shim joins the namespace before it creates the container's
+/// first process.
 ///
 /// # Errors
 /// Returns a violation if the plan's path is not a network namespace that may be joined.

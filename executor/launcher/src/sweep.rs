@@ -1,8 +1,8 @@
 //! Ends containers without a shim, based on their files and the state of the kernel.
 //!
 //! If a shim exits unexpectedly, its container's init becomes a child of the launcher, which is a subreaper. The
-//! launcher has a handle on the secret files, and the record is on disk. When a launcher starts, it finds running shims
-//! and requests their handles again, and cleans up containers whose shim has exited.
+//! launcher has a handle on the secret files, and the record is on disk. When a launcher starts, it requests handles
+//! from all running shims and cleans up the containers whose shims have exited.
 
 mod recover;
 

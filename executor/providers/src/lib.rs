@@ -149,7 +149,7 @@ impl FetchError {
         Self::new(ErrorKind::Unavailable, why)
     }
 
-    /// A token of the workload is needed, and there is none.
+    /// Returns the error for a request that requires a workload token, if the container has no token.
     pub(crate) fn no_token() -> Self {
         let why = "there is no token of the workload since executord has started; the client sends one with UpdateFiles \
                    (provider_tokens)";

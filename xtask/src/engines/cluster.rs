@@ -82,8 +82,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let supplies = build(workspace, options.runtime)?;
     let programs = programs(workspace, options.programs.as_deref())?;
     let Options { runtime, nodes, .. } = *options;
-    let start =
-        Start { workspace, supplies: &supplies, programs: &programs, runtime, nodes, images: &[], kubelet: &[] };
+    let start = Start::new(workspace, &supplies, &programs, runtime, nodes);
     start.run(options.logs.as_deref(), |cluster, _| {
         let kubectl = cluster.write_wrapper()?;
         step(&format!("Ready. As root: {} get nodes. Press Ctrl-C to stop the cluster.", kubectl.display()));
@@ -100,15 +99,7 @@ pub(crate) fn test_command(workspace: &Workspace, options: &TestOptions) -> anyh
     let supplies = build(workspace, options.runtime)?;
     install_openbao(workspace, &supplies)?;
     let programs = options.cases.programs(workspace)?;
-    let start = Start {
-        workspace,
-        supplies: &supplies,
-        programs: &programs,
-        runtime: options.runtime,
-        nodes,
-        images: &[],
-        kubelet: &[],
-    };
+    let start = Start::new(workspace, &supplies, &programs, options.runtime, nodes);
     let sites = Site::several("cluster", nodes)?;
     let started = start.on(&sites);
     options.cases.run_and_report(started, selection, &sites)
@@ -154,7 +145,12 @@ struct Start<'a> {
     kubelet: &'a [&'a str],
 }
 
-impl Start<'_> {
+impl<'a> Start<'a> {
+    /// Returns settings without further images and arguments.
+    fn new(workspace: &'a Workspace, supplies: &'a Supplies, programs: &'a Path, runtime: Kind, nodes: u8) -> Self {
+        Self { workspace, supplies, programs, runtime, nodes, images: &[], kubelet: &[] }
+    }
+
     /// Starts a cluster, and returns the result of `with`. Copies the logs to a directory, also after an error.
     fn run<T>(
         &self,

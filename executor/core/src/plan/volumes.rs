@@ -234,8 +234,8 @@ impl EmptyVolume {
 }
 
 impl Plan {
-    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer mounts first. The shim does so
-    /// for a container with volumes, or with CDI devices. CDI devices can add mounts.
+    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer mounts first. Containers with
+    /// volumes or CDI devices require this order, because CDI devices can add mounts.
     pub fn has_ordered_mounts(&self) -> bool {
         !self.volumes.is_empty() || self.host_options.cdi_devices().next().is_some()
     }

@@ -8,9 +8,9 @@
 //!  shim <── end of the step ───────┘
 //! ```
 //! The container's own task ([`Transferring`]) starts a transfer when the shim's record lists its step as running, and
-//! drops the transfer when the step has completed or was cancelled. A later daemon finds the same steps in the record
-//! and restarts their transfers. Only workers read a tenant's URL and data. This process starts workers from its own
-//! executable and stops them by closing their sockets.
+//! drops the transfer when the step has completed or was cancelled. After a restart of the daemon, the record lists
+//! the same steps, so the daemon restarts their transfers. Only worker processes read a tenant's URL and data. The
+//! daemon starts workers from its own executable and stops them by closing their sockets.
 
 mod worker;
 

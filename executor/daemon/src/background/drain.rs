@@ -5,9 +5,9 @@
 //!        │ deadline
 //!        └──> the rest is killed ──> drained, or given up after GIVE_UP: the drain always ends
 //! ```
-//! A container whose grace period would end after the deadline is stopped immediately, beyond the `parallel` limit, so
-//! that slow containers do not shorten the grace periods of others. The drain is a task of the daemon: it continues if
-//! its client disconnects, and later requests join it. A restarted daemon continues the drain.
+//! A container whose grace period would end after the deadline is stopped immediately, regardless of the `parallel`
+//! limit. Otherwise slow containers would shorten the grace periods of other containers. The drain continues if the
+//! client disconnects, and later requests join the drain. A restarted daemon continues the drain.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Parses a configuration file. An entry that cannot be deserialized is removed, so that the rest is checked as well
-//! and all errors are reported together, each with its line.
+//! Parses a configuration file. An entry that cannot be deserialized is removed and the remaining entries are checked.
+//! All errors are reported together, each with its line.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

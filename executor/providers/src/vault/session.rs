@@ -72,8 +72,8 @@ impl Session {
 }
 
 impl Vault {
-    /// Returns a valid token: the current token, which may have been renewed, or a new token after another login. If the
-    /// caller is dropped, the current token is kept.
+    /// Returns a valid token: the current token, which may have been renewed, or a new token after another login. If
+    /// the caller is dropped, the current token is kept.
     pub(super) async fn session(&self, caller: &Caller) -> Result<Arc<Session>, FetchError> {
         let mut present = caller.session.lock().await;
         let current = present.clone().filter(|session| !session.has_ended());
@@ -135,12 +135,9 @@ impl Vault {
             if !is_due {
                 continue;
             }
-            let login = match login {
-                None => None,
-                Some(login) => match login.upgrade() {
-                    None => continue,
-                    login => login,
-                },
+            let login = match login.map(|login| login.upgrade()) {
+                Some(None) => continue, // the workload has ended
+                login => login.flatten(),
             };
             let caller = Caller { session, login };
             let renewed = tokio::time::timeout(self.patience * 2, self.session(&caller)).await;

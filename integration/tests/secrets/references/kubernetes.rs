@@ -12,7 +12,7 @@ use integration::web::{WebAnswer, WebServer};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::references::residue::{needles, search_daemon};
+use crate::references::residue::{needles, until_daemon_has_none};
 use crate::references::{Shelf, content, from, wait_for_content};
 
 const WORDS: &str = "canary-of-the-answer";
@@ -110,9 +110,6 @@ fn secrets_of_clusters_are_followed() {
     });
     assert_eq!(reported.files_generation, 2, "one update for both");
     let old = needles("old", &[&old]);
-    wait::until_ok("executord, the launcher and their files have nothing of the old value", || {
-        let report = search_daemon(&daemon, &old);
-        if report.hits.is_empty() { Ok(()) } else { Err(report) }
-    });
+    until_daemon_has_none(&daemon, "the old value", &old);
     assert!(!daemon.setup().logged().contains(WORDS));
 }

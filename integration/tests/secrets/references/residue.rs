@@ -19,6 +19,14 @@ pub(crate) fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
     search_processes(daemon, needles, daemon.launcher().into_iter().collect())
 }
 
+/// Waits until executord, the launcher and their files have nothing that `needles` finds.
+pub(crate) fn until_daemon_has_none(daemon: &Daemon, what: &str, needles: &Needles) {
+    wait::until_ok(&format!("executord, the launcher and their files have nothing of {what}"), || {
+        let report = search_daemon(daemon, needles);
+        if report.hits.is_empty() { Ok(()) } else { Err(report) }
+    });
+}
+
 /// Also searches the shims.
 fn search(daemon: &Daemon, needles: &Needles) -> Report {
     let ours = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
@@ -118,10 +126,7 @@ fn nothing_is_left_of_a_value() {
         });
         (is_new && reported.secret_sources.iter().all(|one| !one.stale)).then_some(())
     });
-    wait::until_ok("no old value is left", || {
-        let report = search_daemon(&daemon, &old);
-        if report.hits.is_empty() { Ok(()) } else { Err(report) }
-    });
+    until_daemon_has_none(&daemon, "the old values", &old);
     assert!(!search(&daemon, &new).hits.is_empty(), "the control: a value in force is found");
     executord_keeps_none(&daemon, &other);
     for id in ["r", "v"] {

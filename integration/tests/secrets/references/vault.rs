@@ -16,7 +16,7 @@ use integration::{cli, metrics, wait};
 use tonic::Code;
 
 use crate::references::openbao::{Bao, Running};
-use crate::references::residue::{needles, search_daemon};
+use crate::references::residue::{needles, until_daemon_has_none};
 use crate::references::{Shelf, content, events_until, from, reference, wait_for_content};
 
 /// If a secret with two referenced entries changes, both new values arrive in one update, and nothing of the old values
@@ -44,10 +44,7 @@ fn vault_values_are_rotated_and_old_wiped() {
     });
     assert_eq!((reported.files_generation, &*reported.secret_sources[1].version), (2, "2"), "one update for both");
     let old = needles("old", &[&old]);
-    wait::until_ok("executord, the launcher and their files have nothing of the old value", || {
-        let report = search_daemon(&daemon, &old);
-        if report.hits.is_empty() { Ok(()) } else { Err(report) }
-    });
+    until_daemon_has_none(&daemon, "the old value", &old);
     // Tokens are valid for 12 seconds, and for 25 seconds with renewals. They are renewed first, then there is a new
     // login.
     wait::until("a renewal", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
@@ -56,8 +53,8 @@ fn vault_values_are_rotated_and_old_wiped() {
     wait_for_content(&container, "db/password", "p3");
 }
 
-/// If the server has a certificate of another CA, executord uses the replaced `ca_file` without another login. The control:
-/// before the file is replaced, the value is stale.
+/// If the server has a certificate of another CA, executord uses the replaced `ca_file` without another login. The
+/// control: before the file is replaced, the value is stale.
 #[test]
 fn replaced_ca_is_used() {
     let (shelf, port) = (Shelf::new(), free_port());

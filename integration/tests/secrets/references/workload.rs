@@ -1,5 +1,5 @@
-//! Providers that are asked as the workload (`auth = "jwt"`, rule G19): a login of each container at OpenBao with a token
-//! such as a kubelet sends, new tokens, restarts of executord, the end of the session, residue, invalid tokens.
+//! Providers that are asked as the workload (`auth = "jwt"`, rule G19): a login of each container at OpenBao with a
+//! token such as a kubelet sends, new tokens, restarts of executord, the end of the session, residue, invalid tokens.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use crate::references::openbao::Bao;
-use crate::references::residue::search_daemon;
+use crate::references::residue::{search_daemon, until_daemon_has_none};
 use crate::references::{content, from, wait_for_content};
 
 /// Signs tokens of service accounts.
@@ -81,9 +81,9 @@ fn needles(token: &ProviderToken) -> Needles {
     needles
 }
 
-/// The server decides by the token of each container. A session is renewed, and opened again with the newest token. After
-/// a restart of executord the values are stale until the client sends a token. After the exit the session is revoked and
-/// the token is gone.
+/// The server decides by the token of each container. A session is renewed, and opened again with the newest token.
+/// After a restart of executord the values are stale until the client sends a token. After the exit the session is
+/// revoked and the token is gone.
 #[test]
 fn workloads_log_in_themselves() {
     let (bao, issuer) = (Bao::start("http", ""), Issuer::new());
@@ -120,10 +120,7 @@ fn workloads_log_in_themselves() {
     let second = issuer.token("app", 601);
     daemon.api.update(update("w", &second)).unwrap();
     assert_eq!(daemon.api.get("w").unwrap().files_generation, 2, "a token changes no file");
-    wait::until_ok("the old token is gone", || {
-        let report = search_daemon(&daemon, &needles(&first));
-        if report.hits.is_empty() { Ok(()) } else { Err(report) }
-    });
+    until_daemon_has_none(&daemon, "the old token", &needles(&first));
 
     // The next session lasts, so that a late revocation is necessary.
     write_role(&bao, 600, 600);
@@ -147,10 +144,7 @@ fn workloads_log_in_themselves() {
     wait::until("the session is revoked", || (bao.served("auth/token/revoke-self") >= 1).then_some(()));
     let late = daemon.api.update(update("w", &second)).unwrap_err();
     assert_eq!(late.code(), Code::FailedPrecondition, "{late}");
-    wait::until_ok("the token is gone", || {
-        let report = search_daemon(&daemon, &needles(&second));
-        if report.hits.is_empty() { Ok(()) } else { Err(report) }
-    });
+    until_daemon_has_none(&daemon, "the token", &needles(&second));
 }
 
 /// A provider of the type `kubernetes` sends the token of the workload, so that its role decides.

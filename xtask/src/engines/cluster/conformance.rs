@@ -79,7 +79,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     supplies.agnhost()?;
     let programs = programs(workspace, options.programs.as_deref())?;
     let (programs, kubelet) = (&programs, suite.kubelet());
-    let start = Start { workspace, supplies: &supplies, programs, runtime, nodes, images: &IMAGES, kubelet };
+    let start = Start { images: &IMAGES, kubelet, ..Start::new(workspace, &supplies, programs, runtime, nodes) };
     let report = start.run(options.logs.as_deref(), |cluster, _| run_cases(options, &supplies, cluster))?;
     let verdict = Verdict::new(&report, options.runtime);
     if options.json {

@@ -84,7 +84,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     let supplies = build(workspace, Kind::Executor)?;
     let programs = programs(workspace, options.programs.as_deref())?;
     let (supplies, programs) = (&supplies, &*programs);
-    let start = Start { workspace, supplies, programs, runtime: Kind::Executor, nodes: 1, images: &[], kubelet: &[] };
+    let start = Start::new(workspace, supplies, programs, Kind::Executor, 1);
     let outcome = start.run(options.logs.as_deref(), |cluster, _| run(cluster, options))?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&outcome)?);

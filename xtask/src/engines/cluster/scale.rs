@@ -101,15 +101,7 @@ struct ApiFigure {
 pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let supplies = build(workspace, Kind::Containerd)?;
     let programs = programs(workspace, options.programs.as_deref())?;
-    let start = |runtime, nodes| Start {
-        workspace,
-        supplies: &supplies,
-        programs: &programs,
-        runtime,
-        nodes,
-        images: &[],
-        kubelet: &[],
-    };
+    let start = |runtime, nodes| Start::new(workspace, &supplies, &programs, runtime, nodes);
     let mut figures = Figures::default();
     if options.only != Some(Part::Api) {
         for runtime in [Kind::Executor, Kind::Containerd] {

@@ -454,8 +454,8 @@ fn place_late(LateMount { path, view, is_file }: &LateMount) -> io::Result<()> {
 }
 
 /// Creates `/dev/console` in the new /dev, as the OCI runtime specification requires for a container with a terminal.
-/// That terminal is the first and so far only terminal of the container's own devpts. A symbolic link avoids mounting
-/// on a name that other processes could have replaced.
+/// At this point the container's devpts has only this terminal. `/dev/console` is a symbolic link, because a mount
+/// target could be replaced by other processes.
 fn console() -> io::Result<()> {
     Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
 }

@@ -3,9 +3,9 @@
 //! Init is root of its own user namespace and has every capability over its namespaces. Its root file system is a
 //! skeleton. Init receives the container's root file system as a detached mount and replaces the skeleton with it. Init
 //! mounts the views of secret files that the order carries ([`super::warm_files`]). In a container that is not warm, a
-//! helper mounts these views. Then it sets the host name, the limits, the standard descriptors, and finally the
-//! container's user and capabilities. From then on it is the same as an init that libcontainer created for this plan,
-//! and waits for its start. Init reads no secret and no file of the root file system.
+//! helper mounts these views. Init then sets the host name, the limits, the standard descriptors, and finally the
+//! container's user and capabilities. After this, init has the same state as an init that libcontainer created for the
+//! plan. Init waits for the start order, and reads neither secrets nor files of the root file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -350,10 +350,10 @@ impl Attached {
 
     /// Closes the process's input if the input is a pipe.
     ///
-    /// A terminal gets no end-of-file character. If a client closes its input there, it only detaches, as in Docker
-    /// (`attachStreams` closes the input unless there is a terminal) and in containerd's CRI (`StdinOnce && !Tty`). The
-    /// character would also be wrong for a program in raw mode, and for a program that has set another VEOF. A client
-    /// that wants to close the input sends the character itself.
+    /// The shim does not write an end-of-file character to a terminal. A client that closes the input of a terminal
+    /// only detaches, as in Docker (`attachStreams` closes the input unless there is a terminal) and in containerd's
+    /// CRI (`StdinOnce && !Tty`). The character would be wrong for a program in raw mode, and for a program that has
+    /// set another VEOF. To close the input of a terminal, a client sends the end-of-file character.
     fn close_input(&mut self) {
         self.end_of_input = matches!(self.sink, Sink::Pipe(_));
         self.write();

@@ -107,8 +107,8 @@ impl Pipe {
         Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None, ended: false }
     }
 
-    /// Reads the available output. The buffer is allocated only for this read, with the size of the available output,
-    /// so that the shim of a silent container holds no buffer. Returns `None` at end of file.
+    /// Reads the available output. The buffer has the size of the available output and exists only during this read.
+    /// Shims therefore hold no buffers while their containers write nothing. Returns `None` at end of file.
     fn read(&mut self) -> Option<Vec<u8>> {
         let waiting = rustix::io::ioctl_fionread(&self.file)
             .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));

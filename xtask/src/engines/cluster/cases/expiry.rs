@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
+use super::secrets;
 use crate::engines::cases::until;
 use crate::engines::cluster::certificates;
 use crate::engines::cluster::kubectl::{Cluster, condition};
 use crate::engines::cluster::space::{Space, WAIT, extend, pod, same};
-use crate::engines::node::{SECRETS, TLS_VAULT_PORT};
+use crate::engines::node::TLS_VAULT_PORT;
 use crate::engines::site::NAME;
 
 /// Remaining validity of the certificate that expires: long enough for the start of a kubelet on a busy machine.
@@ -23,13 +24,14 @@ const FIRST: &str = "the-value-before-the-expiry";
 const SECOND: &str = "the-value-after-the-expiry";
 const READ: [&str; 3] = ["cat", "/run/secret", "/native/key"];
 
-/// The kubelet's certificate expires. The node becomes NotReady, the description of the node contains the reason, and the
-/// API server's log names the expired certificate. The containers keep running with their secrets, and a changed secret
-/// reaches them. After the certificate was replaced, the node is Ready without a restart of the kubelet or a container.
+/// The kubelet's certificate expires. The node becomes NotReady, the description of the node contains the reason, and
+/// the API server's log names the expired certificate. The containers keep running with their secrets, and a changed
+/// secret reaches them. After the certificate was replaced, the node is Ready without a restart of the kubelet or a
+/// container.
 pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<()> {
     let node = &cluster.node;
     let space = Space::create(cluster, "kubelet-expiry")?;
-    put(cluster, FIRST)?;
+    secrets::put(cluster, "lasting", FIRST)?;
     space.apply("v1", "Secret", "native", json!({"stringData": {"key": "native"}}))?;
     let mut spec = pod(WAIT, json!({"volumeMounts": [{"name": "native", "mountPath": "/native"}]}));
     extend(&mut spec, json!({"volumes": [{"name": "native", "secret": {"secretName": "native"}}]}));
@@ -79,7 +81,7 @@ pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<(
     for id in ids.lines() {
         same("what a container reads", &read(id)?, &format!("{FIRST}native"))?;
     }
-    put(cluster, SECOND)?;
+    secrets::put(cluster, "lasting", SECOND)?;
     for id in ids.lines() {
         let has_new = || Ok((read(id)? == format!("{SECOND}native")).then_some(()));
         cluster.until("a container has the new value", has_new)?;
@@ -96,8 +98,8 @@ pub(super) fn kubelet_certificate_expires(cluster: &Cluster) -> anyhow::Result<(
     space.delete()
 }
 
-/// The certificate of a provider has expired. The status of a pod and an event name the provider and the reason. The pod
-/// starts after the certificate was replaced.
+/// The certificate of a provider has expired. The status of a pod and an event name the provider and the reason. The
+/// pod starts after the certificate was replaced.
 pub(super) fn provider_certificate_expires(cluster: &Cluster) -> anyhow::Result<()> {
     let space = Space::create(cluster, "vault-expiry")?;
     serve(&space, "vault", "-10 minutes")?;
@@ -130,14 +132,6 @@ pub(super) fn provider_certificate_expires(cluster: &Cluster) -> anyhow::Result<
 fn renew(cluster: &Cluster, end: &str) -> anyhow::Result<()> {
     let subject = format!("/O=system:nodes/CN=system:node:{NAME}");
     certificates::issue(&cluster.node.path("pki"), "kubelet", &subject, "extendedKeyUsage = clientAuth", end)
-}
-
-/// Sets the value of the secret.
-fn put(cluster: &Cluster, value: &str) -> anyhow::Result<()> {
-    let path = cluster.node.path(SECRETS).join("lasting");
-    let new = path.with_extension("new");
-    fs::write(&new, value)?;
-    Ok(fs::rename(new, path)?)
 }
 
 /// Creates a Deployment whose container has a secret by reference.

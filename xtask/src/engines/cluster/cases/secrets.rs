@@ -32,16 +32,16 @@ const PROGRAMS: [&str; 7] =
 
 /// A pod with the volume reads the values and their changes, also by `subPath`. A pod with another service account does
 /// not start, and its description contains the reason. No file and no process of the control plane, the kubelet or the
-/// runtime, and no answer of the API server, contains the values. The controls: the value of a Secret of Kubernetes is found
-/// in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A value that is stored
-/// below the kubelet's directory, as other CSI plugins do, is found there.
+/// runtime, and no answer of the API server, contains the values. The controls: the value of a Secret of Kubernetes is
+/// found in etcd, in the kubelet's directory, and in the memory of the API server and of the kubelet. A value that is
+/// stored below the kubelet's directory, as other CSI plugins do, is found there.
 pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<()> {
     enable(cluster, CONFIGURATION, DRIVER)?;
     let node = &cluster.node;
     let space = Space::create(cluster, "secrets")?;
     space.apply("v1", "ServiceAccount", "app", json!({}))?;
     space.apply("v1", "Secret", "native", json!({"stringData": {"key": NATIVE}}))?;
-    put(cluster, FIRST)?;
+    put(cluster, "password", FIRST)?;
     let mounts = json!({"volumeMounts": [
         {"name": "secrets", "mountPath": "/run/secrets", "readOnly": true},
         {"name": "secrets", "mountPath": "/etc/password", "subPath": "db/password", "readOnly": true},
@@ -68,7 +68,7 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     let read = "for file in /run/secrets/db/password /etc/password; do sha256sum <$file; done";
     same("the secret", &space.execute("a", read)?, &digest(cluster)?.repeat(2))?;
     same("the mode", &space.execute("a", "stat -L -c %a /run/secrets/db/password")?, "440\n")?;
-    put(cluster, SECOND)?;
+    put(cluster, "password", SECOND)?;
     space.until_prints("a", read, &digest(cluster)?.repeat(2))?;
 
     space.apply("v1", "Pod", "b", json!({"spec": with_account("default")}))?;
@@ -130,8 +130,8 @@ pub(super) fn inline_volume_has_names_only(cluster: &Cluster) -> anyhow::Result<
     space.delete()
 }
 
-/// Searches the memory of programs for the values, and with `descriptors` also the files that are accessible only by their
-/// descriptors. Returns `LABEL: PROGRAM: PLACE` for each hit.
+/// Searches the memory of programs for the values, and with `descriptors` also the files that are accessible only by
+/// their descriptors. Returns `LABEL: PROGRAM: PLACE` for each hit.
 fn search_programs(node: &Node, names: &[&str], descriptors: bool) -> anyhow::Result<BTreeSet<String>> {
     let mut needles = Needles::new()?;
     for (label, value) in [("value", FIRST), ("value", SECOND), ("native", NATIVE)] {
@@ -179,8 +179,8 @@ pub(super) fn sanity_suite_passes(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Enables the plugin with a configuration of executor-cri and the manifest of a CSIDriver, and waits until the kubelet has
-/// registered the plugin.
+/// Enables the plugin with a configuration of executor-cri and the manifest of a CSIDriver, and waits until the kubelet
+/// has registered the plugin.
 pub(super) fn enable(cluster: &Cluster, configuration: &str, driver: &str) -> anyhow::Result<()> {
     let node = &cluster.node;
     fs::write(node.path("executor-cri.toml"), configuration)?;
@@ -193,9 +193,9 @@ pub(super) fn enable(cluster: &Cluster, configuration: &str, driver: &str) -> an
     })
 }
 
-/// Sets the value of the secret.
-fn put(cluster: &Cluster, value: &str) -> anyhow::Result<()> {
-    let path = cluster.node.path(SECRETS).join("password");
+/// Sets the value of a secret of the provider `shelf`.
+pub(super) fn put(cluster: &Cluster, name: &str, value: &str) -> anyhow::Result<()> {
+    let path = cluster.node.path(SECRETS).join(name);
     let new = path.with_extension("new");
     fs::write(&new, value)?;
     Ok(fs::rename(new, path)?)
@@ -225,8 +225,8 @@ pub(super) fn refused_reference_is_an_event(cluster: &Cluster) -> anyhow::Result
     space.delete()
 }
 
-/// Pods whose provider is unreachable do not start, and their events say why. Other pods start meanwhile. When the provider
-/// is reachable, all of them start without any action.
+/// Pods whose provider is unreachable do not start, and their events say why. Other pods start meanwhile. When the
+/// provider is reachable, all of them start without any action.
 pub(super) fn unreachable_provider_is_waited_for(cluster: &Cluster) -> anyhow::Result<()> {
     const PODS: usize = 30;
     const VALUE: &str = "the-value-at-the-provider";
