@@ -150,8 +150,16 @@ impl LauncherShared {
         let mut buffer = vec![0; PACKET_MAX];
         while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
             let request = LauncherRequest::decode(&buffer[..length]).unwrap();
+            let Some(call) = request.call else {
+                // A daemon that starts asks whether the launcher lives.
+                let refused = Refused::new(Reason::Invalid, "the request has no call");
+                let reply =
+                    LauncherReply { sequence: request.sequence, answer: Some(LauncherAnswer::Refused(refused)) };
+                let _ = connection.send(&reply.encode_to_vec(), &[]);
+                continue;
+            };
             let mut listed = None; // descriptor of the response
-            let answer = match request.call.unwrap() {
+            let answer = match call {
                 LauncherCall::Hello(hello) => {
                     let (greets, changed) = &self.greetings;
                     drop(changed.wait_while(greets.lock().unwrap(), |greets| !*greets).unwrap());
