@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use executor_proto::Wiped;
 use executor_proto::v1::{
     CheckNetworkRequest, CheckNetworkResponse, Container, DeleteRequest, GetRequest, GetSecretsRequest,
     GetSecretsResponse, InfoRequest, InfoResponse, ListNetworksRequest, ListNetworksResponse, ListRequest,
@@ -17,7 +18,7 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::retry::{is_away, is_lost};
 use crate::run::duration;
-use crate::secret::{Secret, Wiped};
+use crate::secret::Secret;
 
 /// Maximum number of containers per page of a listing.
 const PAGE: u32 = 1000;

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use crate::connect::Client;
 use crate::error::Error;
-use crate::secret::Wiped;
+use executor_proto::Wiped;
 
 /// Client for calls about the image store.
 #[derive(Clone, Debug)]

@@ -64,14 +64,14 @@ pub use containers::{ListFilter, Match};
 pub use error::{Code, ConnectError, Error, Refusal, Violation};
 pub use events::Events;
 pub use exec::{Exec, Executed};
-pub use executor_proto::{FILE_DESCRIPTOR_SET, v1};
+pub use executor_proto::{FILE_DESCRIPTOR_SET, Wipe, Wiped, v1};
 pub use files::{Archive, Output, OutputStream};
 pub use images::{Images, Pull, Pulled};
 pub use input::Input;
 pub use logs::Logs;
 pub use pods::{PodFilter, Pods};
 pub use run::{Run, Started};
-pub use secret::{Secret, Wipe, Wiped};
+pub use secret::Secret;
 pub use stats::Stats;
 
 /// Compiles the guide's examples.

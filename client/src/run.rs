@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use executor_proto::Wiped;
 use executor_proto::v1::{
     Action, Container, EnvironmentVariable, File, IdMapping, Limits, Network, Outputs, PathList, PortMapping,
     RegistryCredentials, RunAction, RunRequest, RunResponse, SecretArgument, UserNamespace, ValidateRequest,
@@ -19,7 +20,7 @@ use zeroize::Zeroize as _;
 use crate::connect::Client;
 use crate::error::Error;
 use crate::retry::is_lost;
-use crate::secret::{Secret, Wiped};
+use crate::secret::Secret;
 
 /// A request for a container. It prints no secret, and wipes its secrets when it is dropped.
 ///
@@ -336,7 +337,7 @@ impl Run {
 
 impl From<RunRequest> for Run {
     fn from(request: RunRequest) -> Self {
-        Self(Wiped(request))
+        Self(Wiped::new(request))
     }
 }
 

@@ -10,6 +10,9 @@
 mod actions;
 mod redact;
 mod variables;
+mod wiped;
+
+pub use wiped::{Wipe, Wiped};
 
 /// Version 1 of the interface.
 #[allow(missing_docs, unused_qualifications, clippy::all, clippy::unwrap_used, clippy::map_unwrap_or)] // generated

@@ -7,4 +7,3 @@ mod payload;
 pub mod plan;
 pub(crate) mod pods;
 pub mod recover;
-mod wiped;

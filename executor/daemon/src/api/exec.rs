@@ -8,6 +8,7 @@ use executor_core::limits::SIGNAL_MAX;
 use executor_core::record::Exit;
 use executor_core::validate::ViolationReason::OutOfRange;
 use executor_core::validate::{FieldFault, ViolationReason, WINDOW_MAX};
+use executor_proto::Wiped;
 use executor_proto::v1::exec_request::Part as In;
 use executor_proto::v1::exec_response::Part as Out;
 use executor_proto::v1::{self, ExecRequest, ExecResponse, ExitStatus, exit_status};
@@ -21,7 +22,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::first_message;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
+use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Stdio, StdioFd};
 
 /// Maximum output in a message, in bytes.
 const CHUNK: usize = 16 << 10;
@@ -50,7 +51,7 @@ pub(super) async fn exec(
     };
     let detached = start.detached;
     let limit = exec::time_limit(&start).unwrap_or_default(); // `exec::start` reports the violation
-    let outcome = exec::start(node, Start(start)).await.map_err(|problem| node.launcher.explain(problem))?;
+    let outcome = exec::start(node, Wiped::new(start)).await.map_err(|problem| node.launcher.explain(problem))?;
     let (sender, answers) = conversation.answers();
     match outcome {
         ExecOutcome::Running(session, stdio) => {

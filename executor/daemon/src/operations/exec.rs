@@ -18,13 +18,13 @@ use executor_core::protocol::{
 };
 use executor_core::record::Exit;
 use executor_core::validate::{ExecDraft, Violation, ViolationReason, validate_exec};
-use executor_proto::v1;
+use executor_proto::{Wiped, v1};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 use executor_transport::registration::watched;
 use prost::Message as _;
 use tokio::io::unix::AsyncFd;
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::memfiles::{self, WipedPayload};
@@ -39,16 +39,6 @@ const STARTED_WITHIN: Duration = Duration::from_secs(70);
 
 /// Name of the memory file with program, arguments and environment.
 const PAYLOAD: &str = "executor-process";
-
-/// A request that is overwritten on drop.
-pub(crate) struct Start(pub(crate) v1::ExecStart);
-
-impl Drop for Start {
-    fn drop(&mut self) {
-        self.0.args.zeroize();
-        self.0.env.iter_mut().for_each(v1::EnvironmentVariable::wipe);
-    }
-}
 
 /// Result of an executed process.
 #[derive(Clone, Copy, Debug)]
@@ -170,8 +160,8 @@ impl ExecSession {
 ///
 /// # Errors
 /// Returns the errors that the interface lists for Exec.
-pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome, ApiError> {
-    let request = &start.0;
+pub(crate) async fn start(node: &Arc<Node>, start: Wiped<v1::ExecStart>) -> Result<ExecOutcome, ApiError> {
+    let request = &*start;
     let window = request.window.unwrap_or_default();
     let draft = ExecDraft {
         path: &request.path,

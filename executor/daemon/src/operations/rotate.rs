@@ -16,10 +16,9 @@ use executor_core::protocol::{self, Reason, ShimCall};
 use executor_core::record::ContainerRecord;
 use executor_core::update::{FileUpdate, forbidden};
 use executor_core::validate::{PlannedUpdate, UpdateDraft, Violation, ViolationReason, validate_update};
-use executor_proto::v1;
+use executor_proto::{Wiped, v1};
 use executor_sys::memfile::MemFile;
 use tokio::time::Instant;
-use zeroize::Zeroize as _;
 
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
@@ -42,16 +41,6 @@ const STALE_MAX: u32 = 5;
 /// Maximum wait for the shim's record update, which normally precedes the response.
 pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A request that is overwritten on drop.
-struct Request(v1::UpdateFilesRequest);
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.0.files.iter_mut().for_each(|file| executor_proto::wipe(&mut file.content));
-        self.0.provider_tokens.iter_mut().for_each(|one| one.token.zeroize());
-    }
-}
-
 /// Replaces, adds and removes secret files.
 ///
 /// # Errors
@@ -62,16 +51,16 @@ pub(crate) async fn update(
     request: v1::UpdateFilesRequest,
     client: Option<&Client>,
 ) -> Result<Arc<ContainerStatus>, ApiError> {
-    let mut request = Request(request);
-    let handle = node.find(&request.0.id)?;
-    let has_tokens = !request.0.provider_tokens.is_empty();
+    let mut request = Wiped::new(request);
+    let handle = node.find(&request.id)?;
+    let has_tokens = !request.provider_tokens.is_empty();
     if has_tokens {
         // A refused update must not replace tokens.
         let facts = handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))?;
-        expected(&request.0, &facts.plan, facts.files_generation)?;
+        expected(&request, &facts.plan, facts.files_generation)?;
     }
-    let change = with_values(node, &handle, &mut request.0, client).await?;
-    let v1::UpdateFilesRequest { files, removed_paths, signal, .. } = &request.0;
+    let change = with_values(node, &handle, &mut request, client).await?;
+    let v1::UpdateFilesRequest { files, removed_paths, signal, .. } = &*request;
     if has_tokens && files.is_empty() && removed_paths.is_empty() && *signal == 0 {
         if handle.is_over() {
             let why = format!("container {} is completed: it needs no token", handle.id());
@@ -80,7 +69,7 @@ pub(crate) async fn update(
         return handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()));
     }
     let shared = Arc::clone(node);
-    node.run_detached(async move { execute(&shared, &request.0, change).await }).await
+    node.run_detached(async move { execute(&shared, &request, change).await }).await
 }
 
 /// Replaces files that the executor refreshed. `change` is the resulting change of their sources.
@@ -92,10 +81,10 @@ pub(crate) async fn replace(
     request: v1::UpdateFilesRequest,
     change: SourceChange,
 ) -> Result<(), ApiError> {
-    let request = Request(request);
+    let request = Wiped::new(request);
     let node = Arc::clone(node);
     // Use a separate task: the caller is part of the container's task, which may end in the meantime.
-    tokio::spawn(async move { execute(&node, &request.0, Some(change)).await.map(drop) }).await?
+    tokio::spawn(async move { execute(&node, &request, Some(change)).await.map(drop) }).await?
 }
 
 /// Fetches the values of an update's references. Returns the resulting change of the sources of the container's files.

@@ -22,7 +22,7 @@ use executor_core::image::ImageReference;
 use executor_core::plan::{Plan, PlannedImage, VolumeImage};
 use executor_core::validate::ViolationReason;
 use executor_images::{Credentials, Policy as PullPolicy, Resolved as ResolvedImage};
-use executor_proto::v1;
+use executor_proto::{Wiped, v1};
 use executor_providers::WorkloadLogins;
 use executor_secrets::TagKey;
 
@@ -30,7 +30,6 @@ use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
 use super::payload;
 use super::plan::without_rootfs;
 use super::plan::{denied_image, plan_with, plan_with_image, plan_without_image, with_volume_images, with_volumes_of};
-use super::wiped::WipedRequest;
 use crate::access::Client;
 use crate::actor::LaunchPayload;
 use crate::api_error::{ApiError, Kind};
@@ -57,7 +56,7 @@ pub(crate) async fn run(
     client: Option<&Client>,
     parent: &TraceParent,
 ) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
-    let request = WipedRequest(request);
+    let request = Wiped::new(request);
     let trace = node.traces.start_trace(parent, crate::now());
     // The id may belong to a container that an earlier daemon launched just before it exited.
     node.until_found().await;
@@ -92,14 +91,14 @@ async fn admit(received: Received<'_>, client: Option<&Client>) -> Result<(Arc<H
 /// A decoded request.
 struct Received<'a> {
     node: &'a Arc<Node>,
-    request: WipedRequest,
+    request: Wiped<v1::RunRequest>,
     trace: Option<TraceContext>,
 }
 
 impl<'a> Received<'a> {
     /// Assigns an id if the request has none, and runs all checks that fetch nothing.
     fn validate(mut self, client: Option<&Client>) -> Result<Validated<'a>, ApiError> {
-        let request = &mut self.request.0;
+        let request = &mut *self.request;
         fill_in_id(&mut request.id);
         let pod = pod_of(self.node, request)?;
         let checked = check_request(self.node, request, pod.as_deref(), client)?;
@@ -108,7 +107,7 @@ impl<'a> Received<'a> {
 
     /// Plans the request again, after some of its fields were filled in.
     fn plan(&self, pod: Option<&Plan>, image: Option<PlannedImage>) -> Result<Plan, ApiError> {
-        plan_with_image(&self.request.0, pod, &self.node.config.policy, image)
+        plan_with_image(&self.request, pod, &self.node.config.policy, image)
     }
 }
 
@@ -123,7 +122,7 @@ struct Validated<'a> {
 impl<'a> Validated<'a> {
     /// Returns the keyed digest of the request as it was received.
     fn digest(&mut self, key: &TagKey) -> String {
-        let request = &mut self.received.request.0;
+        let request = &mut *self.received.request;
         match &self.checked.identity {
             None => digest::request_digest(key, request),
             Some(identity) => identity.as_it_came(request, |request| digest::request_digest(key, request)),
@@ -135,13 +134,13 @@ impl<'a> Validated<'a> {
         let Self { mut received, pod, checked } = self;
         let CheckedRequest { mut plan, image, pull_policy, credentials, referred, identity } = checked;
         let node = received.node;
-        let claim = Claim::new(node, &plan.id, received.request.0.reserved)?;
+        let claim = Claim::new(node, &plan.id, received.request.reserved)?;
         node.launcher.session()?;
         node.check_room()?;
         let mut images = Vec::new();
         if let Some(reference) = image {
             let ready = images::resolve(node, &reference, pull_policy, credentials, "rootfs").await?;
-            let image = images::apply(&mut received.request.0, &ready)?;
+            let image = images::apply(&mut received.request, &ready)?;
             plan = received.plan(pod.as_deref(), Some(image))?;
             images.push(ready);
         }
@@ -186,12 +185,12 @@ impl<'a> Resolved<'a> {
         let mut sources = Vec::new();
         if has_references {
             let fetched = references::fetch(node, &referred, key, &referred.logins).await?;
-            references::fill(&mut received.request.0, &referred.asked, fetched.values)?;
+            references::fill(&mut received.request, &referred.asked, fetched.values)?;
             sources = fetched.records;
         }
         let identity = match identity {
             None => None,
-            Some(identity) => Some(identity.fill(node, &mut received.request.0).await?),
+            Some(identity) => Some(identity.fill(node, &mut received.request).await?),
         };
         if has_references || identity.is_some() {
             // Plan again: the sizes are known now, and fetched values must pass the same checks as values in the
@@ -219,11 +218,11 @@ impl<'a> Filled<'a> {
     fn load(self) -> Result<LoadedContainer<'a>, ApiError> {
         let Self { received: Received { node, request, trace }, plan, sources, logins, identity, leases } = self;
         let session = node.launcher.session()?;
-        let payload = payload::load(&plan, &request.0).map_err(|error| {
+        let payload = payload::load(&plan, &request).map_err(|error| {
             let why = format!("no memory or descriptors for the plan and secrets of container {}: {error}", plan.id);
             ApiError::new(Kind::Exhausted, why)
         })?;
-        let origin = RequestOrigin { sources, logins, identity, trace, needs_reservation: request.0.reserved };
+        let origin = RequestOrigin { sources, logins, identity, trace, needs_reservation: request.reserved };
         Ok(LoadedContainer { node, plan, origin, session, payload, leases })
     }
 }

@@ -6,12 +6,11 @@
 use executor_core::capacity::Amount;
 use executor_core::plan::Plan;
 use executor_core::validate::{Violation, ViolationReason};
-use executor_proto::v1;
+use executor_proto::{Wiped, v1};
 
 use super::admit::{check_request, pod_of};
 use super::launch::fill_in_id;
 use super::pods::plan_of_pod;
-use super::wiped::WipedRequest;
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
@@ -22,7 +21,7 @@ use crate::node::Node;
 /// Returns the error of Run or CreatePod if that call would fail; the error's fields start with `run.` or `pod.`.
 pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option<&Client>) -> Result<(), ApiError> {
     let v1::ValidateRequest { run, pod } = request;
-    let mut run = run.map(WipedRequest);
+    let mut run = run.map(Wiped::new);
     if run.is_none() && pod.is_none() {
         let why = ViolationReason::Required.because("neither `run` nor `pod` is set; set at least one");
         return Err(ApiError::invalid_field("run", why));
@@ -32,11 +31,11 @@ pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option
         // If the pod is invalid, its member is checked against the fields that affect members, if these fields are
         // valid.
         (Some(pod), Some(Err(_))) => match plan_pod(node, &for_members(pod)) {
-            Ok(plan) => validate_run(node, &mut run.0, Some(&plan), client),
+            Ok(plan) => validate_run(node, run, Some(&plan), client),
             Err(_) => Ok(()),
         },
-        (_, Some(Ok(plan))) => validate_run(node, &mut run.0, Some(plan), client),
-        (_, None) => validate_run(node, &mut run.0, None, client),
+        (_, Some(Ok(plan))) => validate_run(node, run, Some(plan), client),
+        (_, None) => validate_run(node, run, None, client),
         (None, Some(_)) => Ok(()),
     });
     let of_pod = planned.map_or(Ok(()), |planned| planned.map(drop)).map_err(|problem| below("pod", problem));

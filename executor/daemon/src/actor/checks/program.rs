@@ -9,14 +9,14 @@ use executor_core::ident::ContainerId;
 use executor_core::plan::ExecProbe;
 use executor_core::protocol::CHECK_OUTPUT_MAX;
 use executor_core::record::Exit;
-use executor_proto::v1;
+use executor_proto::{Wiped, v1};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::CheckRun;
 use crate::api_error::Kind;
 use crate::node::Node;
-use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Start, Stdio};
+use crate::operations::exec::{self, ExecEnd, ExecOutcome, ExecSession, Stdio};
 
 /// Time limit for the program to start. A slow start on a busy host does not indicate a problem of the container.
 const BEGINS_WITHIN: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ const PIECE: usize = 4096;
 
 /// Executes the program, and waits for its exit.
 pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe, limit: Duration) -> CheckRun {
-    let start = Start(v1::ExecStart {
+    let start = Wiped::new(v1::ExecStart {
         id: id.to_string(),
         path: probe.path.clone(),
         args: probe.args.clone(),
