@@ -23,7 +23,7 @@ const CONFIGURATION: &str = "docs/kubernetes-node.toml";
 /// Time limit of a condition. The kubelet checks static pods, probes and limits only at intervals.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// Host paths that conformance cases mount.
-const CONFORMANCE_PATHS: [&str; 4] = ["/etc/hosts", "/tmp/job-e2e", "/var/log/containers", "/var/log/pods"];
+const CONFORMANCE_PATHS: [&str; 4] = ["/etc/hosts", "/tmp", "/var/log/containers", "/var/log/pods"];
 /// Directory of the provider of secrets `shelf`.
 pub(super) const SECRETS: &str = "secrets";
 /// Configuration that allows pods of some namespaces to use all secrets of a provider.

@@ -20,13 +20,10 @@ pub(super) const MAX_NODES: u8 = 9;
 pub(super) const STATIC_PODS: &str = "--pod-manifest-path=/var/lib/static-pods";
 
 /// Script that prepares the room: puts the kubelet's directories and the runtime's images on a disk of 2 GiB, and
-/// assigns ids to the user `kubelet`. `/tmp` is a tmpfs, so pods that mount a directory below `/tmp` do not change the
-/// directory of the host. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
-const PREPARE: &str = r#"exec 3<"$1"
-mount -t tmpfs none /tmp
-mkdir -p "$1" /tmp/job-e2e
-mount --no-canonicalize --bind /proc/self/fd/3 "$1"
-exec 3<&-
+/// assigns ids to the user `kubelet`. `/tmp` is a tmpfs, so pods that mount `/tmp` do not change the directory of the
+/// host. `$1` is the directory of the node, and `$2` the name of the node's parent cgroup.
+const PREPARE: &str = r#"mount -t tmpfs none /tmp
+mkdir /tmp/job-e2e
 mount --make-rshared /
 for dir in /run/netns /run/containerd /var/lib /var/log; do mkdir -p $dir; mount -t tmpfs none $dir; done
 mkdir "$1/disk"
@@ -117,7 +114,8 @@ impl Site {
     }
 
     fn open(prefix: &str, number: u8) -> anyhow::Result<Self> {
-        let temporary = tempfile::Builder::new().prefix(&format!("executor-{prefix}-")).tempdir()?;
+        // Not in `/tmp`, which pods may mount.
+        let temporary = tempfile::Builder::new().prefix(&format!("executor-{prefix}-")).tempdir_in("/var/tmp")?;
         // No cgroup name contains another one, because a room removes all cgroups whose names contain its own name.
         let cgroup = format!("{prefix}{number}-{}x", std::process::id());
         let name = if number == 1 { NAME.to_owned() } else { format!("{NAME}{number}") };
