@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use executor_core::payload;
 use nix::sys::mman::{MapFlags, ProtFlags, mlock, mmap, mmap_anonymous, munmap};
 use rustix::fs::{
     MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, ftruncate,
@@ -67,6 +68,17 @@ impl MemFile {
         }
         fcntl_add_seals(&fd, SEALS)?;
         Ok(Self { fd, len })
+    }
+
+    /// Creates a file with a payload ([`payload`]) of `strings`.
+    ///
+    /// # Errors
+    /// Returns an error if descriptors or memory run out.
+    pub fn with_strings(name: &str, strings: &[&[u8]]) -> io::Result<Self> {
+        let head = payload::head(strings.len());
+        let prefixes: Vec<[u8; 4]> = strings.iter().map(|string| payload::prefix(string.len())).collect();
+        let parts = prefixes.iter().zip(strings).flat_map(|(prefix, string)| [&prefix[..], string]);
+        Self::new(name, &std::iter::once(&head[..]).chain(parts).collect::<Vec<_>>())
     }
 
     /// Wraps a memory file that a peer passed, for reading.

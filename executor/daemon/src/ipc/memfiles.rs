@@ -1,8 +1,7 @@
-//! Creates memory files for the launcher and for shims: JSON documents, and payloads with secrets.
+//! Memory files for the launcher and for shims: JSON documents, and payloads that are wiped.
 
 use std::io;
 
-use executor_core::payload;
 use executor_proto::v1::EnvironmentVariable;
 use executor_sys::memfile::MemFile;
 use serde::Serialize;
@@ -11,14 +10,6 @@ use zeroize::Zeroizing;
 /// Writes a document into a memory file as JSON.
 pub(crate) fn json(name: &str, document: &impl Serialize) -> io::Result<MemFile> {
     MemFile::new(name, &[&serde_json::to_vec(document)?])
-}
-
-/// Writes strings into a memory file, encoded as a payload.
-pub(crate) fn strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
-    let (head, prefixes) = (payload::head(strings.len()), strings.iter().map(|string| payload::prefix(string.len())));
-    let prefixes: Vec<[u8; 4]> = prefixes.collect();
-    let parts = prefixes.iter().zip(strings).flat_map(|(prefix, string)| [&prefix[..], string]);
-    MemFile::new(name, &std::iter::once(&head[..]).chain(parts).collect::<Vec<_>>())
 }
 
 /// A payload that is overwritten on drop. Its receiver also overwrites it, if the receiver is not killed before.

@@ -247,7 +247,8 @@ pub(crate) async fn archive(
     };
     let count = flags.len().to_string();
     let strings = ProcessPayload::strings(path.as_bytes(), b"/", count.as_bytes(), &flags, &[]);
-    let payload = WipedPayload(memfiles::strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
+    let payload =
+        WipedPayload(MemFile::with_strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: id.to_owned(),
         user: user.to_owned(),
@@ -362,5 +363,5 @@ fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFi
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);
     env.extend(payload::default_environment(has, start.terminal));
     let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
-    memfiles::strings(PAYLOAD, &strings)
+    MemFile::with_strings(PAYLOAD, &strings)
 }

@@ -267,5 +267,5 @@ fn load(
     let update = FileUpdate { base_generation: record.files_generation, files, changed };
     let list = memfiles::json("executor-update", &update)?;
     let contents: Vec<&[u8]> = sources.iter().map(|index| &*request.files[*index].content).collect();
-    Ok((list, WipedPayload(memfiles::strings("executor-files", &contents)?)))
+    Ok((list, WipedPayload(MemFile::with_strings("executor-files", &contents)?)))
 }

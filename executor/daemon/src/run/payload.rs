@@ -21,7 +21,7 @@ pub(super) fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Lau
     let of_steps = of_steps.into_iter().flat_map(|run| &run.volume_mounted_files);
     let files = draft::files(request).map(|(_, file)| file).chain(of_steps).map(|file| file.content.as_slice());
     let plan = memfiles::json("executor-plan", plan)?;
-    let files = memfiles::strings("executor-files", &files.collect::<Vec<_>>())?;
+    let files = MemFile::with_strings("executor-files", &files.collect::<Vec<_>>())?;
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
@@ -29,7 +29,8 @@ pub(super) fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Lau
 pub(super) fn of_pod(plan: &Plan) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
     let plan = memfiles::json("executor-plan", plan)?;
-    let (process, files) = (memfiles::strings("executor-process", &[])?, memfiles::strings("executor-files", &[])?);
+    let (process, files) =
+        (MemFile::with_strings("executor-process", &[])?, MemFile::with_strings("executor-files", &[])?);
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
@@ -37,7 +38,7 @@ pub(super) fn of_pod(plan: &Plan) -> std::io::Result<LaunchPayload> {
 /// the URLs of all transfers.
 fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<MemFile> {
     if let Some(run) = request.single_run().filter(|_| plan.actions.is_none()) {
-        return with_payload(run, request, |strings| memfiles::strings("executor-process", strings));
+        return with_payload(run, request, |strings| MemFile::with_strings("executor-process", strings));
     }
     let mut payloads = Vec::new();
     for run in request.runs() {
@@ -49,7 +50,7 @@ fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Mem
     }
     let urls = request.urls().into_iter().map(str::as_bytes);
     let strings: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).chain(urls).collect();
-    memfiles::strings("executor-process", &strings)
+    MemFile::with_strings("executor-process", &strings)
 }
 
 /// Calls `use_them` with the strings of a process's payload.
