@@ -18,6 +18,7 @@ use executor_cri_api::v1::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use serde_json::json;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
@@ -137,6 +138,11 @@ impl KubernetesNode {
 
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.executor.block_on(future)
+    }
+
+    /// Starts a call that runs while the test does something else.
+    pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.executor.spawn(future)
     }
 
     pub fn runtime(&self) -> RuntimeServiceClient<Channel> {

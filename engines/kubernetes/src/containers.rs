@@ -15,7 +15,7 @@ use executor_cri_api::v1::{
 use tonic::Status;
 
 use crate::events::{self, EventKind};
-use crate::failure::{self, Violations, forgiving};
+use crate::failure::{self, Violations, forgiving, was_created_before};
 use crate::ids;
 use crate::images;
 use crate::lower::container::{Origin, lower};
@@ -113,7 +113,13 @@ pub(crate) async fn create(node: &Arc<Node>, request: CreateContainerRequest) ->
     run = run.id(&id);
     // The buffers of this connection hold variables, so the connection ends with the call. executord compares the
     // variables of a retry.
-    match node.own_client().await?.run(&run).await {
+    let client = node.own_client().await?;
+    let mut outcome = client.run(&run).await;
+    if !is_created && outcome.as_ref().is_err_and(was_created_before) {
+        forgiving(client.delete(&id, true).await).map_err(failure::status)?;
+        outcome = client.run(&run).await;
+    }
+    match outcome {
         Ok(started) => {
             if !node.store.containers.created(&id, started.container)? {
                 let _ = node.client.delete(&id, true).await;

@@ -108,6 +108,12 @@ pub(crate) fn forgiving(deleted: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
+/// Returns true if an attempt of the same call, which has a new random id, has created the object, and executord cannot
+/// compare the requests: executord and the launcher were killed in between, and the key of request digests is lost.
+pub(crate) fn was_created_before(error: &Error) -> bool {
+    error.code() == Some(Code::AlreadyExists)
+}
+
 fn sentence(violation: &Violation) -> String {
     format!("{}: {}", violation.field, violation.description)
 }

@@ -9,7 +9,7 @@ use tonic::Status;
 
 use crate::containers;
 use crate::events::{self, EventKind};
-use crate::failure::{self, forgiving};
+use crate::failure::{self, forgiving, was_created_before};
 use crate::ids;
 use crate::lower::sandbox::{Host, lower};
 use crate::node::{Node, now};
@@ -60,7 +60,12 @@ pub(crate) async fn run(node: &Arc<Node>, request: RunPodSandboxRequest) -> Resu
         node.store.sandboxes.remove(&id);
         return Err(denied);
     }
-    match node.client.pods().create(&request).await {
+    let mut outcome = node.client.pods().create(&request).await;
+    if outcome.as_ref().is_err_and(was_created_before) {
+        forgiving(node.client.pods().delete(&id, true).await).map_err(failure::status)?;
+        outcome = node.client.pods().create(&request).await;
+    }
+    match outcome {
         Ok((pod, _)) => {
             if !node.store.sandboxes.created(&id, pod)? {
                 let _ = node.client.pods().delete(&id, true).await;

@@ -7,9 +7,10 @@ use executor_cri_api::v1::{
     Mount, StatusRequest,
 };
 use integration::cri::{KubernetesNode, POLICY, log_dir};
-use integration::daemon::Setup;
+use integration::daemon::{Setup, has_ended, kill};
 use integration::fuse::{Fuse, Held};
 use integration::wait;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 use tonic::{Code, Request};
 
@@ -108,6 +109,36 @@ fn check_creation(aborts: bool) {
     }
     wait::until_ok("the sandbox is removed", || node.remove_sandbox(&sandbox));
     node.daemon.wait_until_back_at(&before);
+}
+
+/// If executord and the launcher are killed during a creation, the next executord cannot compare the repeated request
+/// with the container's. The call creates its container nevertheless, and only this one is left.
+#[test]
+fn creation_survives_executord_and_launcher() {
+    let mut stage = Stage::new();
+    let before = stage.node.daemon.footprint();
+    let sandbox = stage.node.run_sandbox(&stage.node.sandbox("a")).unwrap();
+    let mut config = stage.node.script("c", "cat /mnt/file; exec sleep 100000");
+    config.mounts.push(stage.mount.clone());
+    stage.fuse.hold(Held::All);
+    let (pod_sandbox_id, config) = (sandbox.clone(), Some(config));
+    let create = CreateContainerRequest { pod_sandbox_id, config, ..CreateContainerRequest::default() };
+    let mut runtime = stage.node.runtime();
+    let created = stage.node.spawn(async move { runtime.create_container(create).await });
+    wait::until("the creation waits for the file system", || (stage.fuse.waiting() > 0).then_some(()));
+    let launcher = stage.node.daemon.launcher().unwrap();
+    kill(launcher, Signal::SIGKILL as i32);
+    stage.node.daemon.kill();
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
+    stage.node.daemon.start_again();
+    stage.fuse.hold(Held::Nothing);
+    let id = stage.node.block_on(created).unwrap().unwrap().into_inner().container_id;
+    stage.node.start_container(&id).unwrap();
+    let log = stage.node.daemon.setup().logged();
+    let deleted = format!("deleted container={id}");
+    assert!(log.contains(&deleted), "control: the first attempt has created the container: {log}");
+    stage.node.remove_sandbox(&sandbox).unwrap();
+    stage.node.daemon.wait_until_back_at(&before);
 }
 
 #[test]
