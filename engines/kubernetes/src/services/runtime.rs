@@ -36,8 +36,9 @@ impl Runtime {
 /// Response stream of methods that are not implemented.
 type EmptyStream<T> = Empty<Result<T, Status>>;
 
-fn unimplemented<T>(what: &str) -> Result<Response<T>, Status> {
-    Err(Status::unimplemented(what))
+/// Returns the status of a method that is not implemented, in the words of gRPC's Go server: clients compare them.
+fn unimplemented<T>(method: &str, remedy: &str) -> Result<Response<T>, Status> {
+    Err(Status::unimplemented(format!("method {method} not implemented{remedy}")))
 }
 
 /// Returns the information for `verbose` (rule C15): JSON with one key.
@@ -118,7 +119,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<StreamPodSandboxesRequest>,
     ) -> Result<Response<Self::StreamPodSandboxesStream>, Status> {
-        unimplemented("StreamPodSandboxes: use ListPodSandbox")
+        unimplemented("StreamPodSandboxes", "; use ListPodSandbox")
     }
 
     async fn create_container(
@@ -170,7 +171,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<StreamContainersRequest>,
     ) -> Result<Response<Self::StreamContainersStream>, Status> {
-        unimplemented("StreamContainers: use ListContainers")
+        unimplemented("StreamContainers", "; use ListContainers")
     }
 
     async fn container_status(
@@ -252,7 +253,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<StreamContainerStatsRequest>,
     ) -> Result<Response<Self::StreamContainerStatsStream>, Status> {
-        unimplemented("StreamContainerStats: use ListContainerStats")
+        unimplemented("StreamContainerStats", "; use ListContainerStats")
     }
 
     async fn pod_sandbox_stats(
@@ -277,7 +278,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<StreamPodSandboxStatsRequest>,
     ) -> Result<Response<Self::StreamPodSandboxStatsStream>, Status> {
-        unimplemented("StreamPodSandboxStats: use ListPodSandboxStats")
+        unimplemented("StreamPodSandboxStats", "; use ListPodSandboxStats")
     }
 
     /// Does nothing: the network plugins configure the pod CIDR (rule C15).
@@ -338,18 +339,18 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<CheckpointContainerRequest>,
     ) -> Result<Response<CheckpointContainerResponse>, Status> {
-        unimplemented("CheckpointContainer")
+        unimplemented("CheckpointContainer", "")
     }
 
     async fn checkpoint_pod(
         &self,
         _: Request<CheckpointPodRequest>,
     ) -> Result<Response<CheckpointPodResponse>, Status> {
-        unimplemented("CheckpointPod")
+        unimplemented("CheckpointPod", "")
     }
 
     async fn restore_pod(&self, _: Request<RestorePodRequest>) -> Result<Response<RestorePodResponse>, Status> {
-        unimplemented("RestorePod")
+        unimplemented("RestorePod", "")
     }
 
     async fn get_container_events(
@@ -382,7 +383,7 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<StreamPodSandboxMetricsRequest>,
     ) -> Result<Response<Self::StreamPodSandboxMetricsStream>, Status> {
-        unimplemented("StreamPodSandboxMetrics: use ListPodSandboxMetrics")
+        unimplemented("StreamPodSandboxMetrics", "; use ListPodSandboxMetrics")
     }
 
     async fn runtime_config(
