@@ -24,7 +24,7 @@ use crate::pem;
 /// Maximum size of a CA file in bytes. The chain must fit in one packet.
 const FILE_MAX: u64 = 32 << 10;
 /// Time by which a certificate's validity starts before it is signed, for peers whose clocks are slow.
-const SKEW: Duration = Duration::from_secs(300);
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(300);
 /// Length of a serial number in bytes. 126 bits of it are random (RFC 5280, section 4.1.2.2).
 const SERIAL_LENGTH: usize = 16;
 
@@ -51,7 +51,7 @@ pub enum SignError {
     #[error("{0}")]
     Time(String),
     /// The system returned no random numbers, or signing failed.
-    #[error("cannot sign")]
+    #[error("cannot sign the certificate")]
     Failed,
 }
 
@@ -155,7 +155,7 @@ impl Authority {
             .map_err(|why| SignError::Time(format!("{}: {why}", self.settings.ca_certificate.display())))?;
         let ttl = if ttl_seconds > 0 { ttl_seconds } else { self.settings.ttl_seconds };
         let now = seconds_of(now);
-        let not_before = now.saturating_sub(SKEW.as_secs()).max(self.not_before);
+        let not_before = now.saturating_sub(CLOCK_SKEW_MAX.as_secs()).max(self.not_before);
         let not_after = now.saturating_add(ttl).min(self.not_after);
         let mut serial = vec![0; SERIAL_LENGTH];
         self.random.fill(&mut serial).map_err(|_| SignError::Failed)?;
@@ -200,13 +200,14 @@ fn check_time(not_before: u64, not_after: u64, now: SystemTime) -> Result<(), St
 }
 
 fn check_purpose(ca: &X509Certificate<'_>) -> Result<(), &'static str> {
-    let constraints = ca.basic_constraints().map_err(|_| "its basic constraints cannot be read")?;
+    let constraints =
+        ca.basic_constraints().map_err(|_| "the basic constraints of the first certificate cannot be read")?;
     if !constraints.is_some_and(|constraints| constraints.value.ca) {
         return Err("the first certificate is not a CA certificate (basicConstraints CA:TRUE is required)");
     }
-    let usage = ca.key_usage().map_err(|_| "its key usage cannot be read")?;
+    let usage = ca.key_usage().map_err(|_| "the key usage of the first certificate cannot be read")?;
     if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
-        return Err("the first certificate may not sign certificates (keyUsage keyCertSign)");
+        return Err("the first certificate may not sign certificates (keyUsage keyCertSign is required)");
     }
     Ok(())
 }

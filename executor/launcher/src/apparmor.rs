@@ -91,7 +91,7 @@ mod tests {
         let root = open_dir(dir.path()).unwrap();
         write(root.as_fd(), "executor-default").unwrap();
         assert_eq!(fs::read_to_string(attributes.join("exec")).unwrap(), "exec executor-default");
-        // Control: a link that leads outside is not followed.
+        // Control: a link that escapes the directory is not followed.
         let elsewhere = tempfile::tempdir().unwrap();
         fs::create_dir_all(elsewhere.path().join("attr/apparmor")).unwrap();
         fs::write(elsewhere.path().join("attr/apparmor/exec"), "").unwrap();

@@ -135,7 +135,10 @@ fn look_up(
         reason.because(format!("{}: {why}", on_host.display()))
     })?;
     if is_block.is_some_and(|asked| asked != block) {
-        return Err(Unsuitable.because(format!("{}: the node is of another type", on_host.display())));
+        let kind = if block { "block" } else { "character" };
+        return Err(
+            Unsuitable.because(format!("{}: is a {kind} device, which is not the requested type", on_host.display()))
+        );
     }
     Ok(DeviceNode { minor, ..of_file(block, major) })
 }
@@ -153,7 +156,7 @@ fn read_dirs(dirs: &[PathBuf]) -> (Vec<LocatedCdiFile>, Vec<String>) {
         };
         for path in paths {
             if sources.len() + faults.len() >= FILES_MAX {
-                faults.push(format!("{}: more than {FILES_MAX} files", path.display()));
+                faults.push(format!("{}: not read, because there are more than {FILES_MAX} CDI files", path.display()));
                 return (sources, faults);
             }
             match read(&path) {

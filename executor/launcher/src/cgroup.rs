@@ -380,9 +380,9 @@ impl Hierarchies {
     /// Kills all processes in a cgroup except one, and waits until they have exited.
     ///
     /// # Errors
-    /// Returns an error if a process does not exit within `patience`.
-    pub(crate) fn kill_all_but(&self, kept: i32, path: &Path, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
+    /// Returns an error if a process does not exit within `timeout`.
+    pub(crate) fn kill_all_but(&self, kept: i32, path: &Path, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
         loop {
             let others: Vec<i32> = self.pids(path).into_iter().filter(|pid| *pid != kept).collect();
             if others.is_empty() {
@@ -401,9 +401,9 @@ impl Hierarchies {
     /// because a privileged process may have left one of them.
     ///
     /// # Errors
-    /// Returns an error if a process does not exit within `patience`.
-    pub(crate) fn kill_all(&self, path: &Path, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
+    /// Returns an error if a process does not exit within `timeout`.
+    pub(crate) fn kill_all(&self, path: &Path, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
         for dir in self.dirs(path) {
             loop {
                 let pids = pids_in(dir.clone());
@@ -423,10 +423,10 @@ impl Hierarchies {
     /// Kills the processes in a cgroup and removes its directories.
     ///
     /// # Errors
-    /// Returns an error if a directory cannot be removed within `patience`, for example because a process is blocked in
+    /// Returns an error if a directory cannot be removed within `timeout`, for example because a process is blocked in
     /// the kernel.
-    pub(crate) fn remove(&self, path: &Path, patience: Duration) -> io::Result<()> {
-        self.dirs(path).try_for_each(|dir| remove_dir(&dir, patience))
+    pub(crate) fn remove(&self, path: &Path, timeout: Duration) -> io::Result<()> {
+        self.dirs(path).try_for_each(|dir| remove_dir(&dir, timeout))
     }
 
     /// Creates the parent cgroup of containers.
@@ -461,8 +461,8 @@ impl Hierarchies {
 ///
 /// # Errors
 /// Returns the same errors as [`Hierarchies::remove`].
-pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + patience;
+pub(crate) fn remove_dir(dir: &Path, timeout: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + timeout;
     loop {
         let error = match fs::remove_dir(dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => error,

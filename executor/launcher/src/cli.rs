@@ -26,10 +26,10 @@ const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 /// Default directory of sockets and records.
 pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 
-/// Holds the executor's privilege: forks a shim for each container and cleans up after shims.
+/// The executor's privileged process: forks a shim for each container and cleans up after shims.
 ///
 /// Started by systemd, or by executord if no launcher is running. The launcher listens on RUN_DIR/launcher.sock for
-/// executord only, and finishes containers that have lost their shim.
+/// executord only. If a shim dies, the launcher kills the container's processes and records its exit.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "executor-launcher",
@@ -84,7 +84,6 @@ pub(crate) struct Config {
     pub apparmor: AppArmor,
     /// The launcher's own section.
     pub launcher: LauncherSettings,
-    /// Settings of the warm pool.
     #[serde(alias = "shells")]
     pub warm_pool: WarmPoolSettings,
     /// Built-in bridge networks.

@@ -75,7 +75,10 @@ impl Cpusets {
                 let text = fs::read_to_string(self.dir(cgroup).join(effective)).ok()?;
                 Some(text).filter(|text| !text.trim().is_empty())
             });
-            let text = read.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no {effective}")))?;
+            let text = read.ok_or_else(|| {
+                let why = format!("{effective} is missing or empty in {} and its parents", parent.display());
+                io::Error::new(io::ErrorKind::NotFound, why)
+            })?;
             text.parse::<CpuList>().map_err(io::Error::other)
         };
         let [(_, cpus), (_, mems)] = *self.files();
@@ -145,9 +148,9 @@ impl Cpusets {
     /// Removes a container's own cgroup in the cpuset hierarchy, if it has one.
     ///
     /// # Errors
-    /// Returns an error if a process in it does not exit within `patience`.
-    pub(crate) fn remove(&self, cgroup: &Path, patience: Duration) -> io::Result<()> {
-        if self.separate { remove_dir(&self.dir(cgroup), patience) } else { Ok(()) }
+    /// Returns an error if a process in it does not exit within `timeout`.
+    pub(crate) fn remove(&self, cgroup: &Path, timeout: Duration) -> io::Result<()> {
+        if self.separate { remove_dir(&self.dir(cgroup), timeout) } else { Ok(()) }
     }
 
     /// Removes the parent cgroup of containers and its empty ancestors.

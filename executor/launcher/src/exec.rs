@@ -48,7 +48,7 @@ use crate::cgroup::ExecCgroup;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::program::{FAILURE_MAX, START_TIMEOUT, StartFailure};
 use crate::seccomp::Filter;
 use crate::workdir;
 pub(crate) use target::ExecTarget;
@@ -58,11 +58,11 @@ use within::TERMINAL;
 pub(crate) use within::{Entrant, GO, made_pid};
 
 /// Time between SIGHUP and SIGKILL for a process whose client has disconnected.
-const HANGUP_GRACE: Duration = Duration::from_secs(2);
+const HANGUP_GRACE_PERIOD: Duration = Duration::from_secs(2);
 /// Time limit for killed processes to exit before the exit of a process is reported.
-const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between SIGKILLs of a process group that does not exit.
-const KILL_PAUSE: Duration = Duration::from_millis(1);
+const KILL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Input of a supervisor.
 pub(crate) struct ExecInput {
@@ -78,19 +78,19 @@ pub(crate) struct ExecInput {
 }
 
 /// Executes a process and supervises it until it exits. Returns the supervisor's exit status.
-pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline: &Seqpacket) -> i32 {
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: ExecInput, lifeline: &Seqpacket) -> i32 {
     let signals = match set_up() {
         Ok(signals) => signals,
         Err(error) => {
-            log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
+            log::line(Level::Error, input.id.as_str(), format_args!("a process cannot be executed: {error}"));
             let refused = ExecNews::Refused(failed("cannot set up the supervisor", &error));
-            let _ = send(&order.session, refused, &[]); // best effort
+            let _ = send(&input.session, refused, &[]); // best effort
             return 1;
         }
     };
-    host.show_role(&["exec", order.id.as_str()]);
-    let begun = start(host, filter, &order, lifeline);
-    let ExecInput { id, exec, session, payload, .. } = order;
+    host.show_role(&["exec", input.id.as_str()]);
+    let begun = start(host, filter, &input, lifeline);
+    let ExecInput { id, exec, session, payload, .. } = input;
     if let Err(error) = payload.wipe() {
         log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
     }
@@ -138,19 +138,19 @@ type StartedProcess = (ExecProcess, Option<ExecCgroup>, Vec<OwnedFd>);
 fn start(
     host: &Host,
     filter: &Arc<Filter>,
-    order: &ExecInput,
+    input: &ExecInput,
     lifeline: &Seqpacket,
 ) -> Result<StartedProcess, ExecNews> {
-    try_to_start(host, filter, order, lifeline).map_err(|NotBegun(news)| news)
+    try_to_start(host, filter, input, lifeline).map_err(|NotBegun(news)| news)
 }
 
 fn try_to_start(
     host: &Host,
     filter: &Arc<Filter>,
-    order: &ExecInput,
+    input: &ExecInput,
     lifeline: &Seqpacket,
 ) -> Result<StartedProcess, NotBegun> {
-    let ExecInput { id, exec, archive, session, payload, environment } = order;
+    let ExecInput { id, exec, archive, session, payload, environment } = input;
     let target = ExecTarget::find(host, id, Timestamp(exec.created_at))?;
     if exec.container_environment && !(target.record.plan.keep_environment && environment.is_some()) {
         return Err(no_environment(id).into());
@@ -180,7 +180,7 @@ fn try_to_start(
     // A copy starts no other processes.
     let made = archive.is_none().then(|| host.hierarchies.make_exec(&target.record.cgroup, supervisor)).transpose();
     let cgroup = made.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => not_running(id, "is ending"),
+        io::ErrorKind::NotFound => not_running(id, "is exiting"),
         _ => failed("cannot create a cgroup for the process", &error),
     })?;
     let first = match process::fork().map_err(internal("cannot fork"))? {
@@ -206,7 +206,7 @@ fn try_to_start(
         }
     };
     drop((theirs, stdio));
-    let helper = ExecHelper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
+    let helper = ExecHelper { first, socket, session, id, deadline: Instant::now() + START_TIMEOUT };
     let process = helper.process(&target)?;
     // From now on the launcher can kill the process if this supervisor exits.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
@@ -246,17 +246,15 @@ impl ExecHelper<'_> {
                 ExecProcess { pid, pidfd: process::pidfd(pid).map_err(internal("cannot open the process"))? }
             }
             Some((reported, _)) => return Err(not_entered(id, &StartFailure::decode(&reported)).into()),
-            None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
+            None if is_readable(&target.init) => return Err(not_running(id, "is exiting").into()),
             None if ended == ChildExit::Signal(libc::SIGKILL) => {
                 let why = format!("container {id} has no memory left for another process");
                 return Err(Refused::new(Reason::Exhausted, why).into());
             }
             None => {
-                return Err(Refused::new(
-                    Reason::Internal,
-                    format!("a helper process exited unexpectedly ({ended:?})"),
-                )
-                .into());
+                return Err(
+                    Refused::new(Reason::Internal, format!("a helper process exited unexpectedly ({ended})")).into()
+                );
             }
         })
     }
@@ -303,9 +301,9 @@ fn window(exec: &Exec) -> Window {
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
         // The container's init has exited, its cgroup no longer exists, or its pid namespace accepts no new process.
-        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
+        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is exiting"),
         _ if shortage::named(words) == Some(Shortage::Processes) => {
-            Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
+            Refused::new(Reason::Exhausted, format!("container {id} has reached its process limit: {words}"))
         }
         _ => crate::errors::failed_by(words.clone()),
     }
@@ -362,7 +360,7 @@ impl ExecRecvError {
             Self::Nobody => Refused::new(Reason::Internal, "the client has disconnected"),
             Self::Late => Refused::new(
                 Reason::Internal,
-                format!("container {id}: the program was not executed within {} s", START_PATIENCE.as_secs()),
+                format!("container {id}: the program was not executed within {} s", START_TIMEOUT.as_secs()),
             ),
             Self::Broken(error) => failed("cannot receive from the helper", &error),
         }
@@ -450,7 +448,7 @@ impl ExecProcess {
             }
             let now = Instant::now();
             if report_at.is_none() && kill_at.is_none() && due.is_some_and(|due| now >= due) {
-                (kill_at, report_at) = (Some(now), Some(now + EXIT_PATIENCE));
+                (kill_at, report_at) = (Some(now), Some(now + EXIT_TIMEOUT));
             }
             if kill_at.is_some_and(|at| now >= at) {
                 self.signal_all(Signal::SIGKILL);
@@ -468,7 +466,7 @@ impl ExecProcess {
         match &cgroup {
             Some(cgroup) if terms.leave_processes && kill_at.is_none() => cgroup.release(),
             Some(cgroup) => {
-                if let Err(error) = cgroup.kill_all(EXIT_PATIENCE) {
+                if let Err(error) = cgroup.kill_all(EXIT_TIMEOUT) {
                     log::line(Level::Error, id.as_str(), format_args!("{error}"));
                 }
             }
@@ -497,7 +495,7 @@ impl ExecProcess {
                 events.due(due);
             }
             // After the deadline, repeat at intervals.
-            Some(at) => events.due([at.max(Instant::now() + KILL_PAUSE)]),
+            Some(at) => events.due([at.max(Instant::now() + KILL_INTERVAL)]),
         }
         let _ = events.wait(); // the caller polls all sources
     }
@@ -527,7 +525,7 @@ impl ExecProcess {
         if kill_at.is_none() {
             self.signal_all(Signal::SIGHUP);
             self.signal_all(Signal::SIGCONT); // also notifies a stopped process
-            *kill_at = Some(Instant::now() + HANGUP_GRACE);
+            *kill_at = Some(Instant::now() + HANGUP_GRACE_PERIOD);
         }
     }
 

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::errors::at;
 
 /// Pause between two attempts to lock a file: flock(2) has no timeout.
-const PAUSE: Duration = Duration::from_millis(1);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Creates a directory with exactly this mode.
 ///
@@ -83,15 +83,15 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io:
     Ok(serde_json::from_slice(&read_whole(file, bytes_max)?)?)
 }
 
-/// Locks a file exclusively. If another process holds the lock, retries for `patience`.
+/// Locks a file exclusively. If another process holds the lock, retries for `timeout`.
 ///
 /// # Errors
 /// Returns `WOULDBLOCK` if the lock is still held after that.
-pub(crate) fn lock(file: &File, patience: Duration) -> rustix::io::Result<()> {
-    let deadline = Instant::now() + patience;
+pub(crate) fn lock(file: &File, timeout: Duration) -> rustix::io::Result<()> {
+    let deadline = Instant::now() + timeout;
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
             done => return done,
         }
     }

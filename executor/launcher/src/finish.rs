@@ -30,15 +30,15 @@ use executor_sys::memfile::MemFile;
 use crate::dirs::Dirs;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::network::{self, Patience};
+use crate::network::{self, PluginTimeouts};
 
 /// Time limit for the kernel to release a cgroup whose processes were killed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CGROUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit for killed processes to release their leases on secret files.
-const LEASE_PATIENCE: Duration = Duration::from_secs(1);
+const LEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Poll interval for released leases.
-const LEASE_LOOK: Duration = Duration::from_millis(20);
+const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Value of [`Remains::by`] if the container's own shim completes the container.
 pub(crate) const SHIM: &str = "shim";
@@ -85,7 +85,6 @@ pub(crate) struct ProcessOutcome {
     pub network: Option<NetworkUsage>,
     /// Counters of the log.
     pub log: Option<LogUsage>,
-    /// Termination message of the process.
     pub termination_message: String,
     /// Exit time of the process.
     pub ended_at: Option<Timestamp>,
@@ -123,7 +122,7 @@ impl Remains {
             }
         }
         let mut receipt = std::mem::take(&mut self.rotated.wiped);
-        let deadline = Instant::now() + LEASE_PATIENCE;
+        let deadline = Instant::now() + LEASE_TIMEOUT;
         self.volumes.retain(|volume| match wipe_by(volume, deadline, &mut receipt) {
             Ok(()) => false,
             Err(error) => {
@@ -161,18 +160,18 @@ impl Remains {
             || container.prepared.as_ref().is_some_and(had_files);
         let out_of_reach = self.volumes.is_empty() && had_files;
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
-        if let Err(error) = host.hierarchies.kill_all(&self.cgroup, PATIENCE) {
+        if let Err(error) = host.hierarchies.kill_all(&self.cgroup, CGROUP_TIMEOUT) {
             log::line(Level::Error, &id, format_args!("{error}"));
         }
         self.on_network &= leaves_a_network(&container.plan);
         // A client may request the ports again, or a network's last address, as soon as the exit is reported.
         if self.on_network && container.plan.is_pod() {
-            self.detach_within(host, &id, Patience::single(host));
+            self.detach_within(host, &id, PluginTimeouts::single(host));
         } else if self.on_network && !container.plan.connectivity.ports.is_empty() {
             match id.parse().map_or(Ok(false), |id| network::free_ports(host, &id)) {
                 Ok(true) => {}
                 Ok(false) => self.detach(host, &id),
-                Err(why) => log::line(Level::Error, &id, format_args!("its ports are not free yet: {why}")),
+                Err(why) => log::line(Level::Error, &id, format_args!("the published ports are not free yet: {why}")),
             }
         }
         let finish = now().since(ended_at);
@@ -251,29 +250,29 @@ impl Remains {
 
     /// Detaches the container from its network. If a plugin fails, the launcher tries again later.
     pub(crate) fn detach(&mut self, host: &Host, id: &str) {
-        self.detach_within(host, id, Patience::whole(host));
+        self.detach_within(host, id, PluginTimeouts::whole(host));
     }
 
     /// Detaches the container within a time limit. The limit is short if the launcher detaches, because all containers
     /// wait.
-    fn detach_within(&mut self, host: &Host, id: &str, patience: Patience) {
+    fn detach_within(&mut self, host: &Host, id: &str, timeouts: PluginTimeouts) {
         if !std::mem::take(&mut self.on_network) {
             return;
         }
-        let patience = if self.by == SHIM { patience } else { Patience::brief(host) };
-        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
-            log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
+        let timeouts = if self.by == SHIM { timeouts } else { PluginTimeouts::brief(host) };
+        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, timeouts)) {
+            log::line(Level::Error, id, format_args!("the container was not detached from its network: {why}"));
         }
     }
 
     fn remove_leftovers(&mut self, host: &Host, id: &str) {
-        if let Err(error) = host.hierarchies.remove(&self.cgroup, PATIENCE) {
+        if let Err(error) = host.hierarchies.remove(&self.cgroup, CGROUP_TIMEOUT) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
-        if let Err(error) = host.hierarchies.remove_workers(&self.cgroup, PATIENCE) {
+        if let Err(error) = host.hierarchies.remove_workers(&self.cgroup, CGROUP_TIMEOUT) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
-        if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.remove(&self.cgroup, PATIENCE)) {
+        if let Some(Err(error)) = host.cpusets.as_ref().map(|cpusets| cpusets.remove(&self.cgroup, CGROUP_TIMEOUT)) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
         if host.is_given(&self.cgroup)
@@ -299,11 +298,10 @@ fn wipe_by(volume: &Volume, deadline: Instant, receipt: &mut Receipt) -> io::Res
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
             wiped => return wiped,
         }
-        std::thread::sleep(LEASE_LOOK);
+        std::thread::sleep(LEASE_POLL_INTERVAL);
     }
 }
 
-/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }

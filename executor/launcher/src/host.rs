@@ -66,7 +66,7 @@ pub(crate) struct Host {
     /// Detached proc file system, used to set sysctls.
     pub proc: OwnedFd,
     /// Time limit for a CNI plugin.
-    pub cni_patience: Duration,
+    pub plugin_timeout: Duration,
     /// True if CNI's GC is called.
     pub cni_gc: bool,
     /// Time limit for a turn of a shim's loop; `None` if shims are not watched.
@@ -110,7 +110,7 @@ impl Host {
             configuration: config.digests,
             mounts,
             proc: executor_sys::mount::detached("proc", "proc", &[], flags)?,
-            cni_patience: config.launcher.cni_patience(),
+            plugin_timeout: config.launcher.cni_patience(),
             cni_gc: config.launcher.cni_gc,
             watchdog: config.launcher.watchdog(),
             identity: config.identity,
@@ -147,7 +147,7 @@ impl Host {
         }
         self.log_bytes_max = config.launcher.log_bytes();
         self.image_devices = config.launcher.image_devices;
-        self.cni_patience = config.launcher.cni_patience();
+        self.plugin_timeout = config.launcher.cni_patience();
         self.cni_gc = config.launcher.cni_gc;
         self.watchdog = config.launcher.watchdog();
         self.warm_pool_size = config.warm_pool.size as usize;

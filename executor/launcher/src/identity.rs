@@ -76,7 +76,7 @@ pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u
     while let Some((length, fds)) = connection.recv(&mut buffer)? {
         drop(fds);
         let answer = match SignRequest::decode(&buffer[..length]) {
-            Err(_) => Err(Refused::new(Reason::Invalid, "not a signing request")),
+            Err(_) => Err(Refused::new(Reason::Invalid, "the message is not a signing request")),
             Ok(request) => authority.sign(request, SystemTime::now()).map_err(|error| refused(&error)),
         };
         send(connection, answer.map_or_else(SignerAnswer::Refused, SignerAnswer::Signed))?;

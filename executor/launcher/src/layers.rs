@@ -141,11 +141,15 @@ impl Layers {
         let invalid = |why: String| Refused::new(Reason::Invalid, why);
         let diff_id: DiffId = request.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
         if request.parents.len() >= LAYERS_MAX {
-            return Err(invalid(format!("{} parents; at most {} are allowed", request.parents.len(), LAYERS_MAX - 1)));
+            return Err(invalid(format!(
+                "parents: {} layers; at most {} are allowed",
+                request.parents.len(),
+                LAYERS_MAX - 1
+            )));
         }
         let parents: Option<Vec<DiffId>> =
             request.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
-        let parents = parents.ok_or_else(|| invalid("each parent must be a digest of 32 bytes".into()))?;
+        let parents = parents.ok_or_else(|| invalid("parents: each must be a digest of 32 bytes".into()))?;
         if self.store.has(&diff_id, &parents) {
             return Ok(Some(self.there(&diff_id, &parents)));
         }
@@ -376,7 +380,7 @@ impl RunningWork {
         {
             return Ok(report);
         }
-        Err(Refused::new(Reason::Internal, format!("the process that measures layers exited with {ended:?}")))
+        Err(Refused::new(Reason::Internal, format!("the process that measures layers exited with {ended}")))
     }
 
     /// Returns the result of the process. The error is a refusal, and true if the process itself reported it and so has
@@ -392,7 +396,7 @@ impl RunningWork {
         match ended {
             Ok(ChildExit::Code(0)) => Ok(()),
             Ok(ended) => {
-                Err((Refused::new(Reason::Internal, format!("the process of the layer exited with {ended:?}")), false))
+                Err((Refused::new(Reason::Internal, format!("the process for the layer exited with {ended}")), false))
             }
             Err(error) => Err((failed("cannot wait for the process of the layer", &error), false)),
         }

@@ -42,8 +42,8 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
 /// after the first has waited for one second.
 fn is_read() -> bool {
     static STUCK: AtomicBool = AtomicBool::new(false);
-    let patience = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };
-    let is_read = writable_by(stderr(), Instant::now() + patience).unwrap_or(true);
+    let timeout = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };
+    let is_read = writable_by(stderr(), Instant::now() + timeout).unwrap_or(true);
     STUCK.store(!is_read, Ordering::Relaxed);
     is_read
 }

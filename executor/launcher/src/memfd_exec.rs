@@ -26,7 +26,7 @@ const NAME: &str = "executor-launcher";
 /// Bytes reserved in the command line of the copy, in which the launcher's children show their role and container id.
 const TITLE_ROOM: usize = 512;
 /// Time limit for sealing the copy. A single attempt takes the kernel about 0.1 s before it fails.
-const SEALING: Duration = Duration::from_secs(20);
+const SEAL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Thread name of a launcher until it owns the run directory.
 pub(crate) const STARTING: &CStr = c"executor-start";
 /// Thread name of a launcher that owns the run directory. The launcher's children inherit the name.
@@ -76,7 +76,7 @@ fn copy() -> io::Result<File> {
     // Only for speed: each process of a container, and each warm container, loads the used pages of this program.
     let _ = hugepages::collapse(&file, len as usize);
     file.rewind()?;
-    let deadline = Instant::now() + SEALING;
+    let deadline = Instant::now() + SEAL_TIMEOUT;
     seal(&file, || Instant::now() < deadline)?;
     Ok(file)
 }

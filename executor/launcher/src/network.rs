@@ -54,12 +54,12 @@ pub(crate) use ports::Reserved;
 use store::Stored;
 
 /// Time limit for killed plugins to exit.
-const KILL_PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limits for one plugin, and for all plugins together, while the launcher waits. The launcher serves no container
 /// in that time.
-const BRIEF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+const BRIEF_TIMEOUTS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
 /// Time limit for a starting launcher to detach the containers of earlier launchers.
-const SWEEP: Duration = Duration::from_secs(30);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of plugins that may use their full time limit if only one container waits for them.
 const SLOW_PLUGINS: u32 = 4;
 
@@ -75,26 +75,26 @@ pub(crate) struct OnNetwork {
 
 /// Time limits for plugins.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct PluginTimeouts {
     plugin: Duration,
     until: Instant,
 }
 
-impl Patience {
+impl PluginTimeouts {
     /// Returns the limits to use if only one container waits.
     pub(crate) fn whole(host: &Host) -> Self {
-        Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
+        Self { plugin: host.plugin_timeout, until: Instant::now() + longest(host) }
     }
 
     /// Returns the limits to use if the cleanup of a pod waits for plugins: all plugins together have the time limit of
     /// one plugin.
     pub(crate) fn single(host: &Host) -> Self {
-        Self { plugin: host.cni_patience, until: Instant::now() + host.cni_patience }
+        Self { plugin: host.plugin_timeout, until: Instant::now() + host.plugin_timeout }
     }
 
     /// Returns the limits to use if all containers wait.
     pub(crate) fn brief(host: &Host) -> Self {
-        Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
+        Self { plugin: host.plugin_timeout.min(BRIEF_TIMEOUTS.0), until: Instant::now() + BRIEF_TIMEOUTS.1 }
     }
 
     fn deadline(self) -> Instant {
@@ -104,7 +104,7 @@ impl Patience {
 
 /// Returns the maximum time that a container waits for its network.
 pub(crate) fn longest(host: &Host) -> Duration {
-    host.cni_patience * SLOW_PLUGINS
+    host.plugin_timeout * SLOW_PLUGINS
 }
 
 /// A network failure by its cause.
@@ -295,7 +295,7 @@ pub(crate) fn attach(
     let name = network.name().to_owned();
     if warm.is_none() {
         // Detach an earlier container with the same id, whose detachment failed after its exit.
-        detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
+        detach(host, &plan.id, PluginTimeouts::whole(host)).map_err(|why| {
             let why = format!("an earlier container with this id is still on its network: {why}");
             Refused::new(Reason::Precondition, why)
         })?;
@@ -412,18 +412,18 @@ pub(crate) fn free_ports(host: &Host, id: &ContainerId) -> Result<bool, String> 
 ///
 /// # Errors
 /// Returns a description of the failure if the container cannot be detached.
-pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
+pub(crate) fn detach(host: &Host, id: &ContainerId, timeouts: PluginTimeouts) -> Result<(), String> {
     let system = cni::system;
     match store::read(host, id.as_str()) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
-        Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),
+        Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, timeouts),
         Ok(None) => store::remove_unrecorded(host, id.as_str())
             .map_err(|error| system("cannot remove leftover network data", &error))
             .and_then(|()| cni::remove_leftovers(host, id)),
         // The file is incomplete after a power failure. The interfaces no longer exist either, and no plugin had been
         // called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
-            log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
+            log::line(Level::Error, id.as_str(), format_args!("the network record is damaged: {error}"));
             netns::unpin(host, id)
                 .and_then(|()| store::remove(host, id.as_str(), &Capabilities::default()))
                 .map_err(|error| system("cannot remove leftover network data", &error))
@@ -434,11 +434,16 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
 
 /// Detaches containers of earlier launchers from their networks. Containers in `living` have a shim and stay attached.
 pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
-    let until = Instant::now() + SWEEP;
+    let until = Instant::now() + DETACH_TIMEOUT;
     for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
-        let patience = Patience { until: until.min(Instant::now() + BRIEF.1), ..Patience::brief(host) };
-        if let Err(why) = detach(host, &id, patience) {
-            log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
+        let timeouts =
+            PluginTimeouts { until: until.min(Instant::now() + BRIEF_TIMEOUTS.1), ..PluginTimeouts::brief(host) };
+        if let Err(why) = detach(host, &id, timeouts) {
+            log::line(
+                Level::Error,
+                id.as_str(),
+                format_args!("the container was not detached from its network: {why}"),
+            );
         }
     }
     store::sweep(host, living);
@@ -476,9 +481,9 @@ pub(crate) fn has_left_attached(host: &Host) -> bool {
 pub(crate) fn detach_left(host: &Host) {
     for id in left_attached(host) {
         let Some(attachment) = left_attachment(host, &id) else { continue };
-        let (level, what) = match cni::detach_ended(host, &attachment, Patience::whole(host)) {
-            Ok(()) => (Level::Info, "detached from its network by a later attempt".to_owned()),
-            Err(why) => (Level::Error, format!("still not detached from its network: {why}")),
+        let (level, what) = match cni::detach_ended(host, &attachment, PluginTimeouts::whole(host)) {
+            Ok(()) => (Level::Info, "a later attempt detached the container from its network".to_owned()),
+            Err(why) => (Level::Error, format!("the container is still not detached from its network: {why}")),
         };
         log::line(level, id.as_str(), what);
     }
@@ -488,7 +493,7 @@ pub(crate) fn detach_left(host: &Host) {
 pub(crate) fn end_detach_left(host: &Host) {
     for id in left_attached(host) {
         if let Err(why) = cni::remove_leftovers(host, &id) {
-            log::line(Level::Error, id.as_str(), format_args!("plugins of its network were not killed: {why}"));
+            log::line(Level::Error, id.as_str(), format_args!("plugins of the network were not killed: {why}"));
         }
     }
 }

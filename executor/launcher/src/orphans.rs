@@ -24,7 +24,7 @@ use crate::log::{self, Level};
 use crate::memfd_exec;
 
 /// Time limit for the kernel to terminate a killed process.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum depth of processes below a shim: the step starter, the process that enters the container, and one more.
 const DEPTH_MAX: usize = 3;
 /// Maximum number of rounds. A killed process cannot clone, and a process that was cloned before is found in the next
@@ -127,10 +127,10 @@ fn parent(pid: i32) -> Option<i32> {
 fn kill_one(pid: i32, run_dir: &Path) -> io::Result<()> {
     let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // the process has exited
     if !is_ours(pid, run_dir) {
-        return Ok(()); // the pid was reused, or it runs the container's program and ends with the container
+        return Ok(()); // the pid was reused, or it runs the container's program and exits with the container
     }
     process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL)?;
-    if !readable_by(&pidfd, Instant::now() + PATIENCE)? {
+    if !readable_by(&pidfd, Instant::now() + EXIT_TIMEOUT)? {
         return Err(io::ErrorKind::TimedOut.into());
     }
     log::line(Level::Info, "", format_args!("orphaned process {pid} was killed"));

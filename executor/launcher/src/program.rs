@@ -27,7 +27,7 @@ use crate::{apparmor, ulimits, workdir};
 /// Names of capabilities that permit tracing other users' processes.
 const TRACING: [&str; 2] = ["CAP_SYS_PTRACE", "ALL"];
 /// Time limit for executing a program or reporting its failure.
-pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Prefix of messages about a failure to read the container's environment.
 const ENVIRONMENT: &str = "read the container's environment";
 /// Maximum size of a failure message, in bytes.
@@ -225,7 +225,7 @@ pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Re
     filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
     let is_confined = || process::is_confined(filter.allows_new_privileges());
     if filter.can_be_tried() && !is_confined().map_err(|error| failed(error.to_string()))? {
-        return Err(failed("the kernel does not enforce it".into()));
+        return Err(failed("the kernel does not enforce the filter".into()));
     }
     Ok(())
 }

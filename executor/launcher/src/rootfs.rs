@@ -47,7 +47,7 @@ const REAL: [&str; 3] = ["dev", "proc", "sys"];
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
-    /// Open descriptors of the directories in [`REAL`] and of the mount points of in-memory file systems.
+    /// Open descriptors: the directories in [`REAL`], and the mount points of in-memory file systems.
     real: Vec<OwnedFd>,
     ids: IdMap,
     /// Parts of the image that the root file system omits.
@@ -217,7 +217,10 @@ impl Tree {
                     made => made.map(Ok).map_err(about),
                 }
             }
-            _ => Ok(Err(format!("{} is not a regular file in the rootfs, but the volume is one", path.display()))),
+            _ => Ok(Err(format!(
+                "{} is not a regular file in the rootfs, but the volume is a regular file",
+                path.display()
+            ))),
         }
     }
 }

@@ -55,19 +55,19 @@ use idle::Idle;
 const DAEMONS_MAX: usize = 4;
 
 /// Time for which another launcher may hold the lock of a run directory to check whether it is in use.
-const LOOKED_AT: Duration = Duration::from_millis(200);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Time limit for the exit of the previous launcher. After that this launcher fails.
-const PREDECESSOR: Duration = Duration::from_secs(20);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Interval between attempts to wipe files on which a process has a lease.
-const WIPE_AGAIN: Duration = Duration::from_secs(1);
+const WIPE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time limit for the exit of a killed shim or a stopped warm container.
-const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit for shims to complete their cleanup when the launcher exits.
-const LEAVING: Duration = Duration::from_secs(2);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A killed shim that has not exited.
 struct Stuck {
@@ -241,7 +241,7 @@ impl Server {
             let due = [
                 watchdog.map(|period| now + period),
                 idle_until,
-                (!self.unwiped.is_empty()).then_some(now + WIPE_AGAIN),
+                (!self.unwiped.is_empty()).then_some(now + WIPE_RETRY_INTERVAL),
                 self.watch_period().map(|period| watched_at + period),
                 self.deferred.iter().map(|deferred| deferred.until).min(),
                 self.network_tasks.due(),
@@ -406,7 +406,7 @@ impl Server {
         while self.stop_one_warm() {}
         self.hear_shims();
         // The containers of these shims have exited, so their cleanup takes only a moment.
-        let deadline = Instant::now() + LEAVING;
+        let deadline = Instant::now() + CLEANUP_TIMEOUT;
         let done = self.shims.values().filter(|shim| shim.done);
         let done: Vec<ContainerId> = done
             .filter(|shim| readable_by(&shim.pidfd, deadline).is_ok_and(|ended| ended))
@@ -515,9 +515,9 @@ fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
-    let deadline = Instant::now() + PREDECESSOR;
+    let deadline = Instant::now() + PREDECESSOR_TIMEOUT;
     // Another launcher may hold the lock for a moment, to check whether this launcher is running.
-    while let Err(error) = files::lock(&file, LOOKED_AT) {
+    while let Err(error) = files::lock(&file, LOCK_TIMEOUT) {
         let ends = Seqpacket::connect_to_living(socket).is_err();
         if !ends || Instant::now() >= deadline {
             let dir = run_dir.display();

@@ -60,20 +60,21 @@ use output::termination_message;
 use running::control::Control;
 use running::heartbeat::HeartbeatWriter;
 
-pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput as WarmOrder, run as run_warm};
+pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput, run as run_warm};
 
 /// Signals that a shim and its step starter receive as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 /// Process name of a shim.
 pub(crate) const NAME: &CStr = c"executor-shim";
 /// Time limit for creating a container, without its network. Init has a minute.
-const PREPARE: Duration = Duration::from_secs(60);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum rate at which a machine overwrites and reads back files, in bytes per second, even if it is slow and busy.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time limit for ending a container, without its network. Killing its processes may take 10 s of this.
-const FINISH: Duration = Duration::from_secs(15);
+/// Time limit for finishing a container after its process has exited, without its network. Killing leftover processes
+/// may take 10 s of this.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit for cleanup. Each cgroup hierarchy may take 10 s of this.
-const REMOVAL: Duration = Duration::from_secs(60);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Input of a shim for one container.
 pub(crate) struct Launch {
@@ -148,7 +149,7 @@ fn live_through(
     let begun = now();
     host.show_role(&["shim", launch.id.as_str()]);
     let heartbeat_writer = HeartbeatWriter::new(launch.heartbeat, host.watchdog);
-    heartbeat_writer.start(PREPARE + network::longest(host));
+    heartbeat_writer.start(CREATE_TIMEOUT + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, heartbeat_writer);
     let inputs = vec![launch.process, launch.files];
     let request = setup::prepare::Request {
@@ -203,7 +204,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     if ready.record.plan.hold {
         may_start = hold::wait_for_start(&mut ready, control, signals);
         start_at = now();
-        control.heartbeat().start(PREPARE);
+        control.heartbeat().start(CREATE_TIMEOUT);
     }
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
     let started = match may_start {
@@ -298,7 +299,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     outcome.outputs = outputs
         .filter(|_| ran)
         .map(|source| end::outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
-    control.heartbeat().start(FINISH + network::longest(host) + longest_wipe(&record));
+    control.heartbeat().start(FINISH_TIMEOUT + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // released before a client is informed of the exit and requests them
@@ -306,7 +307,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     // If the disk has no space for the record, the container is not completed. Clients see this by its state.
     control.reached(if reported { State::Completed } else { State::Wiping });
     // Only deletions and containers that need the capacity wait for this cleanup.
-    control.heartbeat().start(REMOVAL + network::longest(host));
+    control.heartbeat().start(CLEANUP_TIMEOUT + network::longest(host));
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);

@@ -160,9 +160,9 @@ impl HeartbeatMonitor {
         Self { turns: heartbeat.turns(), heartbeat, seen: Instant::now(), asked: None }
     }
 
-    /// Checks the shim's heartbeat. `patience` is the time limit for a response to a ping. Returns an error message if
+    /// Checks the shim's heartbeat. `timeout` is the time limit for a response to a ping. Returns an error message if
     /// the shim does not respond.
-    pub(crate) fn check(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
+    pub(crate) fn check(&mut self, timeout: Duration, line: Option<&Seqpacket>) -> Option<String> {
         if let Some(late) = self.heartbeat.overdue() {
             return Some(format!("has not responded, {} s after its deadline", late.as_secs()));
         }
@@ -172,10 +172,10 @@ impl HeartbeatMonitor {
             return None;
         }
         match (self.asked, line) {
-            (Some(at), _) if at.elapsed() >= patience => {
+            (Some(at), _) if at.elapsed() >= timeout => {
                 Some(format!("has not responded to a ping for {} s", at.elapsed().as_secs()))
             }
-            (None, Some(line)) if self.seen.elapsed() >= patience / ASK_AFTER => {
+            (None, Some(line)) if self.seen.elapsed() >= timeout / ASK_AFTER => {
                 let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };
                 let _ = line.send(&ping.encode_to_vec(), &[]); // if it does not read, an earlier ping is pending
                 self.asked = Some(Instant::now());

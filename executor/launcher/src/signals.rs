@@ -34,7 +34,7 @@ mod tests {
         for (signal, kept) in [(1, false), (2, false), (15, false), (3, true), (10, true), (64, true)] {
             assert_eq!(takes_no_notice(status, signal), kept, "{signal}");
         }
-        assert!(!takes_no_notice("", 15), "what cannot be read is not presumed");
+        assert!(!takes_no_notice("", 15), "an unreadable status does not count as ignored");
         assert!(ends_without_handler(libc::SIGQUIT) && !ends_without_handler(libc::SIGWINCH));
     }
 }

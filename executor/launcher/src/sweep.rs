@@ -1,4 +1,4 @@
-//! Ends containers without a shim, based on their files and the state of the kernel.
+//! Cleans up containers whose shim has exited, based on their files and the state of the kernel.
 //!
 //! If a shim exits unexpectedly, its container's init becomes a child of the launcher, which is a subreaper. The
 //! launcher has a handle on the secret files, and the record is on disk. When a launcher starts, it requests handles
@@ -34,19 +34,19 @@ use crate::shim;
 use crate::shim_handle::ShimHandle;
 
 /// Time limit for the kernel to terminate killed processes, for all processes together.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between checks for exited children during that time.
-const KILL_LOOK: Duration = Duration::from_millis(5);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Sequence number of the request for a shim's handles.
 const SHARE: u64 = 1;
 /// Time limit for a new shim to write its record and to listen, and the poll interval.
-const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
-const LISTEN_PAUSE: Duration = Duration::from_millis(1);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+const LISTEN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Time limit for shims to reply to a new launcher, for all shims together.
-const SHARE_PATIENCE: Duration = Duration::from_secs(5);
+const SHARE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Secret files of an exited container that could not be wiped, because a process outside of it may have a lease on one
-/// of them.
+/// Secret files of an exited container that could not be wiped, because a process outside the container may have a
+/// lease on a file.
 pub(crate) struct Unwiped {
     pub(crate) id: ContainerId,
     pub(crate) volume: Volume,
@@ -81,7 +81,7 @@ pub(crate) struct Swept {
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
-/// Completes a container whose shim has exited. If the container's end was already recorded, only removes leftovers.
+/// Completes a container whose shim has exited. If the container's exit was already recorded, only removes leftovers.
 /// `living` contains the running shims. These shims and their helpers are not killed. Returns files whose wipe must be
 /// repeated.
 pub(crate) fn finish(
@@ -163,7 +163,7 @@ fn finish_remains(
         }
         RemainsState::Lost(record) => *record,
     };
-    log::line(Level::Warning, id.as_str(), "its shim has exited: ending the container");
+    log::line(Level::Warning, id.as_str(), "the shim has exited: cleaning up the container");
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
@@ -228,10 +228,10 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     }
     let (kind, message) = if this_boot {
         let how = killed.map_or_else(|| "was lost".into(), |why| format!("{why}, and was killed"));
-        let message = format!("its shim {how}: the process was killed, its exit status is unknown");
+        let message = format!("the shim {how}: the process was killed, and its exit status is unknown");
         (FailureKind::SupervisorLost, message)
     } else {
-        (FailureKind::HostStopped, "the machine was stopped while it ran: its exit status is unknown".into())
+        (FailureKind::HostStopped, "the machine was stopped while the container ran: the exit status is unknown".into())
     };
     Some(Failure { kind, message, errno: 0 })
 }
@@ -285,13 +285,13 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     for (_, process) in &processes {
         let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL);
     }
-    let deadline = Instant::now() + KILL_PATIENCE;
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     for (pid, process) in &processes {
-        while !readable_by(process, deadline.min(Instant::now() + KILL_LOOK)).unwrap_or(true) {
+        while !readable_by(process, deadline.min(Instant::now() + EXIT_POLL_INTERVAL)).unwrap_or(true) {
             if Instant::now() >= deadline {
                 // Stop waiting for this process.
                 let late =
-                    format_args!("process {pid} was killed and has not exited within {} s", KILL_PATIENCE.as_secs());
+                    format_args!("process {pid} was killed and has not exited within {} s", EXIT_TIMEOUT.as_secs());
                 log::line(Level::Warning, "", late);
                 break;
             }
@@ -318,7 +318,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
             None => lost.push(id),
         }
     }
-    let deadline = Instant::now() + SHARE_PATIENCE;
+    let deadline = Instant::now() + SHARE_TIMEOUT;
     for mut shim in asked {
         match take_handles(host, &mut shim, deadline) {
             Ok(()) => shims.push(shim),
@@ -351,21 +351,21 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
 /// Waits for new shims. Each of them soon writes a record, or exits because its launcher has exited. There is no
 /// notification, so this polls.
 fn await_records(host: &Host) -> io::Result<()> {
-    let deadline = Instant::now() + LISTEN_PATIENCE;
+    let deadline = Instant::now() + LISTEN_TIMEOUT;
     loop {
         let records = ids(&host.containers_run())?.into_iter().filter_map(|id| Dirs::new(host, &id).read_record());
         let known = records.map(|record| record.shim.pid).collect();
         if !orphans::has_unknown(shim::NAME, &host.run_dir, &known) || Instant::now() >= deadline {
             return Ok(());
         }
-        std::thread::sleep(LISTEN_PAUSE);
+        std::thread::sleep(LISTEN_POLL_INTERVAL);
     }
 }
 
 /// Logs that a shim cannot be adopted because it is exiting or blocked. The shim's container is then killed and cleaned
 /// up.
 fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
-    log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
+    log::line(Level::Warning, id.as_str(), format_args!("the shim cannot be adopted: {error}"));
     id
 }
 
@@ -387,14 +387,14 @@ pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
 
 /// Connects to a shim. Retries for a while, because a new shim writes its record before it listens.
 fn connect(socket: &Path, pidfd: &OwnedFd) -> io::Result<Seqpacket> {
-    let deadline = Instant::now() + LISTEN_PATIENCE;
+    let deadline = Instant::now() + LISTEN_TIMEOUT;
     loop {
         match Seqpacket::connect(socket) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
                     && Instant::now() < deadline =>
             {
-                if readable_by(pidfd, Instant::now() + LISTEN_PAUSE)? {
+                if readable_by(pidfd, Instant::now() + LISTEN_POLL_INTERVAL)? {
                     return Err(error);
                 }
             }
@@ -441,7 +441,7 @@ fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Re
     while let Some(lifeline) = &shim.lifeline {
         let (length, fds) = match lifeline.recv_by(&mut buffer, deadline) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let words = format_args!("the shim did not respond within {} s", SHARE_PATIENCE.as_secs());
+                let words = format_args!("the shim did not respond within {} s", SHARE_TIMEOUT.as_secs());
                 log::line(Level::Error, shim.id.as_str(), words);
                 return Ok(());
             }
@@ -501,10 +501,10 @@ mod tests {
     #[test]
     fn lost_container_failure_names_known_cause() {
         let hung = || Some("has not responded to a ping for 90 s".to_owned());
-        let lost = "its shim was lost: the process was killed, its exit status is unknown";
-        let killed = "its shim has not responded to a ping for 90 s, and was killed: the process was killed, its exit status \
-                      is unknown";
-        let stopped = "the machine was stopped while it ran: its exit status is unknown";
+        let lost = "the shim was lost: the process was killed, and its exit status is unknown";
+        let killed = "the shim has not responded to a ping for 90 s, and was killed: the process was killed, and its \
+                      exit status is unknown";
+        let stopped = "the machine was stopped while the container ran: the exit status is unknown";
         let cases = [
             (Some(Exit::Code(0)), true, None, None),
             (Some(Exit::Signal(9)), false, hung(), None),

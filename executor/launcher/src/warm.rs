@@ -28,7 +28,7 @@ pub(crate) const KEPT: [&str; 3] = ["dev", "proc", "sys"];
 /// Prefix of the name of a warm container's cgroup. No container id begins with a dot.
 const PREFIX: &str = ".shell-";
 /// Time limit for the kernel to release a cgroup whose processes were killed.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CGROUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(crate) struct WarmPaths {
@@ -84,7 +84,7 @@ impl WarmPaths {
     /// Kills the processes in the cgroup, and removes the cgroup and the directories. Errors are logged.
     pub(crate) fn clear(&self, host: &Host) {
         crate::network::detach_warm(host, &self.name());
-        let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| self.remove_dirs());
+        let removed = host.hierarchies.remove(&self.cgroup, CGROUP_TIMEOUT).and_then(|()| self.remove_dirs());
         if let Err(error) = removed {
             log::line(Level::Error, "", format_args!("a warm container was not removed: {error}"));
         }

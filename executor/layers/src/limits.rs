@@ -7,7 +7,7 @@ use executor_tar::{FREE, RATIO_MAX};
 pub struct Limits {
     /// Limits on the uncompressed archive.
     pub archive: executor_tar::Limits,
-    /// Maximum number of bytes of the uncompressed archive per byte of the blob, in addition to [`Limits::free`].
+    /// Maximum compression ratio: bytes of the uncompressed archive per byte of the blob, beyond [`Limits::free`].
     pub ratio: u64,
     /// Number of bytes of the uncompressed archive that do not count for the ratio.
     pub free: u64,

@@ -9,8 +9,9 @@ use crate::error::shown;
 const COVERED: &[u8] = b"dev";
 /// Maximum number of skipped paths that are recorded. Hard links to recorded paths are skipped, too.
 const REMEMBERED_MAX: usize = 1000;
-/// Maximum number of paths in a warning, and of bytes of each path.
+/// Maximum number of paths in a warning.
 const NAMED_MAX: usize = 8;
+/// Maximum length of a path in a warning, in bytes.
 const NAME_MAX: usize = 64;
 
 /// Entries of a layer that were skipped.

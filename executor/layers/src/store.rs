@@ -310,7 +310,7 @@ fn about(path: &Path) -> io::Result<About> {
     }
     let about: About = serde_json::from_slice(&fs::read(path)?)?;
     if about.version != VERSION {
-        return Err(io::Error::other(format!("{} has version {}", path.display(), about.version)));
+        return Err(io::Error::other(format!("{} has version {}; expected {VERSION}", path.display(), about.version)));
     }
     Ok(about)
 }

@@ -172,7 +172,7 @@ impl Read for Archive {
 
 /// Formats an error with its causes.
 fn reported(error: &io::Error) -> String {
-    if error.kind() == io::ErrorKind::UnexpectedEof { "it is truncated".into() } else { error.to_string() }
+    if error.kind() == io::ErrorKind::UnexpectedEof { "truncated".into() } else { error.to_string() }
 }
 
 /// Decodes consecutive zstd frames. Skips skippable frames, which occur in seekable archives.

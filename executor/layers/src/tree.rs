@@ -38,7 +38,7 @@ pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
 const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
 /// Prefix of attributes that only files and directories can have.
 const USER: &[u8] = b"user.";
-/// Maximum size of all attribute names of an inode, and of one value, in bytes. The kernel has the same limits.
+/// Maximum size of an inode's attribute names together, and of one value, in bytes. The kernel has the same limits.
 const XATTR_MAX: usize = 64 << 10;
 /// Permissions of a directory that the archive does not describe.
 const DIR_MODE: u32 = 0o755;

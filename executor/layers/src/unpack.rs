@@ -182,7 +182,7 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
 
 /// Splits a path in the same way as umoci, and checks the length of its components.
 fn names<'a>(path: &'a [u8], entry: &[u8], name_max: u64) -> Result<Vec<&'a [u8]>, UnpackError> {
-    let names = components(path).ok_or_else(|| UnpackError::entry(entry, "leads out of the layer"))?;
+    let names = components(path).ok_or_else(|| UnpackError::entry(entry, "escapes the layer"))?;
     match names.iter().map(|name| name.len() as u64).find(|length| *length > name_max) {
         Some(length) => Err(UnpackError::limit(entry, "bytes in a path component", length, name_max)),
         None => Ok(names),

@@ -13,7 +13,7 @@
 //! Unsafe code is confined to the allocator, which requires it.
 
 #[cfg(all(feature = "residue-control", not(debug_assertions)))]
-compile_error!("residue-control disables wiping: it is for tests, in debug builds only");
+compile_error!("the feature residue-control disables wiping: use it for tests, in debug builds only");
 
 /// True for a build that wipes neither freed memory nor files nor buffers (feature `residue-control`, debug builds
 /// only). In such a build the search for residue must find residue.

@@ -55,7 +55,7 @@ mod tests {
             let mut bytes = vec![0; 1024];
             let at = leave(depth);
             memory.read_exact_at(&mut bytes, at).unwrap();
-            assert!(bytes.iter().filter(|byte| **byte == MARK).count() > 900, "the control: it stays");
+            assert!(bytes.iter().filter(|byte| **byte == MARK).count() > 900, "the control: the bytes stay");
             let at = leave(depth);
             scrub_stack();
             assert_eq!(marks(at), 0);

@@ -16,7 +16,7 @@ pub struct TagKey(Zeroizing<[u8; KEY]>);
 
 /// Error for a key of the wrong length.
 #[derive(Debug, thiserror::Error)]
-#[error("a request digest key has {0} bytes; expected {KEY}")]
+#[error("the request digest key is {0} bytes; expected {KEY}")]
 pub struct BadKey(usize);
 
 impl TagKey {

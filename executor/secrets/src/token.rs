@@ -24,7 +24,7 @@ impl Token {
         // Allocated once at the final size, so that no partial copy remains.
         let mut token = Zeroizing::new(vec![b'.'; head + 2 * RANDOM_BYTES]);
         token[..head - 1].copy_from_slice(id.as_str().as_bytes());
-        hex::encode_to_slice(*random, &mut token[head..]).expect("the room was made for it");
+        hex::encode_to_slice(*random, &mut token[head..]).expect("the buffer has room for the token");
         Ok(Self(token))
     }
 

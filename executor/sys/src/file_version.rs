@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Minimum age of a file's last change. A second change within the clock resolution of the file system would not be
 /// detected.
-const SETTLED: Duration = Duration::from_secs(2);
+const AGE_MIN: Duration = Duration::from_secs(2);
 
 /// Properties that differ after a file was replaced or changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl FileVersion {
     pub fn is_settled(&self, now: SystemTime) -> bool {
         let Ok(seconds) = u64::try_from(self.changed.0) else { return false };
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds + 1);
-        now.duration_since(changed).is_ok_and(|age| age >= SETTLED)
+        now.duration_since(changed).is_ok_and(|age| age >= AGE_MIN)
     }
 }
 

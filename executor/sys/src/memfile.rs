@@ -97,7 +97,7 @@ impl MemFile {
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {
-            return Err(invalid(&format!("has {size} bytes; at most {max_len} are allowed")));
+            return Err(invalid(&format!("is a memory file of {size} bytes; the maximum is {max_len}")));
         }
         Ok(Self { fd, len: size as usize })
     }
@@ -110,14 +110,14 @@ impl MemFile {
     pub fn from_fd_to_wipe(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         let file = Self::from_fd(fd, max_len)?;
         if fcntl_getfl(&file.fd)? & OFlags::RWMODE != OFlags::RDWR {
-            return Err(invalid("cannot be wiped: it is not open for reading and writing"));
+            return Err(invalid("cannot be wiped: not open for reading and writing"));
         }
         let seals = fcntl_get_seals(&file.fd)?;
         if seals.intersects(UNWRITABLE) {
-            return Err(invalid("cannot be wiped: it is sealed for writing"));
+            return Err(invalid("cannot be wiped: sealed for writing"));
         }
         if !seals.contains(SealFlags::SEAL) {
-            return Err(invalid("cannot be wiped reliably: it still accepts further seals"));
+            return Err(invalid("cannot be wiped reliably: further seals can be added"));
         }
         Ok(file)
     }
@@ -310,7 +310,10 @@ mod tests {
             bytes.iter().all(|byte| *byte == 7)
         });
         assert!(read.unwrap());
-        assert!(file.read(|bytes| bytes.iter().all(|byte| *byte == 9)).unwrap(), "the control: it has changed");
+        assert!(
+            file.read(|bytes| bytes.iter().all(|byte| *byte == 9)).unwrap(),
+            "the control: the content has changed"
+        );
     }
 
     #[test]

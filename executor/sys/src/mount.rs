@@ -227,7 +227,7 @@ pub enum Follow {
     LinksWithinMount,
 }
 
-/// Opens `path` as if `root` were the root directory. No `..`, absolute link or link of /proc can lead out of `root`.
+/// Opens `path` as if `root` were the root directory. No `..`, absolute link or link of /proc can escape `root`.
 ///
 /// # Errors
 /// Returns `ELOOP` if a link is not allowed, `EXDEV` if another mount is not allowed, and otherwise the errors of open.
@@ -252,7 +252,7 @@ pub fn open_in_root(
 /// Opens a directory below another one, without following symbolic links, leaving `root` or crossing mounts.
 ///
 /// # Errors
-/// Returns `ELOOP` if the path has a symbolic link, `EXDEV` if it leads out of `root` or into another mount, and
+/// Returns `ELOOP` if the path has a symbolic link, `EXDEV` if it escapes `root` or enters another mount, and
 /// otherwise the errors of open.
 pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     open_without_links(root, path, OFlags::DIRECTORY, false)
@@ -266,7 +266,7 @@ pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result
     let opened = open_any_beneath(root, path, false)?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Directory | FileType::RegularFile => Ok(opened),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a directory nor a regular file")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is neither a directory nor a regular file")),
     }
 }
 

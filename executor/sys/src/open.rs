@@ -1,4 +1,4 @@
-//! Opens files below a directory. Symbolic links and `..` cannot lead out of it.
+//! Opens files below a directory. Symbolic links and `..` cannot escape the directory.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use rustix::path::Arg;
 pub enum Links {
     /// Refuse symbolic links in every component.
     Refused,
-    /// Follow symbolic links that do not lead out of the directory.
+    /// Follow symbolic links that do not escape the directory.
     Beneath,
 }
 
@@ -56,7 +56,7 @@ pub fn open_resolved(
 /// because its filter cannot inspect the arguments of openat2 (systemd's RestrictSUIDSGID).
 ///
 /// # Errors
-/// Returns `EXDEV` if the path leads out of the directory, `ELOOP` for a symbolic link that is not followed or for too
+/// Returns `EXDEV` if the path escapes the directory, `ELOOP` for a symbolic link that is not followed or for too
 /// many of them, and otherwise the errors of open.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let refused = match links {

@@ -47,7 +47,7 @@ enum Interface {
 /// errors of mount.
 pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
     if lower.is_empty() || lower.len() > LOWER_MAX {
-        let why = format!("an overlay has 1 to {LOWER_MAX} lower directories, not {}", lower.len());
+        let why = format!("an overlay needs 1 to {LOWER_MAX} lower directories, not {}", lower.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     match overlay_by(Interface::Each, lower, upper, at) {

@@ -21,7 +21,6 @@ pub struct Credentials {
     pub groups: Vec<u32>,
     /// Permitted and effective capabilities.
     pub capabilities: CapsHashSet,
-    /// Bounding set.
     pub bounding: CapsHashSet,
     /// Inheritable and ambient capabilities.
     pub ambient: CapsHashSet,
@@ -361,7 +360,10 @@ mod tests {
         let groups: Vec<u32> = groups.parse().into_iter().collect();
         drop_to_reader(uid.parse().unwrap(), gid.parse().unwrap(), &groups).unwrap();
         assert_eq!(std::fs::File::open(path).is_ok(), reads == "true");
-        assert!(std::fs::File::options().write(true).open(path).is_err() || uid == "77", "it only reads");
+        assert!(
+            std::fs::File::options().write(true).open(path).is_err() || uid == "77",
+            "the user can only read the file"
+        );
         assert!(!nix::sys::prctl::get_dumpable().unwrap());
     }
 }

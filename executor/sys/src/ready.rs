@@ -91,7 +91,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_millis(20);
         assert!(!readable_by(&b, deadline).unwrap());
         assert!(Instant::now() >= deadline);
-        assert!(!readable_by(&b, deadline).unwrap(), "one that has passed");
+        assert!(!readable_by(&b, deadline).unwrap(), "the deadline has passed");
         assert!(writable_by(&a, Instant::now()).unwrap());
         (&a).write_all(b"x").unwrap();
         assert!(readable_by(&b, Instant::now() + Duration::from_secs(60)).unwrap());

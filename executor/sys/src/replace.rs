@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(fs::read_to_string(victim).unwrap(), "kept");
         let group = rustix::process::getegid().as_raw();
         Replacement::from_path(&path).shared(0o666, group).write(b"for all").unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o666, "the umask does not count");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o666, "the umask has no effect");
     }
 
     #[test]

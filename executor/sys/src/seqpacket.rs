@@ -118,7 +118,10 @@ impl Seqpacket {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("more than {FDS_MAX} descriptors")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("the message has {} descriptors; the maximum is {FDS_MAX}", fds.len()),
+            ));
         }
         let wait = if self.waits() { SendFlags::empty() } else { SendFlags::DONTWAIT };
         let flags = SendFlags::NOSIGNAL | wait;

@@ -30,7 +30,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
             return Ok(());
         }
     }
-    let why = format!("its directories were moved {WALKS_MAX} times during the removal");
+    let why = format!("directories of the tree were moved {WALKS_MAX} times during the removal");
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
 }
 

@@ -97,6 +97,6 @@ mod tests {
         let kept = std::fs::metadata(dir.path().join("file")).unwrap();
         assert_eq!((kept.uid(), kept.gid()), (5, 6), "the control: nothing was changed");
         let twice = map_ids(view.as_fd(), namespace.as_fd(), false);
-        assert!(twice.is_err(), "a view is mapped once");
+        assert!(twice.is_err(), "a view can be mapped only once");
     }
 }

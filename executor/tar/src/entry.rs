@@ -62,7 +62,7 @@ impl Entry {
 }
 
 /// Splits a path into components relative to the root, with or without a leading `/`, and without `.` and `..`. Returns
-/// `None` if it leads above the root.
+/// `None` if the path escapes the root.
 pub fn components(path: &[u8]) -> Option<Vec<&[u8]>> {
     let mut names = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

@@ -31,7 +31,7 @@ pub enum TarError {
     #[error("`{entry}` {why}")]
     Entry { entry: String, why: String },
     /// The source failed.
-    #[error("the archive: {0}")]
+    #[error("cannot read the archive: {0}")]
     Read(io::Error),
 }
 
@@ -56,7 +56,7 @@ impl TarError {
     }
 }
 
-/// For callers whose errors hold one of the system, and for [`crate::Content`].
+/// For callers that return I/O errors, and for [`crate::Content`].
 impl From<TarError> for io::Error {
     fn from(error: TarError) -> Self {
         match error {

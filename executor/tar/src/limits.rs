@@ -1,7 +1,7 @@
 //! Limits on an archive.
 
-/// Maximum number of bytes of an uncompressed archive per byte of its compressed or stored form, beyond [`FREE`]. The
-/// reader does not see that form: the caller that decompresses enforces the ratio.
+/// Maximum compression ratio: uncompressed bytes of an archive per compressed or stored byte, beyond [`FREE`]. The
+/// reader sees only uncompressed bytes, so the caller that decompresses enforces the ratio.
 pub const RATIO_MAX: u64 = 100;
 /// Bytes of an uncompressed archive that are exempt from the ratio, so that small archives may compress well.
 pub const FREE: u64 = 256 << 20;
@@ -17,8 +17,8 @@ pub struct Limits {
     pub entries: u64,
     /// Maximum length of a path, in bytes: the kernel's limit.
     pub path: u64,
-    /// Maximum length of a path component, and of the name of an extended attribute, in bytes: the kernel's limit. The
-    /// reader does not split paths: the caller that does enforces it for components.
+    /// Maximum length of a path component or of an extended attribute's name, in bytes: the kernel's limit. The reader
+    /// does not split paths: the caller that splits them enforces the limit for components.
     pub name: u64,
     /// Maximum length of a link target, in bytes.
     pub link: u64,

@@ -116,7 +116,7 @@ impl<R: Read> Reader<R> {
                 if described.is_empty() {
                     return Ok(None);
                 }
-                return Err(TarError::damaged(&described.path, "it ends between an extension header and its entry"));
+                return Err(TarError::damaged(&described.path, "no entry follows the last extension header"));
             };
             let header = Header(&block);
             match header.kind() {
@@ -363,7 +363,7 @@ fn seek_over(source: &mut (impl Read + Seek), bytes: u64) -> io::Result<()> {
 }
 
 fn too_early() -> TarError {
-    TarError::damaged(b"", "it is truncated")
+    TarError::damaged(b"", "truncated")
 }
 
 fn padding(size: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! Hostile archives: each is refused with an error that names the fault, or read as far as it is an archive.
 //!
-//! The callers decide which types and destinations of entries are allowed, so paths and links that lead out are
+//! The callers decide which types and destinations of entries are allowed, so paths and links that escape are
 //! returned as written, and `components` refuses them. The callers have tests of their policies.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint

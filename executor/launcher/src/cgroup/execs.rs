@@ -19,7 +19,7 @@ use super::{Hierarchies, REST, hierarchy, kill, pids_in, remove_dir};
 use crate::errors::at;
 
 /// Time limit for killed processes to exit.
-const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Cgroup of an executed process. On drop its processes are killed, and the cgroup is removed.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct ExecCgroup {
     container: PathBuf,
     is_version_2: bool,
     /// Time limit for killed processes to exit on drop.
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Hierarchies {
@@ -37,12 +37,12 @@ impl Hierarchies {
     /// same pid was killed, its leftover processes are killed.
     ///
     /// # Errors
-    /// Returns an error with the path if a cgroup cannot be created. ENOENT means that the container is ending.
+    /// Returns an error with the path if a cgroup cannot be created. ENOENT means that the container is exiting.
     pub(crate) fn make_exec(&self, container: &Path, supervisor: u32) -> io::Result<ExecCgroup> {
-        let cgroup = self.exec_cgroup(container, supervisor, EXIT_PATIENCE);
+        let cgroup = self.exec_cgroup(container, supervisor, EXIT_TIMEOUT);
         if let Err(error) = fs::create_dir(&cgroup.dir) {
             if error.kind() == io::ErrorKind::AlreadyExists {
-                cgroup.kill_all(EXIT_PATIENCE)?;
+                cgroup.kill_all(EXIT_TIMEOUT)?;
             } else {
                 let error = at(&cgroup.dir, &error);
                 std::mem::forget(cgroup); // does not exist
@@ -58,8 +58,8 @@ impl Hierarchies {
     }
 
     /// Returns the cgroup of a supervisor's process. The cgroup may not exist. On drop, killed processes have
-    /// `patience` to exit.
-    pub(crate) fn exec_cgroup(&self, container: &Path, supervisor: u32, patience: Duration) -> ExecCgroup {
+    /// `timeout` to exit.
+    pub(crate) fn exec_cgroup(&self, container: &Path, supervisor: u32, timeout: Duration) -> ExecCgroup {
         let container = match self {
             Self::V1 { all, memory, .. } => {
                 let pids = all.iter().find(|one| one.controllers.iter().any(|name| name == "pids"));
@@ -73,7 +73,7 @@ impl Hierarchies {
             }
         };
         let dir = container.join(format!("exec-{supervisor}"));
-        ExecCgroup { dir, container, is_version_2: matches!(self, Self::V2 { .. }), patience }
+        ExecCgroup { dir, container, is_version_2: matches!(self, Self::V2 { .. }), timeout }
     }
 }
 
@@ -104,9 +104,9 @@ impl ExecCgroup {
     /// Kills all processes, and waits until they have exited.
     ///
     /// # Errors
-    /// Returns an error if a process does not exit within `patience`.
-    pub(crate) fn kill_all(&self, patience: Duration) -> io::Result<()> {
-        let deadline = Instant::now() + patience;
+    /// Returns an error if a process does not exit within `timeout`.
+    pub(crate) fn kill_all(&self, timeout: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + timeout;
         while !pids_in(self.dir.clone()).is_empty() {
             if Instant::now() >= deadline {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "an executed process did not exit after SIGKILL"));
@@ -119,7 +119,7 @@ impl ExecCgroup {
 
     /// Moves the processes into the container's cgroup, where they stay when this cgroup is removed.
     pub(crate) fn release(&self) {
-        let deadline = Instant::now() + EXIT_PATIENCE;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
         let procs = self.container.join("cgroup.procs");
         while fs::remove_dir(&self.dir).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
             if Instant::now() >= deadline {
@@ -135,7 +135,7 @@ impl ExecCgroup {
 
 impl Drop for ExecCgroup {
     fn drop(&mut self) {
-        let _ = self.kill_all(self.patience); // the rest is removed with the container
+        let _ = self.kill_all(self.timeout); // the rest is removed with the container
         let _ = remove_dir(&self.dir, Duration::from_millis(100));
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
 ///
 /// # Errors
 /// Returns the kernel's error if the call fails. ENOENT means that the cgroup was removed because its container is
-/// ending.
+/// exiting.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
     fs::write(dir.join("tasks"), "0")
 }

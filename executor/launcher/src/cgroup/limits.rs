@@ -18,7 +18,7 @@ pub(super) const SWAP_MAX: &str = "memory.swap.max";
 /// Version 1 controller, file, and value to write.
 type Setting = (&'static str, &'static str, String);
 
-/// Old contents of the files that an update of limits has written, in the order of writing.
+/// Old contents of the files that an update of limits has written, first write first.
 pub(crate) struct Replaced(Vec<(PathBuf, String)>);
 
 impl Replaced {
@@ -191,7 +191,6 @@ fn unlimited(file: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns the swap limit of version 2.
 pub(super) fn swap_limit(bytes: Option<i64>) -> String {
     match bytes {
         Some(-1) => "max".to_owned(),
@@ -326,7 +325,10 @@ mod tests {
         assert!(of_version_1(&NONE, true, true).is_empty());
         assert!(of_version_2(&NONE).is_empty());
         let without_memory = Limits { swap_bytes: Some(-1), memory_reservation_bytes: 5, ..NONE };
-        assert!(of_version_1(&without_memory, true, true).is_empty(), "swap and reservation are of a limit on memory");
+        assert!(
+            of_version_1(&without_memory, true, true).is_empty(),
+            "swap and reservation settings need a memory limit"
+        );
     }
 
     #[test]

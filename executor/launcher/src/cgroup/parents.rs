@@ -25,7 +25,7 @@ use crate::files::{self, absent_is_fine};
 const MADE: &str = "made";
 /// Time limit for acquiring the lock. A process that blocks in the kernel while it creates a cgroup must not stop
 /// others.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The list of created parents, locked until it is dropped.
 struct MadeParents {
@@ -37,7 +37,7 @@ struct MadeParents {
 impl MadeParents {
     fn lock(dir: &Path) -> io::Result<Self> {
         let lock = File::open(dir).map_err(|error| at(dir, &error))?;
-        files::lock(&lock, PATIENCE).map_err(|error| at(dir, &error.into()))?;
+        files::lock(&lock, LOCK_TIMEOUT).map_err(|error| at(dir, &error.into()))?;
         let file = dir.join(MADE);
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -27,9 +27,9 @@ impl Hierarchies {
     /// Stops all processes of a cgroup and its descendants, including processes that are created during this call.
     ///
     /// # Errors
-    /// Returns an error if some processes do not stop within `patience`. All processes are then continued.
-    pub(crate) fn stop_processes(&self, path: &Path, patience: Duration) -> io::Result<StoppedProcesses> {
-        let deadline = Instant::now() + patience;
+    /// Returns an error if some processes do not stop within `timeout`. All processes are then continued.
+    pub(crate) fn stop_processes(&self, path: &Path, timeout: Duration) -> io::Result<StoppedProcesses> {
+        let deadline = Instant::now() + timeout;
         let mut stopped = StoppedProcesses { before: BTreeSet::new() };
         let mut signaled = BTreeSet::new();
         loop {
@@ -99,7 +99,7 @@ mod tests {
         for (state, stopped) in [("R", false), ("S", false), ("D", false), ("T", true), ("t", true), ("Z", true)] {
             assert_eq!(is_stopped(&of(state, none)), stopped, "{state}");
         }
-        assert!(is_stopped(""), "one that has ended");
+        assert!(is_stopped(""), "the process has exited");
         assert!(has_pending_stop(&of("D", "0000000000040000")));
         assert!(!has_pending_stop(&of("D", "0000000000020000")), "SIGCONT is not SIGSTOP");
     }

@@ -67,8 +67,8 @@ impl Hierarchies {
     ///
     /// # Errors
     /// Returns the same errors as [`Hierarchies::remove`].
-    pub(crate) fn remove_workers(&self, container: &Path, patience: Duration) -> io::Result<()> {
-        self.workers_dir(container).map_or(Ok(()), |dir| remove_dir(&dir, patience))
+    pub(crate) fn remove_workers(&self, container: &Path, timeout: Duration) -> io::Result<()> {
+        self.workers_dir(container).map_or(Ok(()), |dir| remove_dir(&dir, timeout))
     }
 }
 

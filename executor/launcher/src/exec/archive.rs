@@ -134,8 +134,8 @@ impl ArchiveRequest {
         let root = open_dir(Path::new("/")).map_err(failed)?;
         let done = match self.work {
             ArchiveWork::Put => {
-                // Block SIGHUP, which is sent when the client disconnects. The input then ends, and the partial entry
-                // must be removed.
+                // Block SIGHUP, which is sent when the client disconnects. The input then reaches end of file, and the
+                // partial entry must be removed.
                 let mut hangup = SigSet::empty();
                 hangup.add(Signal::SIGHUP);
                 hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;

@@ -54,7 +54,7 @@ impl ExecTarget {
         if !matches!(record.state, State::Running | State::Stopping) {
             return Err(not_running(id, &format!("is {}", record.state.name())));
         }
-        let ended = || not_running(id, "is ending");
+        let ended = || not_running(id, "is exiting");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
         // Open the pidfd first: it keeps its process. The record then shows whether the pidfd is the container's init.

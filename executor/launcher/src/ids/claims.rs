@@ -28,12 +28,12 @@ use crate::errors::at;
 use crate::files::{ensure_dir, lock};
 use crate::log::{self, Level};
 
-/// Directory of the claims of all launchers of a host.
+/// Directory in which all launchers of a host store their claims.
 const DIR: &str = "/run/executor-ids";
 /// Maximum size of a claim file, in bytes.
 const CLAIM_MAX: u64 = 1 << 20;
 /// Time limit for acquiring the lock. Launchers hold it only for a few system calls.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Claim of a launcher, as stored in its file.
 #[derive(Serialize, Deserialize)]
@@ -162,7 +162,7 @@ impl Claims {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|error| at(&path, &error))?;
-        lock(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
+        lock(&file, LOCK_TIMEOUT).map_err(|error| at(&path, &error.into()))?;
         Ok(file)
     }
 

@@ -25,7 +25,6 @@ const MEMORY_MAX: u64 = 1 << 30;
 /// Limit on open descriptors: enough for the parent layers and a few more.
 const FILES_MAX: u64 = 256;
 
-/// Capabilities that are kept.
 const KEPT: [Capability; 6] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,

@@ -7,7 +7,7 @@
 //!          rules      adds rules for what the container may send and its published ports   (rules.rs)
 //!          link       creates a pair of interfaces with addresses and routes               (link.rs)
 //! detach   rules and interface are removed, tracked UDP flows are deleted                  (conntrack.rs)
-//!          then the lease ends, then the record is removed
+//!          then the lease is released, then the record is removed
 //! ```
 //! Records and leases are not synced to disk, because interfaces and rules do not survive a reboot either.
 
@@ -372,7 +372,8 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
             if let Err(error) = link::attach_port(&container.device, index)
                 && error.raw_os_error() != Some(libc::ENODEV)
             {
-                let why = format_args!("its port of the bridge {name} cannot be attached again: {error}");
+                let why =
+                    format_args!("the container's interface cannot be attached to the bridge {name} again: {error}");
                 log::line(Level::Error, &container.id, why);
             }
         }
@@ -392,7 +393,6 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Network
     made.ok_or_else(|| NetworkError::System("cannot find the interface of the network", io::ErrorKind::NotFound.into()))
 }
 
-/// Sets up a new bridge.
 fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
     let name = &network.interface;
     // The host ignores router advertisements of containers.

@@ -17,7 +17,7 @@ use super::cni::check::{self, Checked};
 use super::cni::config;
 use super::list::shortened;
 use super::store::{self, Stored};
-use super::{BRIEF, Patience};
+use super::{BRIEF_TIMEOUTS, PluginTimeouts};
 use crate::errors::failed;
 use crate::host::Host;
 
@@ -38,12 +38,13 @@ pub(crate) fn check(host: &Host, request: &CheckNetwork) -> Result<MemFile, Refu
         Err(why) if ids.is_empty() => return Err(Refused::new(Reason::NotFound, why)),
         Err(_) => false, // a container keeps a network that was removed
     };
-    let patience = Patience { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + CHECK_PATIENCE };
+    let timeouts =
+        PluginTimeouts { plugin: host.plugin_timeout.min(BRIEF_TIMEOUTS.0), until: Instant::now() + CHECK_PATIENCE };
     let mut checks = NetworkChecks::default();
     for id in ids {
-        if checks.checks.len() >= CHECKS_MAX || Instant::now() >= patience.until {
+        if checks.checks.len() >= CHECKS_MAX || Instant::now() >= timeouts.until {
             checks.unchecked += 1;
-        } else if let Some(checked) = check::check(host, &id, is_disabled, patience) {
+        } else if let Some(checked) = check::check(host, &id, is_disabled, timeouts) {
             checks.checks.push(result(&id, checked));
         }
     }

@@ -37,7 +37,7 @@ use sha2::{Digest, Sha256};
 
 use super::ports::Reserved;
 use super::store::Stored;
-use super::{KILL_PATIENCE, NetworkError, Patience, netns, store};
+use super::{KILL_TIMEOUT, NetworkError, PluginTimeouts, netns, store};
 use crate::files;
 use crate::host::Host;
 use locks::OperationLock;
@@ -54,12 +54,12 @@ pub(super) fn attach(
 ) -> Result<(Addresses, Reserved), NetworkError> {
     let id = &record.plan.id;
     let system = |what: &'static str| move |error: io::Error| NetworkError::System(what, error);
-    let patience = Patience::whole(host);
-    let _lock = OperationLock::for_container(host, id, patience.deadline(), || Ok(()))
+    let timeouts = PluginTimeouts::whole(host);
+    let _lock = OperationLock::for_container(host, id, timeouts.deadline(), || Ok(()))
         .map_err(system("cannot lock the network"))?;
     let plugins = cgroup(host, id);
     host.hierarchies.make_memory(&plugins).map_err(system("cannot create the cgroup of the plugins"))?;
-    let version = versions::negotiate(host, &plugins, &network, patience)?;
+    let version = versions::negotiate(host, &plugins, &network, timeouts)?;
     let unique = Sha256::digest(format!("{}\0{id}\0{}", host.run_dir.display(), record.created_at.0));
     let mut attachment = Attachment {
         id: id.clone(),
@@ -91,7 +91,7 @@ pub(super) fn attach(
             verb: Verb::Add,
             attachment: &attachment,
             netns: Some(&attachment.netns),
-            until: patience.deadline(),
+            until: timeouts.deadline(),
         };
         let result = call.execute(&plugin, attachment.result.as_ref()).map_err(|fault| {
             if fault.is_other_version() {
@@ -117,32 +117,32 @@ pub(super) fn attach(
 ///
 /// # Errors
 /// Returns the plugins' messages if plugins failed, or a description of another failure.
-pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
+pub(super) fn detach(host: &Host, attachment: &Attachment, timeouts: PluginTimeouts) -> Result<(), String> {
     let kill = || kill_plugins(host, &attachment.id);
-    let _lock = OperationLock::for_container(host, &attachment.id, patience.deadline(), kill)
+    let _lock = OperationLock::for_container(host, &attachment.id, timeouts.deadline(), kill)
         .map_err(|error| system("cannot lock the network", &error))?;
-    detach_locked(host, attachment, patience)
+    detach_locked(host, attachment, timeouts)
 }
 
 /// Detaches an exited container from its network. Does not wait for other operations.
 ///
 /// # Errors
 /// Returns the same errors as [`detach`].
-pub(super) fn detach_ended(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
+pub(super) fn detach_ended(host: &Host, attachment: &Attachment, timeouts: PluginTimeouts) -> Result<(), String> {
     let lock = OperationLock::try_for_container(host, &attachment.id);
     let _lock = lock.map_err(|error| system("cannot lock the network", &error))?;
     kill_plugins(host, &attachment.id).map_err(|error| system("cannot kill the plugins", &error))?;
-    detach_locked(host, attachment, patience)
+    detach_locked(host, attachment, timeouts)
 }
 
 /// Kills plugins that a lost shim or a killed process has started. DEL must not run in parallel with them.
 fn kill_plugins(host: &Host, id: &ContainerId) -> io::Result<()> {
     let cgroups = [cgroup(host, id), check_cgroup(host, id)];
-    cgroups.iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_PATIENCE))
+    cgroups.iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_TIMEOUT))
 }
 
 /// Detaches a container whose lock the caller holds. Does nothing if the container was detached meanwhile.
-fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Result<(), String> {
+fn detach_locked(host: &Host, attachment: &Attachment, timeouts: PluginTimeouts) -> Result<(), String> {
     let id = &attachment.id;
     let attachment = &match store::read(host, id.as_str()) {
         Ok(Some(Stored::Cni(current))) if current.cni_id == attachment.cni_id => current,
@@ -157,14 +157,14 @@ fn detach_locked(host: &Host, attachment: &Attachment, patience: Patience) -> Re
     let netns = (this_boot && netns::is_pinned(host, id)).then_some(attachment.netns.as_path());
     let mut troubles = Vec::new();
     for plugin in attachment.network.plugins.iter().rev() {
-        let until = patience.deadline();
+        let until = timeouts.deadline();
         let call = Call { host, cgroup: &plugins, verb: Verb::Del, attachment, netns, until };
         if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
             troubles.push(NetworkError::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
         }
     }
     for cgroup in [&plugins, &check_cgroup(host, id)] {
-        if let Err(error) = host.hierarchies.remove(cgroup, KILL_PATIENCE) {
+        if let Err(error) = host.hierarchies.remove(cgroup, KILL_TIMEOUT) {
             troubles.push(error.to_string());
         }
     }
@@ -192,10 +192,9 @@ pub(super) fn system(what: &str, error: &io::Error) -> String {
 /// # Errors
 /// Returns an error if the cgroup of the plugins cannot be removed.
 pub(super) fn remove_leftovers(host: &Host, id: &ContainerId) -> Result<(), String> {
-    host.hierarchies.remove(&cgroup(host, id), KILL_PATIENCE).map_err(|error| error.to_string())
+    host.hierarchies.remove(&cgroup(host, id), KILL_TIMEOUT).map_err(|error| error.to_string())
 }
 
-/// Returns true if DEL has failed for a container.
 pub(super) fn del_has_failed(host: &Host, id: &ContainerId) -> bool {
     let stored = store::read(host, id.as_str());
     matches!(stored, Ok(Some(Stored::Cni(Attachment { progress: Progress::DelFailed, .. }))))

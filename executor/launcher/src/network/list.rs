@@ -141,7 +141,7 @@ impl<'a> Listing<'a> {
             let listed = self.networks.entry(network).or_insert_with_key(|(name, _)| ListedNetwork {
                 name: name.clone(),
                 warnings: vec![
-                    "is no longer in the configuration: its containers stay on it, but no others can start".into(),
+                    "is no longer in the configuration: its containers stay attached, but no others can join".into(),
                 ],
                 ..ListedNetwork::default()
             });

@@ -1,4 +1,4 @@
-//! Opens the sockets of executord's name server, on port 53 of the gateways of a built-in network. Only root can open
+//! Opens the sockets of executord's name server, on port 53 of a built-in network's gateways. Only root can open
 //! them. The sockets are opened before the bridge exists, and stay open after this process exits.
 
 use std::io;
@@ -25,7 +25,8 @@ const BACKLOG: i32 = 128;
 pub(crate) fn open_name_sockets(host: &Host, request: &OpenNameSockets) -> Result<Vec<OwnedFd>, Refused> {
     let name = &request.network;
     let network = host.networks.get(name).ok_or_else(|| {
-        Refused::new(Reason::NotFound, "the launcher's configuration has no built-in network of this name")
+        let why = format!("the launcher's configuration has no built-in network `{name}`");
+        Refused::new(Reason::NotFound, why)
     })?;
     let mut sockets = Vec::new();
     for gateway in network.gateways() {

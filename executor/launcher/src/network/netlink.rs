@@ -11,7 +11,7 @@ use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_bu
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
 /// Time limit for a response of the kernel.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Size of a socket's send buffer beyond the size of the message, in bytes.
 const SEND_ROOM: usize = 64 << 10;
 /// Maximum size of one part of a response, in bytes.
@@ -168,7 +168,7 @@ impl NetlinkSocket {
     }
 
     fn receive(&self) -> io::Result<Vec<u8>> {
-        if !readable_by(&self.0, Instant::now() + PATIENCE)? {
+        if !readable_by(&self.0, Instant::now() + RESPONSE_TIMEOUT)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let mut buffer = vec![0; PART_MAX];

@@ -177,7 +177,6 @@ impl Batch {
         self.push(DELETE_RULE, 0, [text(1, &self.table), text(2, chain)].concat()); // no handle: delete all rules
     }
 
-    /// Appends a rule to a chain.
     pub(super) fn add_rule(&mut self, chain: &str, rule: &[Step]) {
         let steps: Vec<Vec<u8>> = rule.iter().flat_map(expressions).map(|one| nested(1, &[one])).collect();
         let body = [text(1, &self.table), text(2, chain), nested(4, &steps)].concat();

@@ -30,7 +30,7 @@ pub(super) fn assemble(
     let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
     let opened = Store::at(store).open(&layers).map_err(|error| match error {
         UnpackError::Parent(layer) => {
-            violation(format!("`{}`: its layer {layer} is not unpacked on this host", image.reference))
+            violation(format!("`{}`: layer {layer} is not unpacked on this host", image.reference))
         }
         UnpackError::Host { about, error } => failed(&about, &error),
         other => Refused::new(Reason::Internal, other.to_string()),

@@ -81,7 +81,7 @@ impl Tree {
         file_groups(self.root(), files, BTreeMap::new(), self.ids)
     }
 
-    /// Returns the users of the processes of a tree of actions.
+    /// Returns the users of the processes in a tree of actions.
     ///
     /// # Errors
     /// Returns a violation if a user does not exist in the tree.

@@ -136,7 +136,6 @@ fn is_file(mount: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(mount)?.st_mode) != FileType::Directory)
 }
 
-/// Result of mounting volumes.
 #[derive(Default)]
 pub(crate) struct MountedVolumes {
     pub(crate) warnings: Vec<String>,
@@ -298,7 +297,6 @@ impl Maker<'_> {
         }
     }
 
-    /// Creates the mount of a CDI device.
     fn mount_device(
         &self,
         name: &str,
@@ -371,7 +369,7 @@ impl Maker<'_> {
         let layers = layers.map_err(|error| unfit(Unsuitable.because(format!("`{reference}`: {error}"))))?;
         let opened = Store::at(&self.host.layers()).open(&layers).map_err(|error| match error {
             UnpackError::Parent(layer) => {
-                let why = format!("`{reference}`: its layer {layer} is not unpacked on this host");
+                let why = format!("`{reference}`: layer {layer} is not unpacked on this host");
                 unfit(NotFound.because(why))
             }
             UnpackError::Host { about, error } => failed(&about, &error).into(),

@@ -58,7 +58,8 @@ pub(super) enum ProfileError {
 struct Profile {
     default_action: String,
     default_errno_ret: Option<u32>,
-    /// Ignored: programs are compiled only for this machine, and a process cannot make calls of another word size.
+    /// Ignored: the filter is compiled for the native architecture only, and processes cannot make system calls of
+    /// another ABI (such as 32-bit).
     #[serde(default, rename = "architectures")]
     _architectures: serde::de::IgnoredAny,
     #[serde(default, rename = "archMap")]

@@ -14,7 +14,7 @@ use super::{FilterError, Rules};
 
 /// Maximum number of instructions of a program (BPF_MAXINSNS).
 const INSTRUCTIONS_MAX: usize = 4096;
-/// Number of instructions at the start of each of seccompiler's programs that check the architecture.
+/// Number of leading instructions in seccompiler's programs, which check the architecture.
 const ARCHITECTURE: usize = 3;
 /// `ld [0]`: loads the call number.
 const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;

@@ -24,7 +24,7 @@ use crate::exec;
 use crate::host::Host;
 
 /// Time limit for the descendants of a process to exit after its supervisor was killed. The launcher waits for them.
-const KILL_PATIENCE: Duration = Duration::from_millis(100);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(super) struct Supervisor {
     container: ContainerId,
@@ -44,7 +44,7 @@ impl Supervisor {
     /// Kills the descendants of the process after the supervisor was killed.
     fn kill_descendants(&self, host: &Host) {
         if let (Some(record), Ok(pid)) = (Dirs::new(host, &self.container).read_record(), u32::try_from(self.pid)) {
-            drop(host.hierarchies.exec_cgroup(&record.cgroup, pid, KILL_PATIENCE));
+            drop(host.hierarchies.exec_cgroup(&record.cgroup, pid, EXIT_TIMEOUT));
         }
     }
 
@@ -105,8 +105,8 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = exec::ExecInput { id, exec, archive, session, payload, environment };
-                process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
+                let input = exec::ExecInput { id, exec, archive, session, payload, environment };
+                process::exit_now(exec::run(&self.host, &self.filter, input, &theirs))
             }
         };
         drop(room);

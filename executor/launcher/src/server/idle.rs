@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 /// Idle time before the launcher's exit. Another daemon may connect in this time.
-const PATIENCE: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit for the first daemon to connect after the launcher's start.
-const FIRST_DAEMON: Duration = Duration::from_secs(30);
+const FIRST_DAEMON_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Determines when an idle launcher exits.
 pub(super) struct Idle {
@@ -16,12 +16,12 @@ pub(super) struct Idle {
 
 impl Idle {
     pub(super) fn begun(now: Instant) -> Self {
-        Self { until: Some(now + FIRST_DAEMON) }
+        Self { until: Some(now + FIRST_DAEMON_TIMEOUT) }
     }
 
     /// Records whether the launcher is idle (`nothing` to do). Returns the exit time if it is.
     pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
-        self.until = nothing.then(|| self.until.unwrap_or(now + PATIENCE));
+        self.until = nothing.then(|| self.until.unwrap_or(now + IDLE_TIMEOUT));
         self.until
     }
 }
@@ -36,11 +36,11 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut idle = Idle::begun(start);
-        assert_eq!(idle.check(true, at(1)), Some(start + FIRST_DAEMON));
+        assert_eq!(idle.check(true, at(1)), Some(start + FIRST_DAEMON_TIMEOUT));
         assert_eq!(idle.check(false, at(2)), None);
-        assert_eq!(idle.check(true, at(1000)), Some(at(1000) + PATIENCE));
-        assert_eq!(idle.check(true, at(1001)), Some(at(1000) + PATIENCE));
+        assert_eq!(idle.check(true, at(1000)), Some(at(1000) + IDLE_TIMEOUT));
+        assert_eq!(idle.check(true, at(1001)), Some(at(1000) + IDLE_TIMEOUT));
         assert_eq!(idle.check(false, at(1002)), None);
-        assert_eq!(idle.check(true, at(1003)), Some(at(1003) + PATIENCE));
+        assert_eq!(idle.check(true, at(1003)), Some(at(1003) + IDLE_TIMEOUT));
     }
 }

@@ -32,9 +32,9 @@ const LISTS_WAITING_MAX: usize = 64;
 /// Maximum number of waiting checks, each of which can take a minute.
 const CHECKS_WAITING_MAX: usize = 1;
 /// Pause before the first attempt to detach a container whose plugins failed.
-const DETACH_FIRST: Duration = Duration::from_secs(5);
-/// Pauses between further attempts.
-const DETACH_AGAIN: Backoff = Backoff::new(DETACH_FIRST, Duration::from_secs(300));
+const DETACH_DELAY: Duration = Duration::from_secs(5);
+/// Pauses between further attempts to detach a container.
+const DETACH_BACKOFF: Backoff = Backoff::new(DETACH_DELAY, Duration::from_secs(300));
 /// Maximum length of a process's reply, in bytes.
 const REPLY_MAX: usize = 8192;
 
@@ -124,7 +124,7 @@ struct DetachAgain {
 
 impl Default for DetachAgain {
     fn default() -> Self {
-        Self { pauses: DETACH_AGAIN, due: None }
+        Self { pauses: DETACH_BACKOFF, due: None }
     }
 }
 
@@ -158,7 +158,7 @@ impl NetworkTasks {
     /// Schedules the detachment of a container whose plugins have just failed, after the first pause, even if others
     /// wait longer.
     fn detach_soon(&mut self) {
-        let soon = Instant::now() + DETACH_FIRST;
+        let soon = Instant::now() + DETACH_DELAY;
         let due = &mut self.detach_again.due;
         *due = Some(due.map_or(soon, |due| due.min(soon)));
     }
@@ -207,7 +207,8 @@ impl NetworkTasks {
                 let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
                 client.answer_with_fds(answer, &fds);
             } else {
-                let why = format!("the process of a network task exited without a reply: {exit:?}");
+                let exit = exit.map_or_else(|error| error.to_string(), |exit| exit.to_string());
+                let why = format!("the process of a network task exited without a reply ({exit})");
                 log::line(Level::Error, "", &why);
                 client.answer(LauncherAnswer::Refused(Refused::new(Reason::Internal, why)));
             }

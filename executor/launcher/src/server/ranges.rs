@@ -84,8 +84,8 @@ impl Server {
         }
     }
 
-    /// Returns the ranges of the shims for which `range` returns true, of containers without a shim, and of warm
-    /// containers.
+    /// Returns the ranges that are in use by shims for which `range` returns true, by containers without a shim, and by
+    /// warm containers.
     pub(super) fn ranges(&self, range: impl Fn(&ShimHandle) -> bool) -> BTreeSet<u32> {
         let shims = self.shims.values().filter(|shim| range(shim));
         shims

@@ -21,12 +21,12 @@ use prost::Message;
 
 use super::network_tasks::NetworkTask;
 use super::warm_pool;
-use super::{DEATH_PATIENCE, Server};
+use super::{EXIT_TIMEOUT, Server};
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::layers::ReplyDestination;
 use crate::log::{self, Level};
-use crate::network::{self, Patience};
+use crate::network::{self, PluginTimeouts};
 use crate::shim;
 use crate::shim_handle::{Killed, Offer, ShimHandle};
 
@@ -34,13 +34,13 @@ use crate::shim_handle::{Killed, Offer, ShimHandle};
 /// buffer is on the stack, so that a shim that is forked for a request does not keep it while its container runs.
 const REQUEST_MAX: usize = 8192;
 /// Time limit between a shim's last message and its exit.
-const LAST_STEPS: Duration = Duration::from_secs(5);
+const SHIM_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the cleanup of a container.
-const REMOVAL: Duration = Duration::from_secs(30);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit between a shim's fork and its listening. After that, a waiting daemon is accepted in any case.
-const SHIM_PATIENCE: Duration = Duration::from_secs(20);
+const SHIM_LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a warm container to acknowledge a launch.
-const ACKNOWLEDGE: Duration = Duration::from_secs(1);
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of deferred requests with descriptors, of all daemons.
 const LAUNCHES_MAX: usize = 64;
 /// Maximum number of deferred requests without descriptors. Most of them are for the removal of a deleted container.
@@ -94,7 +94,7 @@ impl Server {
             self.claim_for_a_launch();
         }
         let asked = call.ok_or_else(unknown).and_then(|call| {
-            let Some(patience) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
+            let Some(timeout) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
             let bare = fds.is_empty();
             let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
             if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
@@ -103,7 +103,7 @@ impl Server {
                 return Err(Refused::new(Reason::Busy, why));
             }
             let client = ReplyDestination::new(&self.daemons[index], sequence);
-            self.deferred.push(Deferred { client, call, fds, until: Instant::now() + patience });
+            self.deferred.push(Deferred { client, call, fds, until: Instant::now() + timeout });
             Ok(None)
         });
         let is_there = match asked {
@@ -133,7 +133,7 @@ impl Server {
         match call {
             // A new shim listens after a moment. A daemon that is accepted before that would consider the shim lost.
             LauncherCall::Hello(_) => {
-                self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_PATIENCE)
+                self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_LISTEN_TIMEOUT)
             }
             // Wait if a shim with this id is exiting or has closed its socket, or if every id range is in use and a
             // shim is still cleaning up.
@@ -142,11 +142,11 @@ impl Server {
                     || self.ids_are_about_to_be_free(),
                     |shim| shim.lifeline.is_none() || self.has_finished(shim),
                 )
-                .then_some(LAST_STEPS),
+                .then_some(SHIM_EXIT_TIMEOUT),
             // The daemon has seen the exit, and cleanup is in progress.
             LauncherCall::Remove(remove) => shim(&remove.container_id)
                 .is_some_and(|shim| Dirs::new(&self.host, &shim.id).has_exit())
-                .then_some(REMOVAL),
+                .then_some(CLEANUP_TIMEOUT),
             _ => None,
         }
     }
@@ -270,7 +270,7 @@ impl Server {
                 let watched =
                     ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
                 let (inputs, id_range) = (vec![process, files], Some(id_range));
-                let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE };
+                let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE_TIMEOUT };
                 let shim = ShimHandle { inputs, id_range, warm: Some(place), offer: Some(offer), ..watched };
                 self.shims.insert(id, shim);
                 return Ok(LauncherAnswer::Done(Done {}));
@@ -336,7 +336,7 @@ impl Server {
         for id in late {
             let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
             let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // the process may have just exited
-            if !readable_by(&shim.pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
+            if !readable_by(&shim.pidfd, Instant::now() + EXIT_TIMEOUT).unwrap_or(false) {
                 shim.offer = None; // blocked in the kernel: the watchdog handles it
                 continue;
             }
@@ -353,7 +353,7 @@ impl Server {
             log::line(
                 Level::Warning,
                 id.as_str(),
-                "a warm container did not acknowledge the launch: the container is created without one",
+                "the warm container did not acknowledge the launch: creating the container without it",
             );
             let _ = process::wait_for(pid);
             self.unreaped = true;
@@ -408,15 +408,19 @@ impl Server {
             let why = if Dirs::new(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };
             return Err(Refused::new(Reason::Precondition, format!("container {id} {why}")));
         }
-        // Try again, in case a plugin failed at the container's end.
-        if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
-            log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
+        // Try again, in case a plugin failed at the container's exit.
+        if let Err(why) = network::detach(&self.host, &id, PluginTimeouts::brief(&self.host)) {
+            log::line(
+                Level::Error,
+                id.as_str(),
+                format_args!("the container was not detached from its network: {why}"),
+            );
             self.follow_up_detachment(&id);
         }
         match Dirs::new(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),
             Err(error) => {
-                log::line(Level::Error, id.as_str(), format_args!("its state directory was not removed: {error}"));
+                log::line(Level::Error, id.as_str(), format_args!("the state directory was not removed: {error}"));
                 Err(failed("cannot remove the container's state directory", &error))
             }
         }

@@ -10,7 +10,7 @@ use executor_sys::process;
 use executor_sys::ready::is_readable;
 use prost::Message;
 
-use super::{DEATH_PATIENCE, Server, Stuck};
+use super::{EXIT_TIMEOUT, Server, Stuck};
 use crate::log::{self, Level};
 use crate::shim_handle::{Killed, ShimHandle};
 use crate::sweep::{self, Unwiped};
@@ -54,7 +54,7 @@ impl Server {
 
     /// Reaps an exited shim, and completes its container if the shim did not.
     pub(super) fn shim_has_ended(&mut self, id: &ContainerId) {
-        // Ending a container can take a while, and there can be several.
+        // Completing a container can take a while, and several shims may have exited.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         self.hear_shim(id); // its last messages may still be unread
         let Some(shim) = self.shims.remove(id) else { return };
@@ -97,23 +97,23 @@ impl Server {
 
     /// Returns the interval between two checks of the shims. Returns `None` if no shim runs or the watchdog is off.
     pub(super) fn watch_period(&self) -> Option<Duration> {
-        let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
-        Some(patience / WATCHES)
+        let timeout = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
+        Some(timeout / WATCHES)
     }
 
     /// Kills shims whose event loop has stopped. The containers are completed after the shims' exit. If a killed shim
     /// does not exit in time, its container is completed anyway, because the shim can execute no further code.
     pub(super) fn watch_shims(&mut self) {
-        let Some(patience) = self.host.watchdog else { return };
+        let Some(timeout) = self.host.watchdog else { return };
         let mut given_up = Vec::new();
         for shim in self.shims.values_mut() {
             match &shim.killed {
-                Some(killed) if killed.at.elapsed() >= DEATH_PATIENCE => given_up.push(shim.id.clone()),
+                Some(killed) if killed.at.elapsed() >= EXIT_TIMEOUT => given_up.push(shim.id.clone()),
                 Some(_) => {}
                 None => {
-                    let why = shim.watch.as_mut().and_then(|watch| watch.check(patience, shim.lifeline.as_ref()));
+                    let why = shim.watch.as_mut().and_then(|watch| watch.check(timeout, shim.lifeline.as_ref()));
                     if let Some(why) = why {
-                        log::line(Level::Error, shim.id.as_str(), format_args!("killing its shim, which {why}"));
+                        log::line(Level::Error, shim.id.as_str(), format_args!("killing the shim, which {why}"));
                         let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // may have just exited
                         shim.killed = Some(Killed { at: Instant::now(), why });
                     }
@@ -124,7 +124,7 @@ impl Server {
             log::line(
                 Level::Error,
                 id.as_str(),
-                "the shim was killed but has not exited: the container is ended without the shim",
+                "the shim was killed but has not exited: cleaning up the container without the shim",
             );
             self.shim_has_ended(&id);
         }

@@ -16,19 +16,19 @@ use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{DEATH_PATIENCE, Server};
+use super::{EXIT_TIMEOUT, Server};
 use crate::log::{self, Level};
-use crate::shim::{self, WARM_READY, WarmOrder};
+use crate::shim::{self, WARM_READY, WarmInput};
 use crate::warm::WarmPaths;
 
 /// Delay between the last use of a warm container and the creation of the next one, because a container is starting.
-const REFILL_AFTER: Duration = Duration::from_millis(10);
+const REFILL_DELAY: Duration = Duration::from_millis(10);
 /// Maximum delay after the first use in a burst.
-const REFILL_BY: Duration = Duration::from_millis(40);
+const REFILL_DELAY_MAX: Duration = Duration::from_millis(40);
 /// Delay after a warm container failed or could not be created. The delay doubles with each further failure, up to a
 /// maximum.
-const RETRY_AFTER: Duration = Duration::from_millis(500);
-const RETRY_LONGEST: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 /// Maximum age of a warm container.
 const AGE_MAX: Duration = Duration::from_secs(3600);
 /// Minimum share of available memory for keeping warm containers, in percent.
@@ -47,7 +47,6 @@ pub(super) struct PooledContainer {
     ready: bool,
 }
 
-/// The warm pool of this launcher.
 #[derive(Default)]
 pub(super) struct WarmPool {
     all: Vec<PooledContainer>,
@@ -119,7 +118,7 @@ impl WarmPool {
 
     /// Delays the next warm container after a failure.
     fn retry_later(&mut self) {
-        let pause = RETRY_AFTER.saturating_mul(1 << self.failed.min(16)).min(RETRY_LONGEST);
+        let pause = RETRY_DELAY.saturating_mul(1 << self.failed.min(16)).min(RETRY_DELAY_MAX);
         self.failed += 1;
         self.next_at = Some(Instant::now() + pause);
     }
@@ -127,9 +126,9 @@ impl WarmPool {
     /// Delays the next warm container, unless it is already delayed after a failure.
     fn refill_later(&mut self) {
         let now = Instant::now();
-        let by = *self.refill_by.get_or_insert(now + REFILL_BY);
+        let by = *self.refill_by.get_or_insert(now + REFILL_DELAY_MAX);
         if self.next_at.is_none_or(|at| at <= by) {
-            self.next_at = Some(by.min(now + REFILL_AFTER));
+            self.next_at = Some(by.min(now + REFILL_DELAY));
         }
     }
 }
@@ -150,14 +149,12 @@ impl Server {
         !self.host.warm_pool_network.is_empty() && on < size && (on < off || off >= size)
     }
 
-    /// Returns the deadlines of the warm pool.
     pub(super) fn warm_pool_due(&self) -> impl Iterator<Item = Instant> {
         let lacks = self.warm_pool.all.len() < self.warm_pool_size();
         let next = self.warm_pool.next_at.filter(|_| lacks);
         next.into_iter().chain(self.warm_pool.all.first().map(|warm| warm.made_at + AGE_MAX))
     }
 
-    /// Returns the counters of the warm pool.
     pub(super) fn count_warm_pool(&self) -> protocol::WarmPool {
         let WarmPool { all, used, missed, .. } = &self.warm_pool;
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -186,7 +183,8 @@ impl Server {
         }
     }
 
-    /// Removes leftovers of a warm container that do not belong to its container.
+    /// Cleans up after a warm container that has exited: kills its processes and removes its directories. If a launched
+    /// container has taken over the directories, only detaches a leftover network attachment.
     pub(super) fn clear(&self, place: &WarmPaths) {
         if place.is_there() {
             crate::orphans::kill_all(&self.host.run_dir, &self.children().collect());
@@ -220,7 +218,7 @@ impl Server {
             }
         }
         match self.start_warm(on_network) {
-            Ok(true) => self.warm_pool.next_at = Some(Instant::now() + REFILL_AFTER),
+            Ok(true) => self.warm_pool.next_at = Some(Instant::now() + REFILL_DELAY),
             Ok(false) => self.warm_pool.retry_later(),
             Err(error) => {
                 log::line(Level::Warning, "", format_args!("a warm container was not created: {error}"));
@@ -249,8 +247,8 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = WarmOrder { place, id_range, launcher, heartbeat, on_network };
-                process::exit_now(shim::run_warm(&self.host, &self.filter, order, theirs))
+                let input = WarmInput { place, id_range, launcher, heartbeat, on_network };
+                process::exit_now(shim::run_warm(&self.host, &self.filter, input, theirs))
             }
         };
         drop(room);
@@ -289,7 +287,7 @@ impl Server {
     fn stop_warm(&mut self, index: usize) {
         let PooledContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(index);
         drop(lifeline); // the warm container exits and cleans up
-        if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
+        if !readable_by(&pidfd, Instant::now() + EXIT_TIMEOUT).unwrap_or(false) {
             process::kill(pid);
         }
         let _ = process::wait_for(pid);
@@ -337,8 +335,8 @@ mod tests {
         assert!(warm_pool.send_launch(&Launch::default(), &[], false).is_none());
         assert_eq!((warm_pool.used, warm_pool.missed), (0, 1));
         assert_eq!(warm_pool.pids().collect::<Vec<_>>(), [pid]);
-        assert!(!child.wait().unwrap().success(), "it is ended");
+        assert!(!child.wait().unwrap().success(), "the process was killed");
         assert!(warm_pool.send_launch(&Launch::default(), &[], false).is_none());
-        assert_eq!(warm_pool.pids().count(), 1, "it is there until it is taken");
+        assert_eq!(warm_pool.pids().count(), 1, "the entry stays until its exit is handled");
     }
 }

@@ -1,4 +1,4 @@
-//! Holds a complete container until a separate request starts its process.
+//! Holds a created container until a separate request starts its process.
 //!
 //! Until then init waits, the payloads are in memory files, and only a start and a stop are executed.
 

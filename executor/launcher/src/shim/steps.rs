@@ -43,9 +43,8 @@ use crate::signals::ends_without_handler;
 const NO_STARTER: &str = "the step starter has exited";
 
 /// Time limit for leftover processes to exit after SIGKILL, before a restart.
-const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(2);
+const LEFTOVERS_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The steps of a running container.
 pub(super) struct RunningSteps {
     steps: Steps,
     /// `None` after the step starter has exited.
@@ -163,7 +162,6 @@ impl RunningSteps {
         Some((conclusion.exit, conclusion.failure.map(failure)))
     }
 
-    /// Kills the step starter.
     pub(super) fn kill_starter(&mut self) {
         if let Some(starter) = self.starter.take() {
             starter.kill();
@@ -232,7 +230,8 @@ impl Ready {
         }
     }
 
-    /// Ends all steps in the record: their processes have exited, and their exit statuses are unknown.
+    /// Completes all steps in the record: running processes are recorded as killed, because their exit statuses are
+    /// unknown, and running transfers as failed.
     pub(super) fn abandon_steps(&mut self, host: &Host) {
         self.drive(host, |running, _| {
             running.steps.forbid_restarts(now());
@@ -358,7 +357,7 @@ impl RunningSteps {
                 site.log.own_words(&text);
                 let (record, hierarchies) = (site.record, &site.host.hierarchies);
                 let init = record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
-                if let Err(error) = hierarchies.kill_all_but(init, &record.cgroup, LEFTOVERS_PATIENCE) {
+                if let Err(error) = hierarchies.kill_all_but(init, &record.cgroup, LEFTOVERS_EXIT_TIMEOUT) {
                     log::line(
                         Level::Warning,
                         record.plan.id.as_str(),
@@ -392,9 +391,10 @@ impl RunningSteps {
         self.steps.transferred(transfer, end, now())
     }
 
-    /// Orders the start of a process. Returns the copy of its payload, which must be wiped when the program runs.
+    /// Sends the command to start a process. Returns the copy of its payload, which must be wiped when the program
+    /// runs.
     fn start(&self, index: usize, site: &mut StepContext<'_>) -> io::Result<MemFile> {
-        let missing = || io::Error::other("the container has no such process");
+        let missing = || io::Error::other(format!("the container has no process {index}"));
         let plan = site.record.plan.processes.get(index).ok_or_else(missing)?;
         let prepared = site.record.prepared.as_ref().and_then(|prepared| prepared.steps.get(index));
         let PreparedStep { user, mounts, .. } = prepared.ok_or_else(missing)?;

@@ -34,12 +34,12 @@ use crate::signals::{ends_without_handler, takes_no_notice};
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Run time after which the shim returns unused memory, because the container is probably long-lived.
-const SETTLED: Duration = Duration::from_millis(50);
+const SHRINK_DELAY: Duration = Duration::from_millis(50);
 /// Time limit for steps to exit after SIGKILL.
-const STEPS_PATIENCE: Duration = Duration::from_secs(5);
+const STEPS_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the exit of the first process of a joined PID namespace, after this container's init was killed.
-const TARGET_PATIENCE: Duration = Duration::from_secs(1);
+const TARGET_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ enum Event {
     Steps,
 }
 
-/// Exit of a container's process or result of its tree of actions.
+/// Exit of a container's process, or result of its tree of actions: the exit status and the failure, if known.
 pub(super) type SupervisionEnd = (Option<Exit>, Option<Failure>);
 
 /// Runs until the container's processes have exited and all their output was read. Returns the exit and, if the
@@ -70,7 +70,7 @@ pub(super) fn run_to_exit(
 ) -> (SupervisionEnd, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
-    let mut shrink_at = Some(Instant::now() + SETTLED);
+    let mut shrink_at = Some(Instant::now() + SHRINK_DELAY);
     let (mut ending, mut late, mut reported) = (false, false, (Vec::new(), None));
     ready.start_steps(host);
     loop {
@@ -131,7 +131,7 @@ pub(super) fn run_to_exit(
             if !waits {
                 signal_init(ready, libc::SIGKILL);
             }
-            kill_at = waits.then(|| Instant::now() + STEPS_PATIENCE);
+            kill_at = waits.then(|| Instant::now() + STEPS_EXIT_TIMEOUT);
             late = true;
         }
         if has(Event::InitEnded) {
@@ -145,11 +145,11 @@ pub(super) fn run_to_exit(
     }
     if !ready.record.plan.owns_processes() {
         // The pid namespace still exists. Kill leftover processes before the secrets are wiped.
-        if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_PATIENCE) {
+        if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_EXIT_TIMEOUT) {
             log::line(
                 Level::Error,
                 ready.record.plan.id.as_str(),
-                format_args!("its processes were not killed: {error}"),
+                format_args!("the processes of the container were not killed: {error}"),
             );
         }
     }
@@ -177,10 +177,10 @@ pub(super) fn run_to_exit(
 fn target_failure(ready: &Ready, exit: Exit) -> Option<Failure> {
     let (target, id) = ready.target.as_ref().zip(ready.record.plan.isolation.pid_of.as_ref())?;
     let was_killed = exit == Exit::Signal(libc::SIGKILL) && !ready.record.stopped;
-    if !was_killed || !readable_by(target, Instant::now() + TARGET_PATIENCE).unwrap_or(false) {
+    if !was_killed || !readable_by(target, Instant::now() + TARGET_EXIT_TIMEOUT).unwrap_or(false) {
         return None;
     }
-    let message = format!("the container {id}, in whose PID namespace it ran (pid_of), ended");
+    let message = format!("the container {id}, whose PID namespace this container had joined (pid_of), exited");
     Some(Failure { kind: FailureKind::TargetEnded, message, errno: 0 })
 }
 
@@ -237,7 +237,8 @@ fn execute(
                 usage::read(host, &ready.record.cgroup, &ready.interfaces).map(|usage| Usage { layer, ..usage })
             };
             let usage = usage.map(|usage| Usage { log: Some(ready.log.usage()), ..usage });
-            let gone = || Refused::new(Reason::Precondition, "the container is ending: its cgroup no longer exists");
+            let gone =
+                || Refused::new(Reason::Precondition, "the container is exiting, and its cgroup no longer exists");
             usage.map(|usage| Some(AnswerPayload::Usage(usage))).ok_or_else(gone)
         }
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
@@ -277,7 +278,7 @@ fn execute(
             Ok(None)
         }
         Command::UpdateEgress(fds) => {
-            control.heartbeat().start(egress::PATIENCE);
+            control.heartbeat().start(egress::APPLY_TIMEOUT);
             egress::execute(host, ready, fds)?;
             // The daemon reads the new record before it reads the reply.
             control.reached(ready.record.state);
@@ -290,7 +291,7 @@ fn execute(
         }
         Command::ReopenLog => ready.log.reopen_file(host).map(|()| None),
         Command::Pause => {
-            control.heartbeat().start(pause::PATIENCE);
+            control.heartbeat().start(pause::SUSPEND_TIMEOUT);
             ready.pause(host)?;
             control.reached(ready.record.state);
             Ok(None)
@@ -373,11 +374,11 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
         }
         Some(steps) => steps.signal(&ready.record.plan.processes, (!is_main).then_some(id), signal) || is_main,
     };
-    let why = || format!("there is no process `{id}` in this container, or it is not running");
+    let why = || format!("the container has no running process `{id}`");
     if found { Ok(()) } else { Err(Refused::new(Reason::NotFound, why())) }
 }
 
-/// Makes the daemon read the record after a step has started or ended or a restart was scheduled.
+/// Makes the daemon read the record after a step has started or exited or a restart was scheduled.
 fn report_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
     if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
         *reported = (ready.record.steps.clone(), ready.record.restarts.clone());

@@ -39,7 +39,7 @@ use prost::Message;
 use rustix::fs::{Mode, OFlags};
 
 use super::files::inject;
-use super::init::activation::{ActivateOrder, GROUPS_MAX};
+use super::init::activation::{ActivationCommand, GROUPS_MAX};
 use super::init::create::{self, Created, Creation};
 use super::init::init_spec::InitSpec;
 use super::init::warm_files::WarmViews;
@@ -104,8 +104,8 @@ pub(super) struct Activation<'a> {
 }
 
 /// Creates a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
-pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline: Seqpacket) -> i32 {
-    let WarmInput { place, id_range, launcher, heartbeat, on_network } = order;
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, input: WarmInput, lifeline: Seqpacket) -> i32 {
+    let WarmInput { place, id_range, launcher, heartbeat, on_network } = input;
     host.show_role(&["warm"]);
     let made = set_up(NAME).map_err(|error| failed("cannot set up the shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("cannot create a mount namespace", &error))?;
@@ -354,7 +354,7 @@ impl WarmContainer {
         host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("cannot set the limits", &error))
     }
 
-    /// Makes this a container whose init waits for its start. If `at_once` is true, init receives the order together
+    /// Makes this a container whose init waits for its start. If `at_once` is true, init receives the command together
     /// with its start.
     ///
     /// # Errors
@@ -370,13 +370,18 @@ impl WarmContainer {
         });
         let root = root.map_err(|error| failed("cannot prepare the rootfs", &error))?;
         let (mounts, views) = shown.map(|(mounts, views)| (mounts.to_vec(), views)).unzip();
-        let order =
-            ActivateOrder::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());
-        self.created.order(order.into_order(root, stdio, views)?, at_once)?;
+        let command = ActivationCommand::new(
+            part,
+            executor_core::names::hostname(plan),
+            nofile,
+            held,
+            mounts.unwrap_or_default(),
+        );
+        self.created.activate(command.into_message(root, stdio, views)?, at_once)?;
         Ok(self.created)
     }
 
-    /// Returns true if a user's supplementary groups fit into an order to a warm container.
+    /// Returns true if a user's supplementary groups fit into a command to a warm container.
     pub(super) fn has_room_for(groups: usize) -> bool {
         groups <= GROUPS_MAX
     }

@@ -29,7 +29,7 @@ use crate::log::{self, Level};
 const ATTEMPTS: u32 = 100;
 
 /// Time limit for opening the mounts. The container's root may be on a server that does not respond.
-const PATIENCE: Duration = Duration::from_secs(10);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns handles on the secret files of a container whose init is still running. Returns no handles if there are no
 /// secret files or they cannot be accessed. The kernel then frees their memory with the container's mount namespace
@@ -67,7 +67,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
     };
     drop(theirs);
     let mut handles = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + OPEN_TIMEOUT;
     let received = loop {
         match ours.recv_by(&mut [0; 8], deadline) {
             Ok(Some((_, fds))) => handles.extend(fds),
@@ -81,7 +81,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
     }
     match process::wait_for(helper)? {
         process::ChildExit::Code(0) => Ok(handles),
-        ended => Err(io::Error::other(format!("the helper exited with {ended:?}"))),
+        ended => Err(io::Error::other(format!("the helper exited with {ended}"))),
     }
 }
 
@@ -107,8 +107,8 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
     }
 }
 
-/// Opens a mount of secret files, of their generations or of inputs that the container may request. If another mount
-/// covers it, such as the runtime socket's directory, unmounts the covering mount.
+/// Opens a mount of secret files, their generations, or inputs that the container may request. If another mount covers
+/// it, such as the runtime socket's directory, unmounts the covering mount.
 ///
 /// # Errors
 /// Returns an error if the mount no longer exists or was covered.

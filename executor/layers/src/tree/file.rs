@@ -165,7 +165,7 @@ impl Tree {
             Ok(linkat(&from, *last, &dir, name, AtFlags::empty())?)
         });
         made.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOENT) => refused("which it would replace"),
+            Some(Errno::NOENT) => refused("which the link would replace"),
             _ => UnpackError::Host { about: failed(), error },
         })?;
         Ok(copied)

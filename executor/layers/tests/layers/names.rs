@@ -1,4 +1,4 @@
-//! Tests names that lead out of the tree: by `..`, from `/`, by links, and by entries that are replaced by links.
+//! Tests names that escape the tree: by `..`, from `/`, by links, and by entries that are replaced by links.
 
 use std::path::{Path, PathBuf};
 
@@ -22,9 +22,9 @@ fn refused(result: &Result<(), UnpackError>, why: &str) {
 #[test]
 fn dotdot_names_stay_inside_layer() {
     let up = |_: &Sandbox| vec![Layer::new().file("../../outside/file", "x").bytes()];
-    refused(&attack(up).0, "`../../outside/file` leads out of the layer");
+    refused(&attack(up).0, "`../../outside/file` escapes the layer");
     let from_below = |_: &Sandbox| vec![Layer::new().dir("a/", 0o755).file("a/../../../outside/file", "x").bytes()];
-    refused(&attack(from_below).0, "leads out");
+    refused(&attack(from_below).0, "escapes the layer");
     // Names that stay inside are accepted.
     let sandbox = Sandbox::new();
     let layer = sandbox.unpack(&[], &Layer::new().dir("a/", 0o755).file("a/../b/./c", "x").bytes()).unwrap();
@@ -100,7 +100,7 @@ fn hard_links_lead_to_nothing_outside() {
     };
     refused(&attack(absolute).0, "which does not exist");
     let up = |_: &Sandbox| vec![Layer::new().hard_link("x", "../../outside/file").file("x", "written").bytes()];
-    refused(&attack(up).0, "leads out of the layer");
+    refused(&attack(up).0, "escapes the layer");
     let through_a_link = |sandbox: &Sandbox| {
         let layer = Layer::new().symlink("d", &sandbox.outside()).hard_link("x", "d/file");
         vec![layer.file("x", "written").bytes()]
@@ -122,7 +122,7 @@ fn whiteouts_remove_nothing_but_names() {
     let up = |_: &Sandbox| vec![Layer::new().dir("d/", 0o755).file(".wh...", "").bytes()];
     refused(&attack(up).0, "a whiteout without a name");
     let out = |_: &Sandbox| vec![Layer::new().file("../../.wh.outside", "").bytes()];
-    refused(&attack(out).0, "leads out of the layer");
+    refused(&attack(out).0, "escapes the layer");
     let through = |sandbox: &Sandbox| {
         vec![Layer::new().symlink("d", &sandbox.path().display().to_string()).file("d/.wh.outside", "").bytes()]
     };

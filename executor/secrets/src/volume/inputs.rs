@@ -97,7 +97,7 @@ impl Volume {
 
     pub(super) fn open(&self, path: &Path) -> io::Result<Stored> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        // Follow the links of the layout; none of them leads out of the volume.
+        // Follow the links of the layout; none of them escapes the volume.
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(open_resolved(self.handle(), path, flags, Mode::empty(), resolve)?);
         let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;

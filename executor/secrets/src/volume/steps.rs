@@ -7,7 +7,7 @@
 //! /steps/3/0/db/user    its files, mount point 0: read-only views of these are in the process's own mount namespace
 //! /steps/3/1            mount point 1, a single file
 //! /steps/environment    environment of the container's process, until the container exits (0600, root)
-//! /steps/5/payload      URL of a transfer, numbered after the processes, until it has ended (0600, root)
+//! /steps/5/payload      URL of a transfer, numbered after the processes, until it completes (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
 //! The secrets of steps are in the volume and not in separate memory files, because every process that may clean up a

@@ -10,8 +10,8 @@
 //! a file or deleting its own file, already belong to the kernel, like freed memory.
 //!
 //! A wipe never blocks. A file with a lease is left for a later wipe. A lease is possible only if the process created
-//! the file, or if the shim that held the file open has exited. The kernel ends the lease within `fs.lease-break-time`
-//! (45 s) after the first attempt to open the file.
+//! the file, or if the shim that held the file open has exited. The kernel breaks the lease within
+//! `fs.lease-break-time` (45 s) after the first attempt to open the file.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

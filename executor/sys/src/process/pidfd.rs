@@ -33,7 +33,7 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
     match pid {
         Some(pid) if pid > 0 => Ok(pid),
         Some(_) => Err(io::ErrorKind::NotFound.into()),
-        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd")),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Waits for the exit of processes and reaps them, also as PID 1 of a pid namespace.
 
+use std::fmt;
 use std::io;
 
 use executor_core::record::Exit;
@@ -16,6 +17,15 @@ pub enum ChildExit {
     Code(i32),
     /// Number of the signal that terminated the child.
     Signal(i32),
+}
+
+impl fmt::Display for ChildExit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "status {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
 }
 
 impl From<ChildExit> for Exit {
@@ -152,7 +162,7 @@ mod tests {
         let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut poll, None).unwrap(), 1);
         assert!(has_ended(child.id() as i32).unwrap());
-        assert!(!is_alive(child.id() as i32).unwrap(), "it is not waited for yet");
+        assert!(!is_alive(child.id() as i32).unwrap(), "a zombie is not alive");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
         pidfd_signal(fd.as_fd(), 9).unwrap();
     }

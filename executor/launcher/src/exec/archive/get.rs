@@ -33,7 +33,6 @@ const NAMELESS: &[u8] = b".";
 /// Error message for a secret file.
 const SECRET: &str = "is on the volume of secret files, which is not copied";
 
-/// The opened source of an archive.
 pub(super) struct ArchiveSource<'a> {
     found: InspectedEntry,
     /// Path descriptor, if no content is read.

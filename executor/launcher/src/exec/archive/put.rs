@@ -205,9 +205,9 @@ impl UnpackTarget {
             }
             Kind::HardLink => {
                 let target = names(&entry.link)
-                    .ok_or_else(|| Ok(io::Error::other("links to a path outside of the directory")))?;
+                    .ok_or_else(|| Ok(io::Error::other("is a hard link that escapes the directory")))?;
                 let (Some(above), Some(of)) = (target.parent(), target.file_name()) else {
-                    return Err(Ok(io::Error::other("links to a directory")));
+                    return Err(Ok(io::Error::other("is a hard link to a directory")));
                 };
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let above = open_in_root(self.root.as_fd(), above, flags, Mode::empty(), Follow::NoLinks);
@@ -277,8 +277,8 @@ fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// Returns the path of an archive entry, relative to the directory. Returns `None` if the path leads outside, and an
-/// empty path for the directory itself.
+/// Returns the path of an archive entry, relative to the directory. Returns `None` if the path escapes the directory,
+/// and an empty path for the directory itself.
 fn names(path: &[u8]) -> Option<PathBuf> {
     let mut names = PathBuf::new();
     for name in path.split(|byte| *byte == b'/') {
@@ -292,7 +292,7 @@ fn names(path: &[u8]) -> Option<PathBuf> {
 }
 
 fn outside(path: &[u8]) -> ArchiveFailure {
-    ArchiveFailure(format!("{}: leads out of the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
+    ArchiveFailure(format!("{}: escapes the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
 }
 
 /// Explains an error caused by a link in the path.

@@ -104,7 +104,7 @@ fn delete(family: u8, filter: &[u8]) -> io::Result<()> {
         let socket = NetlinkSocket::netfilter()?;
         socket.send(&netfilter_message(SUBSYSTEM << 8 | DELETE, ACKNOWLEDGE, (1, family, 0), &parts.concat()))?;
         match socket.acknowledged(1) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the flow has ended in the meantime
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the flow has expired in the meantime
             deleted => deleted?,
         }
     }

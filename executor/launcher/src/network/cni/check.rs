@@ -13,7 +13,7 @@ use crate::errors::plain;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network::store::{self, Stored};
-use crate::network::{KILL_PATIENCE, NetworkError, Patience};
+use crate::network::{KILL_TIMEOUT, NetworkError, PluginTimeouts};
 
 /// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,21 +32,21 @@ pub(in crate::network) fn check(
     host: &Host,
     id: &ContainerId,
     is_disabled: bool,
-    patience: Patience,
+    timeouts: PluginTimeouts,
 ) -> Option<Checked> {
     let Ok(_lock) = OperationLock::for_check(host, id) else {
-        return Some(Checked::Skipped("its network is being set up or removed".into()));
+        return Some(Checked::Skipped("the network is being set up or removed".into()));
     };
     let attachment = match store::read(host, id.as_str()) {
         Ok(Some(Stored::Cni(attachment))) => attachment,
         Ok(_) => return None,
-        Err(error) => return Some(Checked::Broken(format!("record of its network: {}", plain(&error)))),
+        Err(error) => return Some(Checked::Broken(format!("cannot read the network record: {}", plain(&error)))),
     };
     let skipped = match attachment.progress {
         Progress::Adding => Some("ADD has not succeeded".into()),
-        Progress::DelFailed => Some("DEL has failed, and is called again".into()),
+        Progress::DelFailed => Some("DEL has failed and will be retried".into()),
         Progress::Added if is_disabled || attachment.network.disable_check => {
-            Some("its configuration sets disableCheck".into())
+            Some("the configuration sets disableCheck".into())
         }
         Progress::Added if attachment.version < Version::V0_4_0 => {
             Some(format!("CNI {} has no CHECK", attachment.version.name()))
@@ -57,7 +57,7 @@ pub(in crate::network) fn check(
         return Some(Checked::Skipped(why));
     }
     if !identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id) || !netns::is_pinned(host, id) {
-        return Some(Checked::Broken("its network namespace is gone".into()));
+        return Some(Checked::Broken("the network namespace no longer exists".into()));
     }
     let cgroup = check_cgroup(host, id);
     if let Err(error) = host.hierarchies.make_memory(&cgroup) {
@@ -66,18 +66,18 @@ pub(in crate::network) fn check(
     let mut checked = Checked::Connected;
     for plugin in &attachment.network.plugins {
         let netns = Some(attachment.netns.as_path());
-        let (cgroup, until) = (&*cgroup, patience.deadline());
+        let (cgroup, until) = (&*cgroup, timeouts.deadline());
         let call = Call { host, cgroup, verb: Verb::Check, attachment: &attachment, netns, until };
         if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
             checked = Checked::Broken(NetworkError::Plugin(plugin.kind.clone(), "CHECK", fault).to_string());
             break;
         }
-        if Instant::now() >= patience.until {
-            checked = Checked::Broken("its plugins took too long".into());
+        if Instant::now() >= timeouts.until {
+            checked = Checked::Broken("the plugins exceeded their time limit".into());
             break;
         }
     }
-    if let Err(error) = host.hierarchies.remove(&cgroup, KILL_PATIENCE) {
+    if let Err(error) = host.hierarchies.remove(&cgroup, KILL_TIMEOUT) {
         log::line(Level::Error, id.as_str(), format_args!("cannot remove the cgroup of the plugins: {error}"));
     }
     Some(checked)

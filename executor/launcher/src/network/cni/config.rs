@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((found("").unwrap(), found("b").unwrap()), ("a".into(), "b".into()));
         assert!(found("c").unwrap_err().contains("no network `c` is configured"));
         write("00-broken.json", "{");
-        assert!(found("").unwrap_err().contains("00-broken.json: is not"), "nobody knows which is the first one");
+        assert!(found("").unwrap_err().contains("00-broken.json: is not"), "the first configuration is unknown");
         assert_eq!(found("b").unwrap(), "b");
         assert!(found("c").unwrap_err().contains("not read: 00-broken.json"));
         write("00-broken.json", &" ".repeat(300 << 10));

@@ -13,7 +13,7 @@ use crate::errors::plain;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network::store::{self, Stored};
-use crate::network::{KILL_PATIENCE, NetworkError, Patience, longest};
+use crate::network::{KILL_TIMEOUT, NetworkError, PluginTimeouts, longest};
 
 /// Calls GC for each network of CNI 1.1.0 or newer. Failures are logged.
 pub(in crate::network) fn collect(host: &Host) {
@@ -24,7 +24,7 @@ pub(in crate::network) fn collect(host: &Host) {
 
 /// Kills the plugins of a killed process, and removes their cgroup.
 pub(in crate::network) fn end(host: &Host) {
-    if let Err(error) = host.hierarchies.remove(&gc_cgroup(host), KILL_PATIENCE) {
+    if let Err(error) = host.hierarchies.remove(&gc_cgroup(host), KILL_TIMEOUT) {
         log::line(Level::Error, "", format_args!("cannot remove the cgroup of garbage collection: {error}"));
     }
 }
@@ -34,10 +34,10 @@ fn collect_all(host: &Host) -> Result<(), String> {
     let until = Instant::now() + longest(host);
     let _lock = OperationLock::for_collection(host, until).map_err(|error| plain(&error))?;
     // GC of all networks may take only as long as one plugin, because starting containers wait for it.
-    let patience = Patience { plugin: host.cni_patience, until: Instant::now() + host.cni_patience };
+    let timeouts = PluginTimeouts { plugin: host.plugin_timeout, until: Instant::now() + host.plugin_timeout };
     let cgroup = gc_cgroup(host);
     host.hierarchies
-        .kill_all(&cgroup, KILL_PATIENCE)
+        .kill_all(&cgroup, KILL_TIMEOUT)
         .and_then(|()| host.hierarchies.make_memory(&cgroup))
         .map_err(|error| plain(&error))?;
     let collected = valid_attachments(host).and_then(|valid| {
@@ -49,17 +49,17 @@ fn collect_all(host: &Host) -> Result<(), String> {
             if !seen.insert(network.name.clone()) || host.networks.contains_key(&network.name) {
                 continue; // not used
             }
-            if patience.until.saturating_duration_since(Instant::now()) == Duration::ZERO {
+            if timeouts.until.saturating_duration_since(Instant::now()) == Duration::ZERO {
                 return Err(format!("network `{}` and later ones: out of time", network.name));
             }
-            for why in collect_network(host, (&cgroup, patience), &network, &valid) {
+            for why in collect_network(host, (&cgroup, timeouts), &network, &valid) {
                 let why = format_args!("garbage collection of network `{}`: {why}", network.name);
                 log::line(Level::Error, "", why);
             }
         }
         Ok(())
     });
-    let removed = host.hierarchies.remove(&cgroup, KILL_PATIENCE).map_err(|error| error.to_string());
+    let removed = host.hierarchies.remove(&cgroup, KILL_TIMEOUT).map_err(|error| error.to_string());
     collected.and(removed)
 }
 
@@ -87,14 +87,14 @@ fn valid_attachments(host: &Host) -> Result<Vec<ValidAttachment>, String> {
 /// Calls the plugins of a network and returns the failures. The remaining plugins are called after a failure.
 fn collect_network(
     host: &Host,
-    (cgroup, patience): (&Path, Patience),
+    (cgroup, timeouts): (&Path, PluginTimeouts),
     network: &CniNetwork,
     valid: &[ValidAttachment],
 ) -> Vec<String> {
     if network.disable_gc || !network.versions.contains(&Version::V1_1_0) {
         return Vec::new();
     }
-    let version = match versions::negotiate(host, cgroup, network, patience) {
+    let version = match versions::negotiate(host, cgroup, network, timeouts) {
         Ok(version) if version >= Version::V1_1_0 => version,
         Ok(_) | Err(NetworkError::NoVersion) => return Vec::new(),
         Err(trouble) => return vec![trouble.to_string()],
@@ -102,7 +102,7 @@ fn collect_network(
     let valid = || valid.iter().filter(|(name, _)| *name == network.name).map(|(_, id)| (&**id, INTERFACE));
     let failure = |plugin: &Plugin| {
         let config = gc_stdin(network, plugin, version, valid());
-        let removed = plugin::remove_stale(host, cgroup, plugin, &config, patience.deadline());
+        let removed = plugin::remove_stale(host, cgroup, plugin, &config, timeouts.deadline());
         removed.err().map(|fault| NetworkError::Plugin(plugin.kind.clone(), "GC", fault).to_string())
     };
     network.plugins.iter().filter_map(failure).collect()

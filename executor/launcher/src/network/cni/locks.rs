@@ -2,7 +2,7 @@
 //! in parallel, and GC must not run in parallel with ADD or DEL of any attachment.
 //!
 //! The locks are byte locks on RUN_DIR/cni/lock. The first byte is for GC. A container uses the byte at the hash of its
-//! id. The locks end with the process at the latest.
+//! id. The kernel releases the locks when the process exits.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::host::Host;
 
 /// Interval between attempts. Locks are polled because the kernel has no locks with a time limit.
-const PAUSE: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Byte for GC.
 const COLLECTION: i64 = 0;
 
@@ -107,7 +107,7 @@ fn lock(
     loop {
         match fcntl(file, FcntlArg::F_OFD_SETLK(&range)) {
             Ok(_) => return Ok(()),
-            Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < until => std::thread::sleep(PAUSE), // see PAUSE
+            Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::TimedOut.into()),
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),

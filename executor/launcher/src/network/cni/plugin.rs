@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::errors::plain;
 use crate::host::Host;
-use crate::network::KILL_PATIENCE;
+use crate::network::KILL_TIMEOUT;
 
 /// Maximum size of a response, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
@@ -38,7 +38,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[derive(Debug, thiserror::Error)]
 pub(in crate::network) enum Fault {
     /// No plugin directory contains the plugin.
-    #[error("there is no such program in {0}")]
+    #[error("no program of this name in {0}")]
     Missing(String),
     /// Users other than root can write to the plugin's file.
     #[error("{0} is writable by users other than root")]
@@ -124,7 +124,7 @@ pub(super) fn remove_stale(
 fn object(answer: &[u8]) -> Result<Value, Fault> {
     match serde_json::from_slice(answer) {
         Ok(answer @ Value::Object(_)) => Ok(answer),
-        Ok(_) => Err(Fault::Garbage("it has another JSON type".into())),
+        Ok(_) => Err(Fault::Garbage("found another JSON type".into())),
         Err(error) => Err(Fault::Garbage(error.to_string())),
     }
 }
@@ -196,9 +196,9 @@ fn run(
         if let Ok(pidfd) = process::pidfd(child) {
             let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
         }
-        let _ = host.hierarchies.kill_all(cgroup, KILL_PATIENCE);
+        let _ = host.hierarchies.kill_all(cgroup, KILL_TIMEOUT);
     }
-    if !has_ended(child, Instant::now() + KILL_PATIENCE) {
+    if !has_ended(child, Instant::now() + KILL_TIMEOUT) {
         // The plugin cannot be killed now. The plugin is reaped after its exit, at the latest when this process exits.
         return Err(Fault::Late(began.elapsed()));
     }
@@ -312,7 +312,7 @@ mod tests {
             (ChildExit::Code(0), "", "", None, Ok("")),
             (ChildExit::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
             (ChildExit::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
-            (ChildExit::Code(127), "", "", None, Err("it printed no error message")),
+            (ChildExit::Code(127), "", "", None, Err("the plugin printed no error message")),
             (ChildExit::Signal(11), "{}", "", None, Err("was killed by signal 11")),
             (ChildExit::Signal(9), "{}", "", late, Err("no response within 5 s")),
             (ChildExit::Code(0), "{}", "", late, Err("no response within 5 s")),
@@ -342,12 +342,12 @@ mod tests {
             fs::write(dir.join(name), "").unwrap();
             fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).unwrap();
         };
-        assert!(find("bridge").unwrap_err().starts_with("there is no such program in "));
+        assert!(find("bridge").unwrap_err().starts_with("no program of this name in "));
         write(first.path(), "bridge", 0o644);
         write(second.path(), "bridge", 0o777);
         assert!(
             find("bridge").unwrap_err().ends_with("is writable by users other than root"),
-            "the first that is executable"
+            "the first executable program is used"
         );
         write(first.path(), "bridge", 0o755);
         let is_root = fs::metadata(first.path()).unwrap().uid() == 0;

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::plugin::{self, Fault};
 use crate::files;
 use crate::host::Host;
-use crate::network::{NetworkError, Patience};
+use crate::network::{NetworkError, PluginTimeouts};
 
 /// Maximum size of a cache file, in bytes.
 const BYTES_MAX: u64 = 16 << 10;
@@ -38,17 +38,22 @@ pub(super) fn negotiate(
     host: &Host,
     cgroup: &Path,
     network: &CniNetwork,
-    patience: Patience,
+    timeouts: PluginTimeouts,
 ) -> Result<Version, NetworkError> {
     let mut versions = network.versions.clone();
     for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
-        let theirs = supported(host, cgroup, plugin, patience)?;
+        let theirs = supported(host, cgroup, plugin, timeouts)?;
         versions.retain(|version| theirs.contains(version));
     }
     versions.last().copied().ok_or(NetworkError::NoVersion)
 }
 
-fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) -> Result<Vec<Version>, NetworkError> {
+fn supported(
+    host: &Host,
+    cgroup: &Path,
+    plugin: &Plugin,
+    timeouts: PluginTimeouts,
+) -> Result<Vec<Version>, NetworkError> {
     let failed = |fault: Fault| NetworkError::Plugin(plugin.kind.clone(), "VERSION", fault);
     let path = plugin::find(&host.policy.cni_bin_dirs, &plugin.kind).map_err(failed)?;
     let state = || fs::metadata(&path).map(|meta| FileVersion::from(&meta));
@@ -58,7 +63,7 @@ fn supported(host: &Host, cgroup: &Path, plugin: &Plugin, patience: Patience) ->
     if let Some(known) = known.filter(|known| known.path == path && known.file == before) {
         return Ok(known.versions);
     }
-    let answer = plugin::versions(host, cgroup, plugin, patience.deadline()).map_err(failed)?;
+    let answer = plugin::versions(host, cgroup, plugin, timeouts.deadline()).map_err(failed)?;
     let versions = supported_versions(&answer).map_err(|why| NetworkError::Answer(plugin.kind.clone(), why))?;
     if before.is_settled(SystemTime::now()) && state().is_ok_and(|after| after == before) {
         let answer = KeptAnswer { path: path.clone(), file: before, versions: versions.clone() };

@@ -112,7 +112,6 @@ pub(in crate::network) enum Step {
     IsDestinationLocal,
     /// Matches if the fields are an element of the set, or if they are not.
     Lookup(&'static [Field], &'static str, Matching),
-    /// Adds the field to the set.
     Add(Field, &'static str),
     /// Matches packets that exceed this rate per second for the same fields. The set must come from
     /// [`super::Batch::make_counters`].

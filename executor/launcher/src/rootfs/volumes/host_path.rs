@@ -61,7 +61,10 @@ impl HostPathVolume<'_> {
             fstat(&file).map_err(|error| self.failed("cannot inspect the path", &error.into()))?.st_mode,
         );
         if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) && !asked.dev {
-            return Err(self.unfit("dev", Unsuitable.because(format!("`{}` is a device node: set dev", self.shown()))));
+            return Err(self.unfit(
+                "dev",
+                Unsuitable.because(format!("`{}` is a device node; set `dev` to mount it", self.shown())),
+            ));
         }
         // Otherwise the container could open every node below the path, including nodes that it creates.
         if asked.dev && !self.all_devices && matches!(self.host.hierarchies, Hierarchies::V2 { .. }) {
@@ -80,9 +83,9 @@ impl HostPathVolume<'_> {
             .map_err(|error| self.failed("cannot set the propagation", &error))?;
         self.ids.map_mount(view.as_fd(), asked.recursive).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => {
-                let below = if asked.recursive { ", or of a mount below it," } else { "" };
+                let below = if asked.recursive { " (or that of a mount below the path)" } else { "" };
                 let why = format!(
-                    "`{}`: its file system{below} does not support id-mapped mounts, which a user namespace requires; \
+                    "`{}`: the file system{below} does not support id-mapped mounts, which a user namespace requires; \
                      use ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it",
                     self.shown()
                 );
@@ -99,7 +102,8 @@ impl HostPathVolume<'_> {
             let attributes = Attributes { read_only: true, recursive, ..Attributes::default() };
             set_attributes(view.as_fd(), attributes).map_err(|error| match recursive {
                 true => {
-                    let why = format!("`{}`: a mount below it cannot be read-only: {}", self.shown(), plain(&error));
+                    let why =
+                        format!("`{}`: a mount below the path cannot be read-only: {}", self.shown(), plain(&error));
                     self.unfit("recursive_read_only", Unsupported.because(why))
                 }
                 false => self.failed("cannot set the attributes of the mount", &error),

@@ -2,7 +2,7 @@
 //! secrets may already be wiped. The exit is not reported before lossless clients have received all output.
 //!
 //! There is no time limit unless the container is stopped. After a Stop, all clients have the rest of its grace period,
-//! but at least [`LAST_WORDS`]. Clients that are not lossless always have at least this time.
+//! but at least [`READ_TIME_MIN`]. Clients that are not lossless always have at least this time.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::shim::output::attach::Attached;
 use crate::shim::running::control::{Command, Control};
 
 /// Minimum time for clients to read the last output after the process has exited.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const READ_TIME_MIN: Duration = Duration::from_millis(500);
 /// Maximum duration of a single wait.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
@@ -86,7 +86,7 @@ impl<'a> OutputDrain<'a> {
     pub(crate) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
         loop {
             self.poll(control, signals);
-            let (now, least) = (Instant::now(), self.ended + LAST_WORDS);
+            let (now, least) = (Instant::now(), self.ended + READ_TIME_MIN);
             let stop = self.stop_at.into_iter().chain(self.stop_asked).min().map(|at| at.max(least));
             let is_late = stop.is_some_and(|at| at <= now);
             if self.clients.is_delivered() || is_late || (self.clients.is_settled() && least <= now) {

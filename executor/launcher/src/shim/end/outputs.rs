@@ -12,9 +12,9 @@
 //! of their file system), anything but regular files, files that the process's user may not read, and files beyond the
 //! limits (core's `outputs`). Each of them is reported with a reason.
 //!
-//! The cleanup of the container waits for the capture at most [`PATIENCE`], and after a Stop at most its grace period.
-//! Files that are not captured by then are reported as skipped. The descriptor of the mount namespace is closed before
-//! the wipe, so that the namespace does not keep the memory of the secret files.
+//! The cleanup of the container waits for the capture at most [`CAPTURE_TIMEOUT`], and after a Stop at most its grace
+//! period. Files that are not captured by then are reported as skipped. The descriptor of the mount namespace is closed
+//! before the wipe, so that the namespace does not keep the memory of the secret files.
 
 mod store;
 mod walk;
@@ -45,11 +45,11 @@ use store::Store;
 use walk::{OutputMessage, OutputSearch};
 
 /// Time limit for capturing outputs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CAPTURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for leftover processes of a container to exit.
-const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a killed helper to exit.
-const HELPER_PATIENCE: Duration = Duration::from_secs(5);
+const HELPER_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Source of the outputs, opened while init exists.
 pub(crate) struct OutputsSource {
@@ -87,8 +87,8 @@ pub(crate) fn capture(
     (control, signals): (&mut Control, &SignalEvents),
     last: &mut OutputDrain<'_>,
 ) -> OutputsRecord {
-    control.heartbeat().start(DEATH_PATIENCE + HELPER_PATIENCE);
-    let mut attention = CaptureEvents { control, signals, last, ends: Instant::now() + PATIENCE };
+    control.heartbeat().start(EXIT_TIMEOUT + HELPER_EXIT_TIMEOUT);
+    let mut attention = CaptureEvents { control, signals, last, ends: Instant::now() + CAPTURE_TIMEOUT };
     match attempt(host, record, remains, source, &mut attention) {
         Ok(list) => list.summary(),
         Err(why) => {
@@ -113,7 +113,7 @@ fn attempt(
     let OutputsSource { planned, namespaces } = source;
     let namespaces = namespaces.map_err(failed("cannot open the namespaces"))?;
     let prepared = record.prepared.as_ref().ok_or("the container was not prepared")?;
-    host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cannot kill the processes"))?;
+    host.hierarchies.kill_all(&record.cgroup, EXIT_TIMEOUT).map_err(failed("cannot kill the processes"))?;
     let secret_devices = secret_devices(remains).map_err(failed("cannot determine the devices of the secret files"))?;
     let mut store =
         Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("cannot store the outputs"))?;
@@ -155,7 +155,9 @@ fn take_all(
             Ok(Some((OutputMessage::File { path, mode }, Some(file)))) => {
                 store.take(path, mode, &file.into(), &mut || attention.poll());
             }
-            Ok(Some((OutputMessage::File { path, .. }, None))) => store.skip(path, "it could not be passed on"),
+            Ok(Some((OutputMessage::File { path, .. }, None))) => {
+                store.skip(path, "the file's descriptor could not be passed")
+            }
             Err(why) => break why,
         }
         heard += 1;
@@ -198,7 +200,7 @@ impl OutputsHelper {
             return Ok(None);
         }
         let mut buffer = vec![0; walk::MESSAGE_MAX];
-        let lost = || "the helper process that captures outputs ended".to_owned();
+        let lost = || "the helper process that captures outputs exited".to_owned();
         let (length, fds) = self.socket.recv(&mut buffer).map_err(|error| plain(&error))?.ok_or_else(lost)?;
         let found = serde_json::from_slice(&buffer[..length]).map_err(|error| error.to_string())?;
         Ok(Some((found, fds.into_iter().next())))
@@ -212,7 +214,7 @@ impl OutputsHelper {
     fn kill(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
-        if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
+        if readable_by(&pidfd, Instant::now() + HELPER_EXIT_TIMEOUT).unwrap_or(false) {
             let _: io::Result<ChildExit> = process::wait_for(self.pid);
         } else {
             log::line(Level::Error, id, "the helper process that captures outputs cannot be killed");
@@ -245,7 +247,7 @@ impl CaptureEvents<'_, '_> {
         self.last.poll(self.control, self.signals);
         let now = Instant::now();
         if self.last.stop_asked().is_some_and(|at| at <= now) {
-            return Some("the container was stopped before it was captured");
+            return Some("the container was stopped before the capture");
         }
         (self.ends <= now).then_some("not captured within 60 s")
     }

@@ -94,7 +94,7 @@ pub(crate) fn run_passing(
             Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
         }
         (ended, _) => {
-            Err(NotDone::Failed { errno: 0, words: format!("a helper process exited unexpectedly ({ended:?})") })
+            Err(NotDone::Failed { errno: 0, words: format!("a helper process exited unexpectedly ({ended})") })
         }
     }
 }

@@ -294,7 +294,7 @@ impl Injection<'_> {
         Ok(token.map(|token| TokenDigest::from_token(token.as_bytes())))
     }
 
-    /// Writes the inputs of the steps of a tree of actions. Each input is stored until its step begins.
+    /// Writes the inputs of the steps in a tree of actions. Each input is stored until its step begins.
     fn fill_steps(
         &self,
         volume: &Volume,
@@ -311,7 +311,7 @@ impl Injection<'_> {
             std::str::from_utf8(url)
                 .ok()
                 .filter(|url| check_url(url).is_ok())
-                .ok_or_else(|| malformed("URL of a transfer"))?;
+                .ok_or_else(|| malformed("the URL of a transfer is invalid"))?;
             volume.fill_transfer(steps.as_fd(), self.plan.processes.len() + index, url)?;
         }
         if self.plan.keep_environment {
@@ -368,7 +368,7 @@ struct InjectedViews {
     generations: Option<OwnedFd>,
     /// View of the inputs that the container may request, if any.
     inputs: Option<OwnedFd>,
-    /// View of the secrets of steps or of the environment, and the mount that covers this view, if any.
+    /// View of the steps' secrets or the environment, and the mount that covers this view, if any.
     steps: Option<[OwnedFd; 2]>,
 }
 

@@ -46,10 +46,10 @@ use swap::Swap;
 /// Time for which an old generation is kept. A program that opens two files through the same directory does so within
 /// microseconds. Half a second is enough even if the program is not scheduled between the two, and is too short for old
 /// credentials to matter.
-const LINGER: Duration = Duration::from_millis(500);
+const OLD_GENERATION_LIFETIME: Duration = Duration::from_millis(500);
 /// Retry interval for wiping a generation while a process has a lease on one of its files.
-const LEASED: Duration = Duration::from_secs(1);
-/// Maximum number of old generations. With [`LINGER`], this allows 64 updates per second.
+const WIPE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of old generations. With [`OLD_GENERATION_LIFETIME`], this allows 64 updates per second.
 const LINGERING_MAX: usize = 32;
 /// Maximum share of a container's memory for old generations, as a divisor.
 const LINGERING_SHARE: u64 = 8;
@@ -102,14 +102,14 @@ pub(crate) fn wipe_due(ready: &mut Ready) {
         match volume.wipe_replaced(&old.replaced) {
             Ok(receipt) => rotated.wiped = std::mem::take(&mut rotated.wiped).and(receipt),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                old.due = now + LEASED;
+                old.due = now + WIPE_RETRY_INTERVAL;
                 return true;
             }
             Err(error) => log::line(
                 Level::Error,
                 ready.record.plan.id.as_str(),
                 format_args!(
-                    "old secret files could not be wiped now; they are wiped when the container ends: {error}"
+                    "old secret files could not be wiped now; they are wiped when the container exits: {error}"
                 ),
             ),
         }
@@ -298,11 +298,11 @@ fn replace(host: &Host, ready: &mut Ready, validated: &ValidatedUpdate, contents
     }
     match rotation.finish() {
         Ok(replaced) => {
-            let due = Instant::now() + LINGER;
+            let due = Instant::now() + OLD_GENERATION_LIFETIME;
             ready.generations.0.push(Lingering { replaced, bytes: old, due });
         }
         Err(error) => {
-            log::line(Level::Error, id, format_args!("old secret files remain until the container ends: {error}"));
+            log::line(Level::Error, id, format_args!("old secret files remain until the container exits: {error}"));
         }
     }
     ready.watch.confirm(&update.files);
@@ -357,7 +357,7 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
                  them; they are wiped within {} ms",
                 lingering.0,
                 record.plan.id,
-                LINGER.as_millis()
+                OLD_GENERATION_LIFETIME.as_millis()
             );
             Err(Refused::new(Reason::Busy, why))
         }
@@ -396,7 +396,7 @@ fn room(
 
 fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
     let why = format!(
-        "is {}; not enough of it is free for {new} more bytes of secret files",
+        "is {}; too little of the limit is unused for {new} more bytes of secret files",
         record.plan.limits.memory_bytes
     );
     Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
@@ -406,7 +406,7 @@ fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
 pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
-        let why = format!("the container's record would have {size} bytes; at most {RECORD_MAX} are allowed");
+        let why = format!("the container's record would be {size} bytes; the maximum is {RECORD_MAX}");
         return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
     }
     ready.remains.dirs.keep_more_room(record).map_err(|error| failed("cannot reserve space for the record", &error))
@@ -466,7 +466,7 @@ fn write(
 
 fn discard(id: &str, rotation: Rotation<'_>) {
     if let Err(error) = rotation.discard() {
-        log::line(Level::Error, id, format_args!("files of a failed update remain until the container ends: {error}"));
+        log::line(Level::Error, id, format_args!("files of a failed update remain until the container exits: {error}"));
     }
 }
 
@@ -564,7 +564,8 @@ mod tests {
     #[test]
     fn only_a_container_that_runs_is_updated() {
         for state in [State::Created, State::Stopping, State::Wiping] {
-            let refused = may_be_updated(&ContainerRecord { state, ..record() }).expect_err("it does not run");
+            let refused =
+                may_be_updated(&ContainerRecord { state, ..record() }).expect_err("the container does not run");
             assert!(refused.message.contains("files can be replaced only while it runs"), "{}", refused.message);
         }
         assert!(may_be_updated(&record()).is_ok());

@@ -1,11 +1,11 @@
-//! Activates a warm container: the shim sends an order to init, and init executes it.
+//! Activates a warm container: the shim sends a command to init, and init executes it.
 //!
 //! Init is root of its own user namespace and has every capability over its namespaces. Its root file system is a
 //! skeleton. Init receives the container's root file system as a detached mount and replaces the skeleton with it. Init
-//! mounts the views of secret files that the order carries ([`super::warm_files`]). In a container that is not warm, a
-//! helper mounts these views. Init then sets the host name, the limits, the standard descriptors, and finally the
+//! mounts the views of secret files that the command carries ([`super::warm_files`]). In a container that is not warm,
+//! a helper mounts these views. Init then sets the host name, the limits, the standard descriptors, and finally the
 //! container's user and capabilities. After this, init has the same state as an init that libcontainer created for the
-//! plan. Init waits for the start order, and reads neither secrets nor files of the root file system.
+//! plan. Init waits for the start message, and reads neither secrets nor files of the root file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,23 +28,23 @@ use serde::{Deserialize, Serialize};
 use super::init_spec::{InitRole, InitSpec};
 use super::warm_files::{VIEWS_MAX, WarmViews};
 use crate::errors::{failed, failed_by};
-use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::program::{FAILURE_MAX, START_TIMEOUT, StartFailure};
 use crate::shim::files::helper::HelperFailure;
 use crate::shim::files::inject;
 use crate::warm::{KEPT, STAGE};
 
 /// Message of init after its activation.
 const TAKEN: &[u8] = b"taken";
-/// Message that init sends before the error message if the activation failed and the order carried the payload.
+/// Message that init sends before the error message if the activation failed and the command carried the payload.
 pub(crate) const NOT_TAKEN: &[u8] = b"not taken";
-/// Maximum size of an order, in bytes.
-const ORDER_MAX: usize = 64 << 10;
-/// Maximum number of groups in an order to a warm container. Each group has at most 11 bytes.
+/// Maximum size of a command, in bytes.
+const COMMAND_MAX: usize = 64 << 10;
+/// Maximum number of groups in a command to a warm container. Each group has at most 11 bytes.
 pub(crate) const GROUPS_MAX: usize = 4096;
 
-/// An order to activate a container.
+/// Command that activates a container.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ActivateOrder {
+pub(crate) struct ActivationCommand {
     pub(crate) part: InitSpec,
     pub(crate) host_name: String,
     pub(crate) nofile: u64,
@@ -52,14 +52,14 @@ pub(crate) struct ActivateOrder {
     pub(crate) capabilities: Vec<String>,
     /// True if the capabilities are inheritable and ambient, too.
     pub(crate) ambient: bool,
-    /// Mount points of the secret files whose views the order carries.
+    /// Mount points of the secret files whose views the command carries.
     pub(crate) mounts: Vec<MountPoint>,
     /// True if a view of the generations precedes the other views.
     pub(crate) generations: bool,
 }
 
-impl ActivateOrder {
-    /// Creates the order for a container whose process holds these capabilities.
+impl ActivationCommand {
+    /// Creates the command for a container whose process holds these capabilities.
     pub(crate) fn new(
         part: InitSpec,
         host_name: String,
@@ -71,34 +71,34 @@ impl ActivateOrder {
         Self { part, host_name, nofile, capabilities, ambient: sets.ambient, mounts, generations: false }
     }
 
-    /// Serializes the order for init. The order carries the container's root file system, standard descriptors and
+    /// Serializes the command for init. The command carries the container's root file system, standard descriptors and
     /// views of secret files.
     ///
     /// # Errors
     /// Returns an error if serialization fails, which does not happen in practice.
-    pub(crate) fn into_order(
+    pub(crate) fn into_message(
         mut self,
         root: OwnedFd,
         stdio: [OwnedFd; 3],
         views: Option<WarmViews>,
-    ) -> Result<ActivationOrder, Refused> {
+    ) -> Result<ActivationMessage, Refused> {
         let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
         self.generations = generations.as_ref().is_some_and(Option::is_some);
         let fds = std::iter::once(root).chain(stdio).chain(generations.flatten()).chain(mounts.unwrap_or_default());
         let words = serde_json::to_vec(&self)
-            .map_err(|fault| failed("cannot encode the order for the warm container", &fault.into()))?;
-        Ok(ActivationOrder { words, fds: fds.collect() })
+            .map_err(|fault| failed("cannot encode the activation command for the warm container", &fault.into()))?;
+        Ok(ActivationMessage { words, fds: fds.collect() })
     }
 }
 
-/// An order that is ready to be sent to init.
-pub(crate) struct ActivationOrder {
+/// Serialized command with its descriptors.
+pub(crate) struct ActivationMessage {
     words: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-impl ActivationOrder {
-    /// Sends the order to init and waits until init has executed it.
+impl ActivationMessage {
+    /// Sends the command to init and waits until init has executed it.
     ///
     /// # Errors
     /// Returns an error with the step that failed in init, or if init has exited.
@@ -106,7 +106,7 @@ impl ActivationOrder {
         let error = |error: io::Error| failed("cannot activate the warm container", &error);
         self.send(init, None).map_err(error)?;
         let mut reported = vec![0; FAILURE_MAX];
-        match init.recv_by(&mut reported, Instant::now() + START_PATIENCE).map_err(error)? {
+        match init.recv_by(&mut reported, Instant::now() + START_TIMEOUT).map_err(error)? {
             Some((length, _)) if &reported[..length] == TAKEN => Ok(()),
             Some((length, _)) => {
                 Err(failed_by(format!("warm container: {}", StartFailure::decode(&reported[..length]).1)))
@@ -115,7 +115,7 @@ impl ActivationOrder {
         }
     }
 
-    /// Sends the order to init together with the payload, without waiting. If a step fails, init sends [`NOT_TAKEN`]
+    /// Sends the command to init together with the payload, without waiting. If a step fails, init sends [`NOT_TAKEN`]
     /// before the error message.
     ///
     /// # Errors
@@ -127,22 +127,22 @@ impl ActivationOrder {
     }
 }
 
-/// Waits for the order, in init, and executes it. Returns the payload, too, if the order carried it.
+/// Waits for the command, in init, and executes it. Returns the payload, too, if the command carried it.
 ///
 /// # Errors
 /// Returns an error with the step if a step fails. The caller must then exit, because it may still have privileges.
 pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
     ready(socket);
-    let mut buffer = vec![0; ORDER_MAX];
+    let mut buffer = vec![0; COMMAND_MAX];
     let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
     let (length, mut fds) = received.map_err(step("wait for a container"))?;
-    let read = serde_json::from_slice::<ActivateOrder>(&buffer[..length]).map_err(io::Error::from);
-    let order = read.map_err(step("read the order"))?;
+    let read = serde_json::from_slice::<ActivationCommand>(&buffer[..length]).map_err(io::Error::from);
+    let command = read.map_err(step("read the activation command"))?;
     drop(buffer);
-    let views = order.mounts.len() + usize::from(order.generations);
+    let views = command.mounts.len() + usize::from(command.generations);
     let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
-    let taken = order.take(fds).and_then(|part| {
+    let taken = command.take(fds).and_then(|part| {
         if payload.is_none() {
             socket.send(TAKEN, &[]).map_err(step("report the activation"))?;
         }
@@ -159,8 +159,8 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
     }
 }
 
-/// Prepares init for an order: closes the launcher's descriptors, returns memory that libcontainer has used, and parses
-/// a sample order, so that the memory for parsing is already allocated.
+/// Prepares init for a command: closes the launcher's descriptors, returns memory that libcontainer has used, and
+/// parses a sample command, so that the memory for parsing is already allocated.
 fn ready(socket: &Seqpacket) {
     let _ = process::close_all_but(&[socket.as_fd()]); // repeated before execve
     heap::trim();
@@ -175,12 +175,12 @@ fn ready(socket: &Seqpacket) {
         own_domain: false,
     };
     let held = CapabilitySets::default();
-    let sample = ActivateOrder::new(part, String::new(), 0, &held, Vec::new());
-    let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<ActivateOrder>(&words));
+    let sample = ActivationCommand::new(part, String::new(), 0, &held, Vec::new());
+    let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<ActivationCommand>(&words));
     drop(std::hint::black_box(read));
 }
 
-impl ActivateOrder {
+impl ActivationCommand {
     /// Activates this process as the container's init, with its root file system, standard descriptors and views.
     fn take(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
         let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
@@ -188,7 +188,7 @@ impl ActivateOrder {
         let mut fds = fds.into_iter();
         let (Some(root), Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next(), fds.next())
         else {
-            return Err(step("read the order")(io::ErrorKind::InvalidData.into()));
+            return Err(step("read the activation command")(io::ErrorKind::InvalidData.into()));
         };
         let generations = if generations { fds.next() } else { None };
         let views: Vec<OwnedFd> = fds.collect();

@@ -18,7 +18,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 
-use super::activation::{ActivationOrder, NOT_TAKEN};
+use super::activation::{ActivationMessage, NOT_TAKEN};
 use super::init_spec::InitSpec;
 use super::last_steps::{Init, TERMINAL};
 use crate::cgroup::Devices;
@@ -26,7 +26,7 @@ use crate::errors::{failed, failed_by, failed_by_libcontainer};
 use crate::files::{ensure_dir, make_dir};
 use crate::host::Host;
 use crate::log;
-use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::program::{FAILURE_MAX, START_TIMEOUT, StartFailure};
 use crate::seccomp::Filter;
 use crate::workdir;
 
@@ -40,10 +40,9 @@ pub(crate) struct Created {
     pid: i32,
     pidfd: OwnedFd,
     socket: Seqpacket,
-    /// True if this was a warm container.
     was_warm: bool,
-    /// Order to activate init, if it is sent together with the payload.
-    order: Option<ActivationOrder>,
+    /// Activation of init, if it is sent together with the payload.
+    activation: Option<ActivationMessage>,
 }
 
 /// Error of a program that was not started.
@@ -114,11 +113,11 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
         .map(|pid| pid.as_raw())
         .ok_or_else(|| Refused::new(Reason::Internal, "libcontainer created no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("cannot open the container's init", &error))?;
-    Ok(Created { container: Some(container), pid, pidfd, socket, was_warm, order: None })
+    Ok(Created { container: Some(container), pid, pidfd, socket, was_warm, activation: None })
 }
 
 impl Created {
-    /// Lets the init of a warm container continue until it waits for its order.
+    /// Lets the init of a warm container continue until it waits for its activation.
     pub(crate) fn release(&mut self) -> Result<(), Refused> {
         let Some(mut container) = self.container.take() else { return Ok(()) };
         container
@@ -126,20 +125,19 @@ impl Created {
             .map_err(|error| failed_by(format!("libcontainer cannot start the container: {}", log::chain(&error))))
     }
 
-    /// Activates init according to the order. If `at_once` is true, the order is sent together with the payload at the
-    /// start, else it is executed now.
+    /// Activates init. If `at_once` is true, the message is sent together with the payload at the start. Otherwise the
+    /// message is sent now, and the call returns after init has executed the command.
     ///
     /// # Errors
     /// Returns an error with the step that failed in init, or if init has exited.
-    pub(crate) fn order(&mut self, order: ActivationOrder, at_once: bool) -> Result<(), Refused> {
+    pub(crate) fn activate(&mut self, message: ActivationMessage, at_once: bool) -> Result<(), Refused> {
         if at_once {
-            self.order = Some(order);
+            self.activation = Some(message);
             return Ok(());
         }
-        order.execute(&self.socket)
+        message.execute(&self.socket)
     }
 
-    /// Returns true if this was a warm container.
     pub(crate) fn was_warm(&self) -> bool {
         self.was_warm
     }
@@ -163,8 +161,8 @@ impl Created {
             errno: 0,
         };
         let payload = payload.map(AsFd::as_fd);
-        let sent = match self.order.take() {
-            Some(order) => order.send(&self.socket, payload),
+        let sent = match self.activation.take() {
+            Some(message) => message.send(&self.socket, payload),
             None => self.socket.send(b"start", payload.as_slice()),
         };
         sent.map_err(|error| failed("cannot send the payload", &error))?;
@@ -204,10 +202,10 @@ impl Created {
 
     /// Waits until init sends a message or closes the socket.
     fn await_word(&self) -> io::Result<()> {
-        if readable_by(&self.socket, Instant::now() + START_PATIENCE)? {
+        if readable_by(&self.socket, Instant::now() + START_TIMEOUT)? {
             return Ok(());
         }
-        Err(io::Error::other(format!("no response within {} s", START_PATIENCE.as_secs())))
+        Err(io::Error::other(format!("no response within {} s", START_TIMEOUT.as_secs())))
     }
 
     /// Returns true if init has exited.

@@ -4,7 +4,7 @@
 //! `Init` runs in the cloned process, in the container, without privilege. Init waits for the process payload on a
 //! socket, opens its terminal if it has one, and executes the program ([`crate::program`]). Init reports failures on
 //! the same socket. The socket closes when execve succeeds. In a warm container, init has privilege over its own
-//! namespaces until it has executed the order to activate ([`super::activation`]).
+//! namespaces until it has executed the activation command ([`super::activation`]).
 
 use std::collections::HashMap;
 use std::ffi::CStr;

@@ -26,7 +26,7 @@ use crate::shim::files::inject::{attached_if_need_be, ownership, with_contents};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 
-/// Maximum number of views in an order to init, including the view of the generations.
+/// Maximum number of views in a command to init, including the view of the generations.
 pub(crate) const VIEWS_MAX: usize = 4;
 /// Memory in bytes that a container's limit must permit in addition to its files. If the limit is lower, a helper
 /// writes the files, so that the shim is not killed at the limit.

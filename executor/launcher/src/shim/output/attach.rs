@@ -79,7 +79,7 @@ struct AttachedClient {
     resumable: bool,
     /// Position of the next byte to send.
     next: u64,
-    /// Number of missed bytes, if the client must be informed of them and of its position.
+    /// Number of missed bytes, if the client must be informed about them and its position.
     unreported: Option<u64>,
     /// True after the client was informed of the end of the output.
     ended: bool,
@@ -156,7 +156,10 @@ impl Attached {
         }
         if request.input && self.clients.iter().any(|client| client.input) {
             if !request.take_over {
-                return Err(Refused::new(Reason::Precondition, "another client sends input: detach it, or take over"));
+                return Err(Refused::new(
+                    Reason::Precondition,
+                    "another client sends input: detach that client, or take over its input",
+                ));
             }
             self.clients.retain(|client| {
                 if client.input {

@@ -39,7 +39,7 @@ use crate::log::{self, Level};
 
 /// Held-back output is written after this time without further output. The time is long enough for a program that
 /// writes a line in parts, and short enough for a client that follows the log.
-const IDLE: Duration = Duration::from_millis(200);
+const FLUSH_DELAY: Duration = Duration::from_millis(200);
 
 /// Output pipes and log file of a container.
 pub(crate) struct Log {
@@ -339,7 +339,7 @@ impl Log {
         self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
     }
 
-    /// Writes output that was held back for [`IDLE`].
+    /// Writes output that was held back for [`FLUSH_DELAY`].
     pub(crate) fn flush_idle(&mut self) {
         let mut pipes = std::mem::take(&mut self.pipes);
         let now = Instant::now();
@@ -356,8 +356,8 @@ impl Log {
         }
     }
 
-    /// Writes held-back output at the end. Returns the clients, which may not have received all output yet, and the
-    /// counters.
+    /// Writes held-back output after all output was read. Returns the clients, which may not have received all output
+    /// yet, and the counters.
     pub(crate) fn finish(mut self) -> (Attached, LogUsage) {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
@@ -383,7 +383,7 @@ impl Log {
             self.pass_on(pipe, &masked);
         }
         let is_held = pipe.masked.held() > 0 || !pipe.torn.is_empty();
-        pipe.flush_at = is_held.then(|| Instant::now() + IDLE);
+        pipe.flush_at = is_held.then(|| Instant::now() + FLUSH_DELAY);
     }
 
     /// Sends output to clients and the log. For the log, an incomplete character at its end is held back, so that no

@@ -38,7 +38,6 @@ const DIR_MODE: u32 = 0o755;
 /// Number of attempts to open or create an entry that other processes create and remove.
 const ATTEMPTS: usize = 10;
 
-/// The log file of a request.
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,

@@ -199,7 +199,7 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     process.read(|bytes| of_process(main, "", bytes))?
 }
 
-/// Returns the secret arguments and variables of the processes of a tree of actions, and the secret parts of URLs.
+/// Returns the secret arguments and variables of the processes in a tree of actions, and the secret parts of URLs.
 fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     payloads.read(|bytes| {
         let payloads = payload::decode(bytes).map_err(invalid)?;
@@ -257,7 +257,7 @@ mod tests {
         assert!(masking.search.get().is_none() && masking.news().is_empty());
         assert_eq!(masking.redactor().text("1234 123456789"), "1234 [REDACTED:long]");
         assert_eq!(masking.warnings(), masking.redactor().warnings());
-        assert!(masking.news().is_empty(), "all of it was told before");
+        assert!(masking.news().is_empty(), "all warnings were reported before");
     }
 
     #[test]

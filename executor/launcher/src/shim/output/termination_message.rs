@@ -32,7 +32,7 @@ const LOG_BYTES_MAX: usize = 2048;
 /// Maximum number of lines of the log that replace an empty message, as in Kubernetes.
 const LOG_LINES_MAX: usize = 80;
 /// Number of bytes that are read from the end of a log file for this purpose: a few entries of maximum size.
-const LOG_LOOK: u64 = 4 * CHUNK_MAX as u64;
+const LOG_TAIL_BYTES: u64 = 4 * CHUNK_MAX as u64;
 
 /// File for a termination message.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ pub(crate) fn end_of_log(path: &Path) -> io::Result<String> {
             file => file?,
         };
         let length = file.metadata()?.len();
-        let from = length.saturating_sub(LOG_LOOK);
+        let from = length.saturating_sub(LOG_TAIL_BYTES);
         let mut lines = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
         file.read_exact_at(&mut lines, from)?;
         // Skip the first line: a partial entry could parse as a different one.
@@ -153,7 +153,6 @@ pub(crate) fn end_of_log(path: &Path) -> io::Result<String> {
     Ok(last_lines(&written))
 }
 
-/// Returns the last lines of the output.
 fn last_lines(written: &[u8]) -> String {
     let mut from = written.len().saturating_sub(LOG_BYTES_MAX);
     let whole = written.strip_suffix(b"\n").unwrap_or(written);

@@ -34,7 +34,7 @@ pub(crate) fn socket(request: &MakeSocket, host: &Host, ready: &Ready) -> Result
         .map_err(|error| failed("cannot create a socket in the container's network", &error))
 }
 
-/// Writes the unhealthy reason to the log and the record. Returns `false` if the container is already ending or its
+/// Writes the unhealthy reason to the log and the record. Returns `false` if the container is already stopping or its
 /// restart policy runs its action again.
 pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
     let EndUnhealthy { reason, outputs, run } = request;

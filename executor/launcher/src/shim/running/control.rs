@@ -132,7 +132,6 @@ pub(crate) struct AnswerDestination {
 }
 
 impl PendingCommand {
-    /// Returns the command and the destination of its reply.
     pub(crate) fn split(self) -> (Command, AnswerDestination) {
         (self.command, self.answer)
     }

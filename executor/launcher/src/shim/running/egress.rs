@@ -20,7 +20,7 @@ use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
 
 /// Time limit for the kernel to apply new rules, and to restore the old rules if the new rules cannot be recorded.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const APPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Executes an update of the egress rules.
 pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {

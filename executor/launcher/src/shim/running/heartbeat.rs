@@ -9,17 +9,17 @@ use std::time::Duration;
 use executor_sys::heartbeat::Heartbeat;
 
 /// Time limit of an iteration if shims are not watched. A later launcher may watch them.
-const UNWATCHED: Duration = Duration::from_secs(100 * 365 * 86_400);
+const UNWATCHED_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct HeartbeatWriter {
     heartbeat: Heartbeat,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl HeartbeatWriter {
-    /// Creates the writer for a shim. `patience` is the time limit of an iteration, if shims are watched.
-    pub(crate) fn new(heartbeat: Heartbeat, patience: Option<Duration>) -> Self {
-        Self { heartbeat, patience: patience.unwrap_or(UNWATCHED) }
+    /// Creates the writer for a shim. `timeout` is the time limit of an iteration, if shims are watched.
+    pub(crate) fn new(heartbeat: Heartbeat, timeout: Option<Duration>) -> Self {
+        Self { heartbeat, timeout: timeout.unwrap_or(UNWATCHED_TIMEOUT) }
     }
 
     /// Starts an iteration of a loop.
@@ -29,7 +29,7 @@ impl HeartbeatWriter {
 
     /// Starts an operation that may take `longer` than an iteration.
     pub(crate) fn start(&self, longer: Duration) {
-        self.heartbeat.turn(self.patience + longer);
+        self.heartbeat.turn(self.timeout + longer);
     }
 
     /// Starts a wait.

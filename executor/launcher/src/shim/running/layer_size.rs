@@ -1,8 +1,8 @@
 //! Measures the size of a container's writable layer.
 //!
 //! The container controls the content of the layer. The layer can have any size. So each reading of the counters
-//! continues the walk only for a short time, and a new walk starts 10 s after the last one ended. Until the first walk
-//! ends, the size is unknown.
+//! continues the walk only for a short time, and a new walk starts 10 s after the last one completed. Until the first
+//! walk completes, the size is unknown.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,9 +14,9 @@ use executor_sys::tree_size::TreeWalk;
 use crate::finish::now;
 
 /// Time between two walks.
-const EVERY: Duration = Duration::from_secs(10);
+const WALK_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum time that a reading spends on a walk.
-const SHARE: Duration = Duration::from_millis(10);
+const READ_TIME_MAX: Duration = Duration::from_millis(10);
 /// Number of entries between two checks of the time.
 const BATCH: usize = 64;
 
@@ -31,8 +31,8 @@ pub(crate) struct LayerSize {
 impl LayerSize {
     /// Continues or starts a walk through `upper` if one is due, and returns the latest size.
     pub(crate) fn read(&mut self, upper: &Path) -> Option<LayerUsage> {
-        let until = Instant::now() + SHARE;
-        if self.walk.is_none() && self.ended.is_none_or(|ended| ended.elapsed() >= EVERY) {
+        let until = Instant::now() + READ_TIME_MAX;
+        if self.walk.is_none() && self.ended.is_none_or(|ended| ended.elapsed() >= WALK_INTERVAL) {
             self.walk = open(upper);
         }
         while let Some(walk) = &mut self.walk {
@@ -75,7 +75,7 @@ mod tests {
         assert!(first.inodes == 2 && first.bytes >= 1 << 16, "{first:?}");
         fs::write(dir.path().join("b"), "").unwrap();
         assert_eq!(size.read(dir.path()), Some(first), "less than 10 s later");
-        size.ended = Instant::now().checked_sub(EVERY);
+        size.ended = Instant::now().checked_sub(WALK_INTERVAL);
         assert_eq!(size.read(dir.path()).map(|size| size.inodes), Some(3));
         // An incomplete walk is continued, and the last size stays.
         size.walk = open(dir.path());

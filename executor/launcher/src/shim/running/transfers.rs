@@ -98,7 +98,7 @@ pub(crate) fn finish(host: &Host, request: EndTransfer, ready: &mut Ready) -> Re
     }
     if request.error.len() > TRANSFER_REASON_MAX || request.error.chars().any(executor_core::text::is_harmful) {
         let bytes = request.error.len();
-        let why = format!("the reason has {bytes} bytes; it must be one line of at most {TRANSFER_REASON_MAX} bytes");
+        let why = format!("the reason is {bytes} bytes; it must be one line of at most {TRANSFER_REASON_MAX} bytes");
         return Err(Refused::new(Reason::Invalid, why));
     }
     let end =

@@ -16,7 +16,7 @@ use crate::log::{self, Level};
 use crate::shim::Ready;
 
 /// Time limit for suspending a container's processes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const SUSPEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A pause in progress.
 pub(crate) struct Paused {
@@ -46,7 +46,7 @@ impl Ready {
         }
         let stopped = host
             .hierarchies
-            .stop_processes(&record.cgroup, PATIENCE)
+            .stop_processes(&record.cgroup, SUSPEND_TIMEOUT)
             .map_err(|error| Refused::new(Reason::Busy, format!("container {id}: {error}")))?;
         let mut record = record.clone();
         record.paused = true;

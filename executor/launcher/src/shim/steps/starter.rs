@@ -1,12 +1,12 @@
 //! Runs the step starter, a process that starts the steps of a tree of actions.
 //!
 //! The step starter is forked from the shim before the shim reads a secret, because its children, which enter the
-//! container, inherit its memory. The shim sends it orders with descriptors for the payload, the output and the views
+//! container, inherit its memory. The shim sends it commands with descriptors for the payload, the output and the views
 //! of secret files. The step starter is the parent of the processes and reports their exits. If the shim exits, the
 //! step starter exits, too, and the processes are killed.
 //!
 //! ```text
-//! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
+//! shim ── start ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
 //!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
 //! ```
 //! Steps are started one at a time. Running steps continue during a start.
@@ -32,19 +32,19 @@ use crate::cgroup::part_of;
 use crate::exec::{Entrant, ExecTarget, GO, made_pid};
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::program::{FAILURE_MAX, START_TIMEOUT, StartFailure};
 use crate::seccomp::Filter;
 use crate::shim::SIGNALS;
 use crate::workdir::{self, Within};
 
 /// Maximum size of a message in either direction, in bytes.
 const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
-/// Number of descriptors of an order: payload, standard input, output and error.
-const ORDER_FDS: usize = 4;
+/// Number of descriptors of a command: payload, standard input, output and error.
+const COMMAND_FDS: usize = 4;
 
-/// An order of the shim. The views of secret files follow in separate messages.
+/// Command from the shim to the step starter. The views of secret files follow in separate messages.
 #[derive(Serialize, Deserialize)]
-struct StarterOrder {
+struct StarterCommand {
     process: usize,
     /// Number of views that follow.
     views: usize,
@@ -132,7 +132,7 @@ impl Starter {
         }
     }
 
-    /// Orders the start of a process.
+    /// Sends the command to start a process.
     ///
     /// # Errors
     /// Returns an error if the step starter has exited or its socket is full.
@@ -143,12 +143,12 @@ impl Starter {
         stdio: &[OwnedFd; 3],
         views: &[OwnedFd],
     ) -> io::Result<()> {
-        let order = serde_json::to_vec(&StarterOrder { process, views: views.len() })?;
+        let command = serde_json::to_vec(&StarterCommand { process, views: views.len() })?;
         let [stdin, stdout, stderr] = stdio;
         self.socket.set_nonblocking(false);
         let sent = self
             .socket
-            .send(&order, &[payload.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+            .send(&command, &[payload.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
             .and_then(|()| {
                 views.chunks(FDS_MAX).try_for_each(|views| {
                     self.socket.send(b"views", &views.iter().map(AsFd::as_fd).collect::<Vec<_>>())
@@ -214,7 +214,7 @@ struct Service<'a> {
 /// Events of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
-    Order,
+    Command,
     Child,
 }
 
@@ -224,16 +224,16 @@ impl Service<'_> {
         loop {
             let mut events = Events::default();
             events.read(signals.as_fd(), Event::Child);
-            events.read(self.socket.as_fd(), Event::Order);
+            events.read(self.socket.as_fd(), Event::Command);
             let happened = events.wait()?;
             while signals.next()?.is_some() {}
             self.take_ended()?;
-            if happened.contains(&Event::Order) {
+            if happened.contains(&Event::Command) {
                 let mut buffer = [0; MESSAGE_MAX];
                 let Some((length, fds)) = self.socket.recv(&mut buffer)? else { return Ok(()) };
-                let order: StarterOrder = serde_json::from_slice(&buffer[..length])?;
-                let views = self.views(order.views)?;
-                self.start(order.process, fds, &views)?;
+                let command: StarterCommand = serde_json::from_slice(&buffer[..length])?;
+                let views = self.views(command.views)?;
+                self.start(command.process, fds, &views)?;
             }
         }
     }
@@ -273,11 +273,11 @@ impl Service<'_> {
 
     fn try_to_start(&self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> Result<i32, NotExecuted> {
         let reported = |what: &'static str| move |error: io::Error| format!("{what}: {}", crate::errors::plain(&error));
-        let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; ORDER_FDS]>::try_from(fds) else {
-            return Err("an order without its descriptors".into());
+        let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; COMMAND_FDS]>::try_from(fds) else {
+            return Err(format!("a start command needs {COMMAND_FDS} descriptors").into());
         };
         let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(reported("cannot receive the payload"))?;
-        let step = self.target.prepared.steps.get(process).ok_or("an order for an unknown process")?;
+        let step = self.target.prepared.steps.get(process).ok_or("the start command is for an unknown process")?;
         let record = &self.target.record;
         let sidecar = record.plan.actions.as_ref().and_then(|actions| actions.limited_sidecar_of(process));
         let part = sidecar.map(|sidecar| part_of(&record.cgroup, sidecar));
@@ -313,7 +313,7 @@ impl Service<'_> {
             }
         };
         drop(theirs);
-        let deadline = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         let made = recv(&socket, deadline);
         if made.is_err() {
             process::kill(first);
@@ -324,7 +324,7 @@ impl Service<'_> {
             None if ended == ChildExit::Signal(libc::SIGKILL) => {
                 return Err("the container has no memory left for another process".into());
             }
-            None => return Err(format!("a helper process exited unexpectedly ({ended:?})").into()),
+            None => return Err(format!("a helper process exited unexpectedly ({ended})").into()),
         };
         let pidfd = process::pidfd(pid).map_err(reported("cannot open the process"))?;
         self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()])
@@ -366,7 +366,7 @@ fn recv(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String
             buffer
         })),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            Err(format!("the program was not executed within {} s", START_PATIENCE.as_secs()))
+            Err(format!("the program was not executed within {} s", START_TIMEOUT.as_secs()))
         }
         Err(error) => Err(format!("helper: {}", crate::errors::plain(&error))),
     }

@@ -101,7 +101,7 @@ impl<'a> Store<'a> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if size > self.bytes_left {
             let (left, max) = (self.bytes_left, self.bytes_max);
-            return Err(format!("it has {size} bytes; {left} of {max} bytes are left"));
+            return Err(format!("the file is {size} bytes; {left} of {max} bytes are left"));
         }
         // Check the free space first: a full disk would stop other containers, even if it is full only for a moment.
         let disk = rustix::fs::statvfs(&self.directory).map_err(|error| plain(&error.into()))?;
@@ -112,7 +112,7 @@ impl<'a> Store<'a> {
             return Err(NO_ROOM.into());
         }
         if !self.list.has_room_for(path) {
-            return Err("too many files".into());
+            return Err("the list of captured files is full".into());
         }
         Ok(size)
     }

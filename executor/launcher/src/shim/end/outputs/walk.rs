@@ -171,7 +171,7 @@ impl OutputWalker<'_> {
     /// Returns the entry at a path, or the reason for not capturing it.
     fn inspect(&self, path: &Path) -> Result<Entry, String> {
         if path.as_os_str().len() >= PATH_MAX {
-            return Err(format!("its path has more than {} bytes", PATH_MAX - 1));
+            return Err(format!("the path has more than {} bytes", PATH_MAX - 1));
         }
         let open = |flags| {
             open_in_root(self.root.as_fd(), path, flags | OFlags::NOFOLLOW, Mode::empty(), Follow::NoLinks)
@@ -200,7 +200,7 @@ impl OutputWalker<'_> {
         let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let opened = fstat(&file).map_err(|error| reason(&error.into()))?;
         if (opened.st_dev, opened.st_ino) != (stat.st_dev, stat.st_ino) {
-            return Err("it changed while it was inspected".into());
+            return Err("the file was replaced during the capture".into());
         }
         Ok(Entry::File(file, opened.st_mode & 0o7777))
     }
@@ -208,7 +208,7 @@ impl OutputWalker<'_> {
     fn file(&self, path: &Path, file: &OwnedFd, mode: u32) -> Result<(), SearchRecvError> {
         match tellable(path.as_os_str().as_bytes()) {
             Some(path) => self.send(&OutputMessage::File { path: path.to_owned(), mode }, Some(file)),
-            None => self.skip(path, "its name is not UTF-8"),
+            None => self.skip(path, "the name is not UTF-8"),
         }
     }
 
@@ -230,7 +230,7 @@ fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR) => "not there".into(),
         Some(libc::ELOOP) => "behind a symbolic link".into(),
-        Some(libc::EACCES | libc::EPERM) => "the process's user may not read it".into(),
+        Some(libc::EACCES | libc::EPERM) => "the process's user may not read the path".into(),
         _ => plain(error),
     }
 }

@@ -45,7 +45,8 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
     if request.plan.len() as u64 > PLAN_MAX {
-        return Err(Refused::new(Reason::Invalid, "the plan is too large"));
+        let why = format!("the plan is {} bytes; the maximum is {PLAN_MAX}", request.plan.len());
+        return Err(Refused::new(Reason::Invalid, why));
     }
     let parsed =
         request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;

@@ -138,7 +138,8 @@ impl Injected {
         let Self { waiting, token, message, interfaces } = self;
         let WaitingInit { mut record, dirs, mut log, container, ports, mut prepared, target, .. } = waiting;
         let [process, files] = &site.remains.inputs[..] else {
-            return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
+            let why = format!("a launch needs two payloads, but has {}", site.remains.inputs.len());
+            return Err(Refused::new(Reason::Internal, why));
         };
         // Forks the step starter. Call this before this process reads a secret.
         let steps = match &record.plan.actions {
